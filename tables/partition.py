@@ -150,6 +150,19 @@ class SequencePartition:
         return self.known.store is not None
 
     @property
+    def is_made(self) -> bool:
+        """Whether its store has files; without, the first commit that is saved makes them."""
+        return self.known.opened().is_made
+
+    def make(self) -> None:
+        """Make them now, for which a thread may be used.
+
+        Raises:
+            StateError: they cannot be made.
+        """
+        self.known.opened().make()
+
+    @property
     def is_bounded(self) -> bool:
         """Whether `evictions` belong to each transaction."""
         return self._eviction is not None

@@ -210,6 +210,19 @@ class Store:
             raise self._unreadable(error) from None
 
     @property
+    def is_made(self) -> bool:
+        """Whether there are files."""
+        return self._opened is not None
+
+    def make(self) -> None:
+        """Have RocksDB make its files, where it has not: what the first write would do otherwise.
+
+        Raises:
+            StateError: they cannot be made.
+        """
+        _ = self._db
+
+    @property
     def _db(self) -> Rdict:
         if self._opened is None:
             self._opened = self._open()

@@ -595,6 +595,8 @@ class Lane:
     async def _commit(self) -> None:
         """Steps 3 (the changelog), 4, 5 and 6."""
         spec, state, producer = self.spec, self.state, self._producer
+        if not state.is_made:
+            await asyncio.to_thread(state.make)
         began = asyncio.get_running_loop().time()
         logged = await self._log(state.changes(self._position, self._epoch))
         if state.is_bounded:

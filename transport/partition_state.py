@@ -36,6 +36,13 @@ class PartitionState(ChangelogReader, Protocol):
     def open(self) -> None:
         """Load the local store; nothing to do when it is open."""
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the local store has files yet."""
+
+    def make(self) -> None:
+        """Make them; it takes long, and the first commit would do it otherwise."""
+
     limit: int
     """bytes, max.message.bytes of the changelog"""
 
