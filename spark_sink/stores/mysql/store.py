@@ -233,7 +233,7 @@ class MysqlStore(SqlStore["Database"]):
                     self._require_holder(database, generation, start)
                     self._require_consistent(database)
                     if self._write_mode.key:
-                        self._tables.require_only_key(database, self._write_mode.key)
+                        self._tables.require_key(database, self._write_mode.key)
                     for each in staged:
                         self._tables.require_types(database, each.target, each.columns)
                         for statement in each.statements:

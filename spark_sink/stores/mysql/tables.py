@@ -126,10 +126,13 @@ class Tables:
     def _create_key(self, database: Database, key: tuple[str, ...]) -> None:
         import pymysql
 
-        self.require_only_key(database, key)
-        if key_column(key) in self._all_columns(database, self._state.result):
+        column, index = _key_parts(key)
+        wanted = [] if key_column(key) in self._all_columns(database, self._state.result) else [column]
+        if not self._has_key(database, key):
+            wanted.append(index)
+        if not wanted:
             return
-        added = ", ".join(f"ADD {part}" for part in _key_parts(key))
+        added = ", ".join(f"ADD {part}" for part in wanted)
         try:
             self._state.run(
                 database, "ALTER TABLE {table} {added}", table=self._state.table(self._state.result), added=added
@@ -142,25 +145,37 @@ class Tables:
                 "the key. Leave one of each, or choose another table or key"
             ) from None
 
-    def require_only_key(self, database: Database, key: tuple[str, ...]) -> None:
-        """Refuse another unique index: ON DUPLICATE KEY UPDATE would change the row of another key by it.
+    def require_key(self, database: Database, key: tuple[str, ...]) -> None:
+        """Refuse a table without the index over its key, by which ON DUPLICATE KEY UPDATE finds rows, or with two.
 
         Raises:
-            StoreError: there is one.
+            StoreError: somebody has changed its indexes.
         """
+        if not self._has_key(database, key):
+            raise StoreError(
+                f"{self._state.where}: the index {key_column(key)} over the key ({', '.join(key)}) was dropped. The "
+                "next start of the job makes it again"
+            )
+
+    def _has_key(self, database: Database, key: tuple[str, ...]) -> bool:
+        """Whether the index is there; a second unique index is refused: MySQL would find rows of other keys by it."""
         found = self._state.run(
             database,
-            "SELECT DISTINCT TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = {schema} "
-            "AND TABLE_NAME = {result} AND NON_UNIQUE = 0",
+            "SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS "
+            "WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {result_name} AND NON_UNIQUE = 0",
             schema=literal(self._state.schema),
+            result_name=literal(self._state.result),
         )
-        for table, index in found:
-            if table == self._state.result and index != key_column(key):
+        there = {index: column for table, index, column in found if table == self._state.result}
+        for index in there:
+            if index != key_column(key):
                 raise StoreError(
                     f"{self._state.where}: the table has the unique index {index} beside its key ({', '.join(key)}), "
                     "and MySQL would change rows of other keys by it. "
-                    f"ALTER TABLE {self._state.table(table)} DROP INDEX {quoted(index)}, or choose another table"
+                    f"ALTER TABLE {self._state.table(self._state.result)} DROP INDEX {quoted(index)}, or choose "
+                    "another table"
                 )
+        return there.get(key_column(key)) == key_column(key)
 
     def new_staging(self, database: Database, generation: int, columns: Sequence[str]) -> str:
         """Make a staging table for that holder.

@@ -31,6 +31,7 @@ from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql import connection
 from kafka_ratchet.spark_sink.stores.mysql.connection import literal, quoted, read_url
 from kafka_ratchet.spark_sink.stores.mysql.store import MysqlStore
+from kafka_ratchet.spark_sink.stores.mysql.tables import key_column
 from kafka_ratchet.spark_sink.stores.mysql.types import key_expression, table_parts, widens
 from kafka_ratchet.spark_sink.stores.results import count, scan
 from tests.spark_sink.ddl import struct_of
@@ -109,11 +110,19 @@ def test_keys_that_a_collation_would_take_for_one_are_several(site: MysqlSite, f
     with pytest.raises(StoreError, match="unique index ratchet_key_"):  # by which it would change others' rows
         site.make("other", write_mode=WriteMode("upsert", ("who",))).open(ddl())
     site.make("other", write_mode=WriteMode("upsert", ("amount", "who"))).open(ddl())  # the same key
+    with site.connect() as cursor:
+        cursor.execute(f"ALTER TABLE {site.name()} DROP INDEX {key_column(('amount', 'who'))}")
+    with pytest.raises(StoreError, match="was dropped"):  # each row would be there once more
+        store.commit(frame((0, 200, "a", 1)), {0: 200}, {0: 201})
+    store = site.make(write_mode=write_mode)
+    store.open(ddl())
+    store.commit(frame((0, 200, "a", 1)), {0: 200}, {0: 201})
+    assert len(site.rows()) == 34
 
 
 def test_keys_of_every_type_and_a_table_that_gets_a_key_later(site: MysqlSite, spark: SparkSession) -> None:
     schema = (
-        "_partition int, _offset long, d decimal(38,18), t timestamp, day date, yes boolean, b binary, n int, more long"
+        "_partition int, _offset long, d decimal(28,18), t timestamp, day date, yes boolean, b binary, n int, more long"
     )
     moment = datetime.datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=datetime.UTC)
     row = (Decimal("1E-18"), moment, datetime.date(9999, 12, 31), False, b"\xff\0", -1)
@@ -132,8 +141,9 @@ def test_keys_of_every_type_and_a_table_that_gets_a_key_later(site: MysqlSite, s
     with pytest.raises(StoreError, match="Duplicate entry"):  # the index is everybody's
         store.commit(spark.createDataFrame([(0, 2, *row, 9)], schema), {0: 2}, {0: 3})
     wider = MysqlStore(site.location, "other", "events", 0, key, evolve=True)
-    wider.open(ddl(schema.replace("n int", "n long")))
-    wider.commit(spark.createDataFrame([(0, 1, *row, 8)], schema.replace("n int", "n long")), {0: 1}, {0: 2})
+    larger = schema.replace("n int", "n long").replace("(28,18)", "(38,20)")
+    wider.open(ddl(larger))
+    wider.commit(spark.createDataFrame([(0, 1, *row, 8)], larger), {0: 1}, {0: 2})
     assert sorted(each["more"] for each in site.rows()) == [7, 8]
     twice = MysqlSite(site.server, site.database[:40] + " two")
     plain = twice.make()
