@@ -57,7 +57,7 @@ def test_parts_have_the_hashes_of_the_whole(spark: SparkSession) -> None:
     whole = lists(rows)
     assert whole.keys() == {None, 1, 2}
     parts = [lists(rows.where(F.col("n") % 4 == number)) for number in range(4)]
-    for key, (_, records, total, least, ids, many, keys, one, ids2, few) in whole.items():
+    for key, (_, records, total, least, ids, keys, ids2, many, one, few) in whole.items():
         first = 0 if key is None else key
         assert (records, int(total), least) == (3_000, sum(range(first, 9_000, 3)), first)
         assert (one, len(keys), few, len(ids2)) == (0 if key is None else 1, 0 if key is None else 1, 11, 11)
