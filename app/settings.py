@@ -33,7 +33,7 @@ from kafka_ratchet.app.settings_sections import SinkSettings, StreamSettings, We
 from kafka_ratchet.app.sinks import require_apart, with_job_names
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.log_lines import LogFormat
-from kafka_ratchet.spark_sink.secrets import keep, of_client
+from kafka_ratchet.spark_sink.secrets import keep, of_client, of_registry
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -379,6 +379,10 @@ def _secrets(settings: Settings) -> Iterator[str]:
         for secret in (kept.url, kept.password, *kept.storage_options.values(), *kept.catalog.values()):
             if secret is not None:
                 yield secret.get_secret_value()
+        registry = {name: value.get_secret_value() for name, value in kept.schema_registry_options.items()}
+        if kept.schema_registry is not None:
+            registry["url"] = kept.schema_registry.get_secret_value()
+        yield from of_registry(registry)
 
 
 def _merged(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:

@@ -274,7 +274,7 @@ class SinkSettings(_Section):
     """Name of the stream whose output is read; may be left out where there is only one."""
     from_input: bool = False
     """The stream's input is read in place of its output, and judged by Spark; no worker is needed."""
-    format: Literal["json", "avro", "bytes"] | None = None
+    format: Literal["json", "avro", "protobuf", "bytes"] | None = None
     """What values are; None: json where columns are given, avro where a schema is, else bytes."""
     columns: str | None = Field(default=None, min_length=1)
     """Columns of the JSON values, as Spark DDL ("user string, amount double"), or "infer"."""
@@ -282,6 +282,14 @@ class SinkSettings(_Section):
     """Schema of Avro values: the path of an .avsc file, or its text."""
     avro_id: int | None = Field(default=None, ge=0, le=2**32 - 1)
     """The schema's id in a registry, where values begin with a zero byte and it."""
+    schema_registry: SecretStr | None = None
+    """Address of the schema registry whose schemas values name; it may have a password in it."""
+    schema_registry_options: dict[str, SecretStr] = Field(default_factory=dict)
+    """Options of its client, in confluent-kafka's names; keys may be in it."""
+    schema_subject: str | None = Field(default=None, min_length=1)
+    """Whose newest schema gives the columns; None: the stream's input and -value."""
+    schema_record: str | None = Field(default=None, min_length=1)
+    """The only record (Avro), message (Protobuf) or title (JSON Schema) that is taken."""
     store: Annotated[str, AfterValidator(_known_store)] = "delta"
     """A name in `kafka_ratchet.spark_sink.stores.registry.STORES`."""
     path: str = Field(default="ratchet-results", min_length=1)

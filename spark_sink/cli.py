@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     upkeep = {"compact": run_compact, "vacuum": run_vacuum}.get(next(iter(words), ""))
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    for name in ("py4j", "httpx2"):  # what passes between processes, line by line
+        logging.getLogger(name).setLevel(logging.WARNING)
     hide_in_tracebacks()
     for handler in logging.getLogger().handlers:
         if handler.formatter is not None and not isinstance(handler.formatter, HidingFormatter):
@@ -101,7 +102,7 @@ def _run(spec: JobSpec) -> None:
     access = Access.from_environment()
     access.hide()
     Access(spec.kafka_options, spec.spark_kafka_options).hide()
-    pipeline = spec.pipeline()
+    pipeline = spec.pipeline(access)
     pipeline.known_schema()  # refuses what is wrong with it before Kafka is asked, and Spark started
     job = spec.job(pipeline, access)
     spec.result_store(pipeline, access, 0)  # refuses bad names and paths before Kafka is asked

@@ -68,6 +68,14 @@ class SparkFailed(SinkError):
     """Spark could not read or compute the records of a range; how far the table is, the table knows."""
 
 
+class RegistryUnavailable(SinkError):
+    """The schema registry does not answer, or answers nonsense; no value is judged until it does."""
+
+
+class RegistryRefused(SinkError):
+    """The schema registry does not take our credentials."""
+
+
 class StoreError(SinkError):
     """The result table cannot be opened, read or written."""
 

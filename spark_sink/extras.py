@@ -26,6 +26,7 @@ SINK_EXTRAS: Final = {
     "pyiceberg": "iceberg",
     "pymysql": "mysql",
     "pyspark": "spark",
+    "referencing": "registry",
     "sqlalchemy": "iceberg",
 }
 """Extra by import name, of what the job needs."""

@@ -12,6 +12,7 @@ from kafka_ratchet.spark_sink.job.access import (
     CLIENT_VARIABLE,
     PASSWORD_VARIABLE,
     READER_VARIABLE,
+    REGISTRY_VARIABLE,
     STORAGE_VARIABLE,
     URL_VARIABLE,
 )
@@ -75,7 +76,8 @@ def option_parser() -> argparse.ArgumentParser:
         f"belong into variables, because others can read a command line: client options into {CLIENT_VARIABLE} and "
         f"{READER_VARIABLE} (JSON objects), the database of store postgres or mysql into {URL_VARIABLE} and its "
         f"password, where that has none, into {PASSWORD_VARIABLE}; keys of a bucket into {STORAGE_VARIABLE} and the "
-        f"catalog of store iceberg into {CATALOG_VARIABLE} (JSON objects).",
+        f"catalog of store iceberg into {CATALOG_VARIABLE} (JSON objects); address and options of a schema "
+        f"registry into {REGISTRY_VARIABLE} (a JSON object with url and confluent-kafka's names).",
     )
     _add_run_options(parser)
     _add_judging_options(parser)
@@ -165,6 +167,13 @@ def _add_row_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--avro-id", type=int, metavar="N", help="its id in a schema registry, where values begin with that"
     )
+    parser.add_argument(
+        "--schema-registry",
+        action="store_true",
+        help=f"each value names a schema of the registry that {REGISTRY_VARIABLE} says; --format says which kind",
+    )
+    parser.add_argument("--schema-subject", metavar="S", help="whose newest schema gives the columns; TOPIC-value")
+    parser.add_argument("--schema-record", metavar="NAME", help="the only record, message or title that is taken")
     parser.add_argument(
         "--evolve",
         choices=get_args(Evolve),

@@ -59,6 +59,19 @@ def of_client(options: Mapping[str, object]) -> Iterator[str]:
             yield value
 
 
+def of_registry(options: Mapping[str, str]) -> Iterator[str]:
+    """Those values of a schema registry's options that must not be written: the addresses only where they say who."""
+    for name, value in options.items():
+        if name != "url":
+            yield value
+            yield from value.split(":", 1)[1:] if name == "basic.auth.user.info" else ()
+            continue
+        for url in value.split(","):
+            password = _password(url.strip())
+            if password is not None:
+                yield from (value, url.strip(), password)
+
+
 def hidden(text: str) -> str:
     """The text with *** in the place of every value that was kept."""
     for value in sorted(_kept, key=len, reverse=True):

@@ -55,13 +55,20 @@ def _settings(found: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _sinks(settings: Settings) -> Iterator[Finding]:
-    """Whether each sink's settings fit together, and its store's package is there. The store itself is not asked."""
+    """Whether each sink's settings fit together, and its store's package is there.
+
+    Its schema registry is asked, the store itself is not.
+    """
     for name in settings.every_sink():
         chosen = settings.of_sink(name)
         try:
             stream, found = result_stream(chosen)
             spec = spec_of(chosen, topic_of(chosen, found), settings.bootstrap or "")
-            spec.result_store(spec.pipeline(), access_of(chosen), 0)
+            pipeline = spec.pipeline(access_of(chosen))
+            spec.result_store(pipeline, access_of(chosen), 0)
+            if pipeline.registry is not None:
+                address = pipeline.registry.require_answer()
+                yield Finding("sinks", Mark.OK, f"sink {name}: the schema registry at {address} answers")
         except (SinkError, SettingsError) as error:
             yield Finding("sinks", Mark.ERROR, f"sink {name}: {error}")
         except ModuleNotFoundError as error:

@@ -136,7 +136,23 @@ def access_of(settings: Settings) -> Access:
         secret_of(kept.password),
         secrets_of(kept.storage_options),
         secrets_of(kept.catalog),
+        _registry_of(settings),
     )
+
+
+def _registry_of(settings: Settings) -> dict[str, str]:
+    url = secret_of(settings.sink.schema_registry)
+    return {} if url is None else {**secrets_of(settings.sink.schema_registry_options), "url": url}
+
+
+def _subject_of(settings: Settings, topic: str) -> str | None:
+    """Under which the schemas of a stream's records are registered: its producers' topic is the stream's input."""
+    if settings.sink.schema_registry is None or settings.sink.schema_subject is not None:
+        return settings.sink.schema_subject
+    inputs = {stream.output: stream.input for stream in settings.streams.values()}
+    for _ in inputs:  # repartition_by has two streams one behind the other
+        topic = inputs.get(topic, topic)
+    return f"{topic}-value"
 
 
 def place_of(settings: Settings) -> TableLocation:
@@ -172,6 +188,9 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpac
         columns=kept.columns,
         avro_schema=kept.avro_schema,
         avro_id=kept.avro_id,
+        schema_registry=kept.schema_registry is not None,
+        schema_subject=_subject_of(settings, topic),
+        schema_record=kept.schema_record,
         evolve=kept.evolve,
         partition_by=kept.partition_by,
         kind=kept.kind,

@@ -55,7 +55,7 @@ class ResultTable:
         with sink_errors_translated():
             self._spec = spec_of(settings, topic, bootstrap)
             self._location = self._spec.location(self._access)
-            self._pipeline = self._spec.pipeline()
+            self._pipeline = self._spec.pipeline(self._access)
             self._planner = planner_of(bootstrap, settings, topic)
             self._store = self._spec.result_store(self._pipeline, self._access, self._planner.topic_id())
             generation = self._store.generation()
@@ -108,7 +108,7 @@ class ResultTable:
         compared = [each.name for each in made] or ["_partition", "_offset"]
         named = self._spec.job(self._pipeline, self._access)
         with self._session() as spark:
-            job = with_columns(named, self._planner, self._store, spark)
+            job = with_columns(named, self._planner, self._store, spark, grow=False)
             if job is None:
                 raise SetupError(f"{self.report.table}: there is no table whose columns could be compared")
             columns = arrow_schema(job.pipeline.schema(spark))

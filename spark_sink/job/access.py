@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.secrets import keep, of_client
+from kafka_ratchet.spark_sink.secrets import keep, of_client, of_registry
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
 
@@ -18,6 +18,7 @@ URL_VARIABLE = "SPARK_SINK_URL"
 PASSWORD_VARIABLE = "SPARK_SINK_PASSWORD"  # noqa: S105
 STORAGE_VARIABLE = "SPARK_SINK_STORAGE_OPTIONS"
 CATALOG_VARIABLE = "SPARK_SINK_CATALOG"
+REGISTRY_VARIABLE = "SPARK_SINK_SCHEMA_REGISTRY"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Access:
     """How a bucket is reached."""
     catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of the catalog of store iceberg."""
+    registry: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the schema registry's client, by its own names; `url` among them. Empty: there is none."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Access:
@@ -50,6 +53,7 @@ class Access:
             environment.get(PASSWORD_VARIABLE),
             _options(STORAGE_VARIABLE, environment),
             _options(CATALOG_VARIABLE, environment),
+            _options(REGISTRY_VARIABLE, environment),
         )
 
     def as_environment(self) -> dict[str, str]:
@@ -58,6 +62,7 @@ class Access:
             READER_VARIABLE: self.spark_kafka,
             STORAGE_VARIABLE: self.storage_options,
             CATALOG_VARIABLE: self.catalog,
+            REGISTRY_VARIABLE: self.registry,
         }
         variables = {CLIENT_VARIABLE: json.dumps(dict(self.kafka))}
         variables |= {variable: json.dumps(dict(values)) for variable, values in options.items() if values}
@@ -68,6 +73,7 @@ class Access:
         """Have all of it left out of what this process writes; see `secrets.keep`."""
         keep([*of_client(self.kafka), *of_client(self.spark_kafka)])
         keep([self.url, self.password, *self.storage_options.values(), *self.catalog.values()])
+        keep(of_registry(self.registry))
 
     def location(self, store: str, path: str, table: str) -> TableLocation:
         """Where the results are. A path that the kind of store has no use for is left out.

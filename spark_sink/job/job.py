@@ -6,22 +6,27 @@ import time
 from threading import Event
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, SparkFailed
+from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, RegistryUnavailable, SparkFailed
 from kafka_ratchet.spark_sink.job.commit import commit_slices
 from kafka_ratchet.spark_sink.job.lag import LagWatch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_topic_id, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_log import bar_of, log_run
 from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
-from kafka_ratchet.spark_sink.job.start import Opened, Session, opened, require_startable, take_over, with_columns
+from kafka_ratchet.spark_sink.job.start import (
+    FAILS_FOR_S,
+    Opened,
+    Session,
+    opened,
+    require_startable,
+    take_over,
+    wait_for_registry,
+    with_columns,
+)
 from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-FAILS_FOR_S = 600.0
-"""How long a stream tries again, in seconds, without one commit in between: brokers restart, partitions move and disks
-are freed within minutes. What lasts longer needs a person."""
 
 RETRY_PAUSE_S = 1.0
 """Between a failure and the next try, in seconds."""
@@ -56,11 +61,21 @@ def run_batch(
     if start != offset_range.end:
         with session() as spark:
             require_local_master(store, spark.conf.get("spark.master", None))
-            resolved = with_columns(job, planner, store, spark)
+            resolved = _resolved(job, planner, store, spark, run)
             if resolved is not None:
                 _commit_to_end(resolved, planner, store, spark, run)
     run.finished(run.generation or store.generation(), run.offsets)
     return run.outcome()
+
+
+def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> Job | None:
+    """`with_columns`, and the wait for a schema registry that it needs."""
+    while True:
+        try:
+            return with_columns(job, planner, store, spark)
+        except RegistryUnavailable as error:
+            wait_for_registry(run, error)
+            time.sleep(RETRY_PAUSE_S)
 
 
 def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> None:
@@ -72,8 +87,14 @@ def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: S
         start = resume(offset_range, stored)
         run.looked(offset_range, start)
         with bar_of(run, sum(run.lag.values())):
-            for _ in commit_slices(offset_range, start, job, store, spark, run):
-                continue
+            while start != offset_range.end:
+                try:
+                    for _ in commit_slices(offset_range, start, job, store, spark, run):
+                        continue
+                except RegistryUnavailable as error:
+                    wait_for_registry(run, error)
+                    time.sleep(RETRY_PAUSE_S)
+                start = resume(offset_range, run.offsets)
     finally:
         store.close()
 
@@ -145,6 +166,9 @@ class _Stream:
                 self._lag.look(offset_range, run.offsets)
                 if self._stop.is_set():
                     break
+        except RegistryUnavailable as error:  # before anything was written
+            wait_for_registry(run, error)
+            self._stop.wait(RETRY_PAUSE_S)
         except SparkFailed as error:
             if run.failing_s() > FAILS_FOR_S:
                 raise

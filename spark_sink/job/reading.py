@@ -92,6 +92,8 @@ def kafka_reader(reader: Reader, job: Job) -> Reader:
     reader = reader.format("kafka").option("kafka.bootstrap.servers", job.bootstrap)
     reader = reader.option("kafka.isolation.level", "read_committed")
     reader = reader.option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
+    if job.pipeline.registry is not None:
+        reader = reader.option("includeHeaders", "true")  # a schema may be named there
     for name, value in job.reader_options.items():
         reader = reader.option(f"kafka.{name}", value)
     return reader

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from kafka_ratchet.spark_sink.errors import SparkFailed
+from kafka_ratchet.spark_sink.errors import RegistryUnavailable, SparkFailed
 from kafka_ratchet.spark_sink.job.plan import OffsetRange
 
 BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0)
@@ -154,7 +154,7 @@ class RunState:
             self.failures += 1
             if self._stalls_since is None:
                 self._stalls_since = time.monotonic()
-            self._commits_fail = self._commits_fail or isinstance(error, SparkFailed)
+            self._commits_fail = self._commits_fail or isinstance(error, SparkFailed | RegistryUnavailable)
         self._show()
 
     def finished(self, generation: int, offsets: Mapping[int, int]) -> None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.access import Access
@@ -21,6 +21,7 @@ from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.judging.rule import SEQUENCE_HEADER, Form, JudgeRule, Late, identity_parts
 from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, function_transform, sql_transform
+from kafka_ratchet.spark_sink.rows.registry.values import Framed, RegistryValues
 from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME, read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
@@ -31,7 +32,7 @@ from kafka_ratchet.spark_sink.stores.registry import STORES
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 Mode = Literal["batch", "stream", "structured"]
-Format = Literal["json", "avro", "bytes"]
+Format = Literal["json", "avro", "protobuf", "bytes"]
 
 MAX_INTERVAL_S = 86_400
 """A day. Longer intervals are a scheduler's, with the batch mode."""
@@ -70,6 +71,12 @@ class JobSpec:
     columns: str | None = None
     avro_schema: str | None = None
     avro_id: int | None = None
+    schema_registry: bool = False
+    """Each value names a schema of the registry whose address is in `Access`."""
+    schema_subject: str | None = None
+    """See `RegistryValues.subject`."""
+    schema_record: str | None = None
+    """See `RegistryValues.record`."""
     evolve: Evolve | None = None
     """Columns that the table lacks are added, and types widen. None: it has to have the job's columns."""
     partition_by: tuple[str, ...] = ()
@@ -164,6 +171,13 @@ class JobSpec:
             raise OptionRefused(f"{name} {value} is not between {least} and {most}")
 
     def _require_values_of_format(self) -> None:
+        if self.schema_registry:
+            self._require_values_of_registry()
+            return
+        if self.schema_subject is not None or self.schema_record is not None:
+            raise OptionRefused("schema_subject and schema_record go with a schema registry. Give its address too")
+        if self.format == "protobuf":
+            raise OptionRefused("format protobuf needs a schema registry. Set sink.schema_registry")
         if self.format == "json" and self.columns is None:
             raise OptionRefused(f'format json needs columns. Write "user string, amount double", or "{INFER}"')
         if self.format == "avro" and self.avro_schema is None:
@@ -174,6 +188,25 @@ class JobSpec:
             raise OptionRefused(f"format {self.format} has no Avro schema. Leave it out, or choose avro")
         if self.avro_schema is None and self.avro_id is not None:
             raise OptionRefused("an id of an Avro schema goes with the schema itself. Give it too")
+
+    def _require_values_of_registry(self) -> None:
+        if self.format not in get_args(Framed):
+            raise OptionRefused("values of a schema registry need a format: avro, protobuf or json")
+        if self.avro_id is not None:
+            raise OptionRefused("with a schema registry each value says its schema. Leave avro_id out, or the registry")
+        if self.avro_schema is not None and (self.format != "avro" or self.columns is not None):
+            raise OptionRefused("an Avro schema says the columns of format avro. Leave columns out, or the schema")
+        if self.from_input:
+            raise OptionRefused(
+                "from_input does not read values of a schema registry. Let workers judge the topic first"
+            )
+        if self.columns == INFER:
+            raise OptionRefused("without columns, they come from the registry. Leave columns out")
+        if self.mode == "structured" and (self.sql is not None or self.transform is not None):
+            raise OptionRefused(
+                "sql and transform of a streaming query begin before its records are known, and with them the schemas "
+                "of the registry. Choose mode stream"
+            )
 
     # -- from process to process
 
@@ -206,17 +239,29 @@ class JobSpec:
 
     # -- what it says, as the job's parts take it
 
-    def pipeline(self) -> RowPipeline:
+    def pipeline(self, access: Access | None = None) -> RowPipeline:
         """What becomes of the records.
+
+        Args:
+            access: how a schema registry is reached; None: it will not be asked.
 
         Raises:
             OptionRefused: the parts contradict each other, or name a function or a file that is not there.
         """
-        rejects = self.rejects or self.from_input
-        write_mode, takes_up = self.write_mode(), self.evolve is not None
-        return RowPipeline(
-            self.columns, write_mode, rejects, self._transform(), self._avro(), self.keep_value, takes_up
+        rejects, transform = self.rejects or self.from_input, self._transform()
+        write_mode, takes_up, avro = self.write_mode(), self.evolve is not None, self._avro()
+        if not self.schema_registry:
+            return RowPipeline(self.columns, write_mode, rejects, transform, avro, self.keep_value, takes_up)
+        columns = self.columns or INFER if avro is None else avro.columns
+        registry = RegistryValues(
+            cast(Framed, self.format),
+            {} if access is None else access.registry,
+            self.topic,
+            self.schema_subject,
+            self.schema_record,
+            None if avro is None else avro.schema,
         )
+        return RowPipeline(columns, write_mode, rejects, transform, None, self.keep_value, takes_up, registry)
 
     def write_mode(self) -> WriteMode:
         """What the rows do to the table, and what they are judged by.

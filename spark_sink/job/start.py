@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import KafkaUnavailable, SecondJob, SparkFailed
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, RegistryUnavailable, SecondJob, SparkFailed
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
 from kafka_ratchet.spark_sink.job.reading import Job, records, slices
 from kafka_ratchet.spark_sink.job.run_state import RunState
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 PAUSE_S = 0.5
 """Between two looks, at least, where there is no value yet to read columns off, in seconds."""
 
+
+FAILS_FOR_S = 600.0
+"""How long a job tries again, in seconds, without one commit in between: brokers restart, partitions move, registries
+are replaced and disks are freed within minutes. What lasts longer needs a person."""
 
 Session = Callable[[], AbstractContextManager["SparkSession"]]
 """Starts Spark, and stops it at the end."""
@@ -104,24 +108,33 @@ def take_over(job: Job, store: ResultStore, schema: StructType) -> dict[int, int
     return store.open(schema)
 
 
-def with_columns(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Job | None:
+def with_columns(
+    job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, *, grow: bool = True
+) -> Job | None:
     """The job with columns in the place of `INFER`: the table's, or those of the first records that have any.
 
     Where the pipeline takes up new fields, the table's and those of the first records that are not read yet.
+    With a schema registry, in the place of the first records its newest schema says them.
 
     Returns:
         None where there is neither a table nor a value to read them off.
 
     Raises:
-        OptionRefused: none of the topic's values has a field that can be a column.
+        OptionRefused: none of the topic's values has a field that can be a column, or no schema says the columns.
+        RegistryUnavailable: the registry is asked, and does not answer.
+        RegistryRefused: it does not let us ask.
     """
     if not job.pipeline.infers:
         return job
-    table = store.columns()
-    if table is not None and not job.pipeline.takes_up:
+    table, registry = store.columns(), job.pipeline.registry
+    if table is not None and not (grow and job.pipeline.takes_up):
         columns = of_table(table, "the table")
         return replace(job, pipeline=replace(job.pipeline, columns=columns))
-    sample = _sample(job, planner, store, spark)
+    if registry is None:
+        sample = _sample(job, planner, store, spark)
+    else:
+        newest = registry.newest_columns()
+        sample = Sample(len(newest), newest, {})
     if table is not None:
         columns = with_new_fields(of_table(table, "the table"), sample, job.topic)
     elif sample.values:
@@ -143,6 +156,13 @@ def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSes
         if sample.columns.fields:
             break
     return replace(sample, values=values)
+
+
+def wait_for_registry(run: RunState, error: RegistryUnavailable) -> None:
+    """Note that the registry is away; raises the error once it has been for `FAILS_FOR_S`."""
+    if run.failing_s() > FAILS_FOR_S:
+        raise error
+    run.failed(error)
 
 
 def wait_for_columns(
@@ -170,12 +190,15 @@ def wait_for_columns(
 
     Raises:
         OptionRefused: see `with_columns`.
+        RegistryUnavailable: for `FAILS_FOR_S`.
     """
     while True:
         try:
             resolved = with_columns(job, planner, store, spark)
             if resolved is not None:
                 return resolved
+        except RegistryUnavailable as error:
+            wait_for_registry(run, error)
         except (KafkaUnavailable, SparkFailed) as error:
             run.failed(error)
         if stop.wait(max(interval_s, PAUSE_S)):

@@ -14,14 +14,14 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Literal
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, SparkFailed
+from kafka_ratchet.spark_sink.errors import OptionRefused, RegistryUnavailable, SinkError, SparkFailed
 from kafka_ratchet.spark_sink.job.commit import commit_records
 from kafka_ratchet.spark_sink.job.lag import LagWatch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_topic_id, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job, kafka_reader
 from kafka_ratchet.spark_sink.job.run_log import log_run
 from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
-from kafka_ratchet.spark_sink.job.start import Session, opened, require_startable
+from kafka_ratchet.spark_sink.job.start import Session, opened, require_startable, wait_for_registry
 from kafka_ratchet.spark_sink.rows.undeclared import report_undeclared
 from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
 from kafka_ratchet.spark_sink.spark.session import REMOTE
@@ -190,7 +190,13 @@ class _Query:
         if pipeline.transform is None:
             if run.commits == 0:
                 run.sampled(report_undeclared(pipeline, self._job.topic, batch))
-            commit_records(batch, start, end, self._job, self._store, run)
+            while not self._stop.is_set():
+                try:
+                    commit_records(batch, start, end, self._job, self._store, run)
+                    break
+                except RegistryUnavailable as error:
+                    wait_for_registry(run, error)
+                    self._stop.wait(LOOK_EVERY_S)
         else:
             began = time.monotonic()
             count = self._store.commit(pipeline.reduced(batch), start, end)

@@ -143,7 +143,12 @@ def _nullable(data_type: DataType, where: str) -> DataType:
 
 
 def rows(
-    records: DataFrame, columns: str | StructType | None, *, restricted_values: int = False, keep_value: bool = False
+    records: DataFrame,
+    columns: str | StructType | None,
+    *,
+    restricted_values: int = False,
+    keep_value: bool = False,
+    original: str = "value",
 ) -> DataFrame:
     """Turn the records of Spark's Kafka source into rows of the result table, and `STATE` behind them.
 
@@ -156,6 +161,7 @@ def rows(
         restricted_values: see `ResultStore.restricted_values`; a value that such a store cannot hold counts as not
             parsed.
         keep_value: `_value` is kept also where the columns hold what they name of it.
+        original: column with the value as it stood in Kafka, where `value` is only what is to be parsed of it.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType
@@ -189,12 +195,12 @@ def rows(
     judged = records.withColumn("parsed", parsed)
     # Whatever the session does with a cast that fails: this one cannot, because `_fits` has looked.
     judged = judged.withColumn("event", F.when(whole, F.col("parsed")[0].cast(schema)))
-    event = F.col("event")
+    event, kept = F.col("event"), F.col(original)
     return judged.select(
         *[event.getField(field.name).alias(field.name) for field in schema.fields],
         *record,
-        (value if keep_value else F.when(event.isNull(), value)).alias("_value"),
-        F.when(value.isNull(), NO_VALUE).when(event.isNull(), NOT_PARSED).otherwise(PARSED).alias(STATE),
+        (kept if keep_value else F.when(event.isNull(), kept)).alias("_value"),
+        F.when(kept.isNull(), NO_VALUE).when(event.isNull(), NOT_PARSED).otherwise(PARSED).alias(STATE),
     )
 
 

@@ -17,6 +17,7 @@ from kafka_ratchet.spark_sink.rows import columns as column_types
 from kafka_ratchet.spark_sink.rows.avro import avro as avro_module
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues
 from kafka_ratchet.spark_sink.rows.infer import INFER
+from kafka_ratchet.spark_sink.rows.registry.values import RegistryValues
 from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode, reduced, table_schema
 
@@ -56,10 +57,14 @@ class RowPipeline:
     """True: `_value` is kept of every record, also where the columns hold what they name of it."""
     takes_up: bool = False
     """With `INFER`: fields that a table lacks become columns of it, at the start of a run."""
+    registry: RegistryValues | None = None
+    """Which schema registry values name a schema of; None: none. The columns are `columns`."""
 
     def __post_init__(self) -> None:
         if self.columns is not None and self.avro is not None:
             raise OptionRefused("Avro values have the columns that their schema says. Leave columns out")
+        if self.registry is not None and (self.columns is None or self.avro is not None):
+            raise OptionRefused("values of a schema registry need columns, and have no other format")
         if self.rejects and not self.parses and self.write_mode.judged is None:
             raise OptionRefused("without columns every value is kept as bytes, and there is nothing to reject")
         if self.infers and (self.transform is not None or self.write_mode.kind == "totals"):
@@ -195,6 +200,10 @@ class RowPipeline:
     def _read(self, records: DataFrame, *, restricted_values: int) -> DataFrame:
         if self.avro is not None:
             return avro_module.rows(records, self.avro, restricted_values=restricted_values, keep_value=self.keep_value)
+        if self.registry is not None and self.fields is not None:
+            return self.registry.rows(
+                records, self.fields, restricted_values=restricted_values, keep_value=self.keep_value
+            )
         return column_types.rows(records, self.fields, restricted_values=restricted_values, keep_value=self.keep_value)
 
     def _read_schema(self) -> StructType:

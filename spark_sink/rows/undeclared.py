@@ -44,8 +44,8 @@ def report_undeclared(pipeline: RowPipeline, topic: str, records: DataFrame) -> 
         Their names, those of most objects first, at most `MAX_NAMES`; "a.b" is within an object, "a[].b" within an
         array. None where the pipeline keeps every value whole.
     """
-    if pipeline.columns is None or pipeline.fields is None or pipeline.keep_value:
-        return ()
+    if pipeline.columns is None or pipeline.fields is None or pipeline.keep_value or pipeline.registry is not None:
+        return ()  # of a registry's values the schemas say it
     plan = _plan(pipeline.fields)
     seen: dict[str, int] = {}
     for row in map_batches(

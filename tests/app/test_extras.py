@@ -26,7 +26,9 @@ EXTRAS = SINK_EXTRAS | WORKER_EXTRAS | OTHER_EXTRAS
 BROUGHT_BY = {
     "attrs": "confluent-kafka",
     "google": "confluent-kafka",
+    "httpx2": "confluent-kafka",
     "jsonschema": "confluent-kafka",
+    "referencing": "confluent-kafka",
     "jinja2": "aiohttp-jinja2",
     "mode": "faust-streaming",
     "py4j": "pyspark",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -19,7 +20,7 @@ from kafka_ratchet.spark_sink.cli import EXIT_REFUSED, main
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.spec import JobSpec
-from kafka_ratchet.spark_sink.options import job_spec
+from kafka_ratchet.spark_sink.options import job_spec, option_parser
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 
 BOOTSTRAP, TOPIC = "127.0.0.1:1", "out"
@@ -83,6 +84,8 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"format": "avro"}, "format avro needs a schema"),
     ({"format": "bytes", "columns": "n int"}, "format bytes has no columns"),
     ({"avro_id": 7}, "goes with the schema itself"),
+    ({"format": "protobuf"}, "format protobuf needs a schema registry"),
+    ({"schema_record": "shop.Order"}, "go with a schema registry"),
     ({"sql": "SELECT 1", "transform": "m:f"}, "give either sql or transform"),
 ]
 
@@ -157,3 +160,45 @@ def test_secrets_are_in_the_environment_and_not_in_the_document() -> None:
     assert Access.from_environment(access.as_environment()) == access
     assert access.kafka["socket.keepalive.enable"] == "true"
     assert str(spec.location(access)) == "results"
+
+
+@pytest.mark.parametrize(
+    ("kept", "sentence"),
+    [
+        ({}, "a format: avro, protobuf or json"),
+        ({"format": "bytes"}, "a format: avro, protobuf or json"),
+        ({"format": "avro", "avro_id": 7}, "Leave avro_id out"),
+        ({"format": "json", "columns": "infer"}, "they come from the registry"),
+        ({"format": "json", "avro_schema": "{}"}, "an Avro schema says the columns"),
+    ],
+)
+def test_what_contradicts_a_schema_registry(kept: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OptionRefused, match=sentence):
+        JobSpec(BOOTSTRAP, TOPIC, "job", schema_registry=True, **kept)
+    with pytest.raises(OptionRefused, match=sentence):
+        spec_of(settings(schema_registry="http://127.0.0.1:1", **kept), TOPIC, BOOTSTRAP)
+
+
+def test_a_schema_registry_of_the_settings_is_the_jobs_and_its_subject_that_of_the_producers() -> None:
+    kept = settings(
+        schema_registry="http://me:password-1@127.0.0.1:1",
+        schema_registry_options={"basic.auth.user.info": "me:password-2"},
+        format="protobuf",
+        rejects=True,
+    )
+    spec = spec_of(kept, TOPIC, BOOTSTRAP, mode="structured")
+    assert JobSpec.from_json(spec.as_json()) == spec
+    assert "password" not in spec.as_json()
+    given = Access.from_environment(access_of(kept).as_environment())
+    assert given.registry == {"url": "http://me:password-1@127.0.0.1:1", "basic.auth.user.info": "me:password-2"}
+    pipeline = spec.pipeline(given)
+    assert pipeline.infers
+    assert pipeline.registry is not None
+    assert pipeline.registry.subject == "in-value"
+    with pytest.raises(OptionRefused, match="from_input does not read values of a schema registry"):
+        JobSpec(BOOTSTRAP, TOPIC, "job", schema_registry=True, format="avro", from_input=True)
+    with pytest.raises(OptionRefused, match="Choose mode stream"):
+        spec_of(
+            settings(schema_registry="http://x", format="avro", sql="SELECT 1"), TOPIC, BOOTSTRAP, mode="structured"
+        )
+    assert option_parser().parse_args(["--bootstrap=b", "--topic=t", "--name=n", "--schema-registry"]).schema_registry

@@ -56,9 +56,9 @@ class AvroValues:
         if self.id is not None and not 0 <= self.id <= MAX_ID:
             raise OptionRefused(f"avro id {self.id}: a registry's ids are 0 to {MAX_ID}")
         try:
-            plan, columns = _SchemaReader().type(json.loads(self.schema), "", 0)
-        except (ValueError, RecursionError):
-            raise OptionRefused("avro schema: that is no JSON. Give the text of an .avsc file, or its path") from None
+            plan, columns = _SchemaReader().type(schema_object(self.schema), "", 0)
+        except RecursionError:
+            raise OptionRefused(NO_JSON) from None
         if not isinstance(columns, StructType):
             raise OptionRefused("avro schema: values have to be records, so that their fields can be columns")
         object.__setattr__(self, "plan", plan)
@@ -68,6 +68,21 @@ class AvroValues:
     def prefix(self) -> bytes:
         """What every value begins with (Confluent's wire format), before Avro's own bytes."""
         return b"" if self.id is None else b"\0" + self.id.to_bytes(4, "big")
+
+
+NO_JSON = "avro schema: that is no JSON. Give the text of an .avsc file, or its path"
+
+
+def schema_object(text: str) -> object:
+    """A schema's JSON.
+
+    Raises:
+        OptionRefused: it is none.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise OptionRefused(NO_JSON) from None
 
 
 def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:

@@ -16,7 +16,10 @@ from typing import Any
 Read = Callable[[bytes, int], tuple[Any, int]]
 """Takes the bytes and a position; returns a value and the position after it."""
 
-MALFORMED = (ValueError, IndexError, struct.error)
+MILLISECONDS = 1000
+"""Microseconds of one."""
+
+MALFORMED = (ValueError, IndexError, struct.error, OverflowError, RecursionError)
 """What reading raises where bytes are not what the plan says."""
 
 CHUNK_BYTES = 1024 * 1024
@@ -93,32 +96,47 @@ def chunks(batch: Any) -> Iterator[Any]:
 
 
 def whole(value: bytes, prefix: bytes, read: Read) -> Any:
-    """What the value says, or None where it is not, from the first byte to the last, what `read` reads."""
-    if not value.startswith(prefix):
-        return None
+    """What the value says behind its prefix; see `to_end`."""
+    return to_end(value, len(prefix), read) if value.startswith(prefix) else None
+
+
+def to_end(value: bytes, at: int, read: Read) -> Any:
+    """What the value says, or None where it is not, from there to its last byte, what `read` reads."""
     try:
-        found, end = read(value, len(prefix))
+        found, end = read(value, at)
     except MALFORMED:
         return None
     return found if end == len(value) else None
 
 
-def reader(plan: Any, restricted_values: int) -> Read:
+def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
+    """`to_end` of a plan."""
+    read = reader(plan, restricted_values)
+    return lambda value, at: to_end(value, at, read)
+
+
+def reader(plan: Any, restricted_values: int, named: dict[str, Read] | None = None) -> Read:
     """How to read what the plan describes.
 
     Args:
-        plan: a tuple that begins with the name of a type; see `avro`.
+        plan: a tuple that begins with the name of a type; see `avro`. Those of `resolution` are here as well.
         restricted_values: text with NUL counts as malformed; where it is 2, NaN and infinity do too.
+        named: types that a plan says by name, as they may contain themselves.
     """
     kind = plan[0]
+    named = {} if named is None else named
+
+    def inner(each: Any) -> Read:
+        return reader(each, restricted_values, named)
+
     if kind == "record":
-        return _record([(name, reader(each, restricted_values)) for name, each in plan[1]])
+        return _record([(name, inner(each)) for name, each in plan[1]])
     if kind == "optional":
-        return _optional(plan[1], reader(plan[2], restricted_values))
+        return _optional(plan[1], inner(plan[2]))
     if kind == "array":
-        return _array(reader(plan[1], restricted_values))
+        return _array(inner(plan[1]))
     if kind == "map":
-        return _map(_string(restricted_values), reader(plan[1], restricted_values))
+        return _map(_string(restricted_values), inner(plan[1]))
     if kind == "enum":
         return _enum(plan[1])
     if kind == "fixed":
@@ -129,7 +147,26 @@ def reader(plan: Any, restricted_values: int) -> Read:
         return _string(restricted_values)
     if kind == "within":
         return _within(plan[1], plan[2], plan[3])
-    plain: dict[str, Read] = {"long": _long, "bytes": _bytes, "boolean": _boolean}
+    if kind == "with":
+        named.update({name: inner(each) for name, each in plan[1]})
+        return inner(plan[2])
+    if kind == "resolved":
+        return _resolved([(name, inner(each)) for name, each in plan[1]], plan[2])
+    if kind == "branches":
+        return _branches([inner(each) for each in plan[1]])
+    if kind == "fields":
+        return _fields([inner(each) for each in plan[1]])
+    if kind == "rescaled":
+        return _decimal(_bytes if plan[1] is None else _fixed(plan[1]), plan[3], plan[4], plan[2])
+    if kind == "symbols":
+        return _enum(plan[1], known_only=True)
+    if kind == "real":
+        return _real(inner(plan[1]), plan[2] == "float")
+    if kind == "named":
+        return lambda data, at: named[plan[1]](data, at)
+    if kind == "refused":
+        return _refused(plan[1])
+    plain: dict[str, Read] = {"long": _long, "bytes": _bytes, "boolean": _boolean, "null": _null}
     return plain[kind] if kind in plain else _float("<f" if kind == "float" else "<d", restricted_values == 2)
 
 
@@ -208,14 +245,15 @@ def _string(restricted_values: int) -> Read:
     return read
 
 
-def _decimal(read_bytes: Read, precision: int, scale: int) -> Read:
-    bound = 10**precision
+def _decimal(read_bytes: Read, precision: int, scale: int, written: int | None = None) -> Read:
+    """Of `written` places, in a column that has `scale`, which are not fewer."""
+    bound, factor = 10**precision, 10 ** (scale - (scale if written is None else written))
 
     def read(data: bytes, at: int) -> tuple[Decimal, int]:
         digits, at = read_bytes(data, at)
         if not 0 < len(digits) <= MAX_DECIMAL_BYTES:
             raise ValueError("no decimal")
-        unscaled = int.from_bytes(digits, "big", signed=True)
+        unscaled = int.from_bytes(digits, "big", signed=True) * factor
         if not -bound < unscaled < bound:
             raise ValueError("more digits than declared")
         return EXACT.scaleb(Decimal(unscaled), -scale), at
@@ -223,10 +261,10 @@ def _decimal(read_bytes: Read, precision: int, scale: int) -> Read:
     return read
 
 
-def _enum(symbols: tuple[str, ...]) -> Read:
-    def read(data: bytes, at: int) -> tuple[str, int]:
+def _enum(symbols: tuple[str | None, ...], *, known_only: bool = False) -> Read:
+    def read(data: bytes, at: int) -> tuple[str | None, int]:
         index, at = _long(data, at)
-        if index < 0:
+        if index < 0 or (known_only and symbols[index] is None):
             raise ValueError("no such symbol")
         return symbols[index], at
 
@@ -250,6 +288,66 @@ def _record(fields: list[tuple[str, Read]]) -> Read:
         found = {}
         for name, read_field in fields:
             found[name], at = read_field(data, at)
+        return found, at
+
+    return read
+
+
+def _null(data: bytes, at: int) -> tuple[None, int]:
+    return None, at
+
+
+def _resolved(fields: list[tuple[str | None, Read]], defaults: tuple[tuple[str, Any], ...]) -> Read:
+    """A record of whose fields some are read and forgotten, and of whose columns some have a default."""
+
+    def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+        found = dict(defaults)
+        for name, read_field in fields:
+            value, at = read_field(data, at)
+            if name is not None:
+                found[name] = value
+        return found, at
+
+    return read
+
+
+def _fields(fields: list[Read]) -> Read:
+    def read(data: bytes, at: int) -> tuple[None, int]:
+        for read_field in fields:
+            _, at = read_field(data, at)
+        return None, at
+
+    return read
+
+
+def _branches(branches: list[Read]) -> Read:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        branch, at = _long(data, at)
+        if branch < 0:
+            raise ValueError("no such branch")
+        return branches[branch](data, at)
+
+    return read
+
+
+def _refused(reason: str) -> Read:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        raise ValueError(reason)
+
+    return read
+
+
+def _real(read_number: Read, single: bool) -> Read:
+    """A number as one of floating point, where it is one without loss."""
+    form = struct.Struct("<f")
+
+    def read(data: bytes, at: int) -> tuple[float, int]:
+        number, at = read_number(data, at)
+        found = float(number)
+        if single and found == found:
+            found = form.unpack(form.pack(found))[0]
+        if found != number and number == number:
+            raise ValueError("a number that would be rounded")
         return found, at
 
     return read

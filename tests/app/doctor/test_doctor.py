@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.doctor.findings import Mark
 from kafka_ratchet.app.doctor.run import diagnose
+from tests.spark_sink.schema_registries import OurRegistry
 
 STREAM = '[streams.events]\ninput = "{0}"\noutput = "{1}"\ndead_letters = "{2}"\n'
 
@@ -51,6 +52,21 @@ def test_a_kafka_that_does_not_answer_and_where_settings_come_from(
     assert "not checked: Kafka does not answer" in said
     assert "GiB are free" in said
     assert not Path("ratchet-state").exists()
+
+
+def test_a_schema_registry_that_answers_and_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_ratchet.app.local.connectivity.REFUSED_FOR_S", 0.2)
+    registry = OurRegistry()
+    sink = f"[sink]\nformat = 'avro'\nschema_registry = '{registry.url}'\n"
+    sink += "schema_registry_options = {'max.retries' = '0'}\n"
+    Path("ratchet.toml").write_text('bootstrap = "127.0.0.1:1"\n' + STREAM.format("i", "o", "d") + sink)
+    assert f"sink results: the schema registry at {registry.url} answers" in sinks_of_doctor()
+    registry.stop()
+    assert f"sink results: schema registry {registry.url} does not answer (ConnectError: " in sinks_of_doctor()
+
+
+def sinks_of_doctor() -> str:
+    return "\n".join(each.sentence for each in diagnose() if each.check == "sinks")
 
 
 def test_topics_that_fit_and_topics_that_do_not(

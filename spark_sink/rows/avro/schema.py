@@ -1,0 +1,208 @@
+"""An Avro schema as a tree: what a writer's and a reader's schema are compared by.
+
+Unlike `avro`, it takes every schema that Avro's specification has: unions of any types, and types that contain
+themselves. What of it a column can hold is decided where the two meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_DEPTH = 64
+"""Types in one another, as they are written down."""
+
+PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+
+class SchemaWrong(Exception):
+    """It is no Avro schema; the text says why."""
+
+
+@dataclass
+class Field:
+    """A field of a record."""
+
+    name: str
+    node: Node
+    aliases: frozenset[str]
+    has_default: bool
+    default: Any
+
+
+@dataclass
+class Node:
+    """A type. One that contains itself is a circle of these."""
+
+    kind: str
+    """A primitive type's name, or record, enum, fixed, array, map, union."""
+    name: str = ""
+    """Full name of a record, enum or fixed."""
+    aliases: frozenset[str] = frozenset()
+    """Full names."""
+    fields: list[Field] = field(default_factory=list)
+    inner: list[Node] = field(default_factory=list)
+    """Branches of a union; the items of an array, the values of a map."""
+    symbols: tuple[str, ...] = ()
+    default: str | None = None
+    """Of an enum: what stands for symbols that it does not know."""
+    size: int = 0
+    logical: str | None = None
+    precision: int = 0
+    scale: int = 0
+
+    def is_called(self, other: Node) -> bool:
+        """Whether a value of the other type may be read as this one, by their names."""
+        return other.name.rpartition(".")[2] == self.name.rpartition(".")[2] or other.name in self.aliases
+
+
+def parsed(schema: object, named: Mapping[str, object] | None = None) -> Node:
+    """The tree of a schema.
+
+    Args:
+        schema: as JSON.
+        named: schemas that it may refer to, by the name it does so, as JSON.
+
+    Raises:
+        SchemaWrong: it is none.
+    """
+    return _Parser(named or {}).node(schema, "", 0)
+
+
+def self_contained(schema: object, named: Mapping[str, object]) -> object:
+    """The schema as JSON with each type that it refers to written out at its first use."""
+    return _written_out(schema, dict(named), "")
+
+
+class _Parser:
+    def __init__(self, named: Mapping[str, object]) -> None:
+        self._named, self._known = named, dict[str, Node]()
+
+    def node(self, schema: object, namespace: str, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise SchemaWrong(f"it has more than {MAX_DEPTH} types in one another")
+        if isinstance(schema, str):
+            return self._by_name(schema, namespace, depth)
+        if isinstance(schema, list):
+            return Node("union", inner=[self.node(each, namespace, depth + 1) for each in schema])
+        if not isinstance(schema, dict) or "type" not in schema:
+            raise SchemaWrong("something in it is no type")
+        kind = schema["type"]
+        if kind in {"record", "error", "enum", "fixed"}:
+            return self._definition(schema, namespace, depth)
+        if kind in {"array", "map"}:
+            return Node(
+                kind, inner=[self.node(schema.get("items" if kind == "array" else "values"), namespace, depth + 1)]
+            )
+        found = self.node(kind, namespace, depth + 1)
+        return _annotated(Node(found.kind), schema) if found.kind in PRIMITIVE else found
+
+    def _by_name(self, name: str, namespace: str, depth: int) -> Node:
+        if name in PRIMITIVE:
+            return Node(name)
+        for full in _names(name, namespace):
+            if full in self._known:
+                return self._known[full]
+        for full in _names(name, namespace):
+            if full in self._named:
+                found = self.node(self._named[full], "", depth + 1)
+                return self._known.setdefault(full, found)
+        raise SchemaWrong(f"it has no type {name!r}")
+
+    def _definition(self, schema: Mapping[str, Any], namespace: str, depth: int) -> Node:
+        full, namespace = _full_name(schema, namespace)
+        aliases = frozenset(
+            _qualified(each, namespace) for each in schema.get("aliases") or [] if isinstance(each, str)
+        )
+        node = self._known[full] = Node("record" if schema["type"] == "error" else schema["type"], full, aliases)
+        if node.kind == "enum":
+            symbols = schema.get("symbols")
+            if not isinstance(symbols, list) or not all(isinstance(each, str) for each in symbols):
+                raise SchemaWrong(f"enum {full!r} has no symbols")
+            node.symbols, node.default = tuple(symbols), schema.get("default")
+        elif node.kind == "fixed":
+            if type(schema.get("size")) is not int or schema["size"] < 0:
+                raise SchemaWrong(f"fixed {full!r} has no size")
+            node.size = schema["size"]
+            _annotated(node, schema)
+        else:
+            described = schema.get("fields")
+            if not isinstance(described, list):
+                raise SchemaWrong(f"record {full!r} has no fields")
+            for each in described:
+                if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+                    raise SchemaWrong(f"record {full!r} has what is no field")
+                node.fields.append(
+                    Field(
+                        each["name"],
+                        self.node(each.get("type"), namespace, depth + 1),
+                        frozenset(name for name in each.get("aliases") or [] if isinstance(name, str)),
+                        "default" in each,
+                        each.get("default"),
+                    )
+                )
+        return node
+
+
+def _annotated(node: Node, schema: Mapping[str, Any]) -> Node:
+    logical, precision, scale = schema.get("logicalType"), schema.get("precision"), schema.get("scale", 0)
+    if logical == "decimal" and node.kind in {"bytes", "fixed"}:
+        if type(precision) is int and type(scale) is int and 0 <= scale <= precision and precision > 0:
+            node.logical, node.precision, node.scale = logical, precision, scale
+    elif (node.kind, logical) in LOGICAL:
+        node.logical = logical
+    return node
+
+
+LOGICAL = frozenset(
+    {("int", "date")}
+    | {("long", f"{local}timestamp-{unit}") for local in ("", "local-") for unit in ("millis", "micros")}
+)
+"""Those beside decimal that a column is made of; of any other the type that it annotates counts."""
+
+
+def _full_name(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
+    """Full name and namespace of a definition."""
+    name, given = schema.get("name"), schema.get("namespace", namespace)
+    if not isinstance(name, str) or not name:
+        raise SchemaWrong("a type has no name")
+    if "." in name:
+        return name, name.rpartition(".")[0]
+    given = given if isinstance(given, str) else ""
+    return _qualified(name, given), given
+
+
+def _qualified(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _names(name: str, namespace: str) -> Iterator[str]:
+    yield _qualified(name, namespace)
+    if namespace:
+        yield name
+
+
+def _written_out(schema: object, left: dict[str, object], namespace: str) -> object:
+    if isinstance(schema, str):
+        for full in _names(schema, namespace):
+            if full in left:
+                return _written_out(left.pop(full), left, "")
+        return schema
+    if isinstance(schema, list):
+        return [_written_out(each, left, namespace) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if kind in {"record", "error", "enum", "fixed"}:
+        full, namespace = _full_name(schema, namespace)
+        left.pop(full, None)
+        found = {**schema, "name": full, "type": "record" if kind == "error" else kind}
+        if isinstance(schema.get("fields"), list):
+            found["fields"] = [
+                {**each, "type": _written_out(each.get("type"), left, namespace)} if isinstance(each, dict) else each
+                for each in schema["fields"]
+            ]
+        return found
+    inner = {name: _written_out(schema[name], left, namespace) for name in ("items", "values") if name in schema}
+    return {**schema, **inner} if kind in {"array", "map"} else {**schema, "type": _written_out(kind, left, namespace)}

@@ -1,0 +1,227 @@
+"""A schema registry, asked by confluent-kafka's own client. Only the process that starts Spark asks.
+
+What is wrong with one schema is `SchemaUnusable`, and its values do not parse. What is wrong with the registry is
+`RegistryUnavailable` or `RegistryRefused`, and no value is judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from kafka_ratchet.spark_sink.errors import OptionRefused, RegistryRefused, RegistryUnavailable, first_line
+
+T = TypeVar("T")
+
+TIMEOUT_S = 10.0
+"""For one answer, in seconds, where the options have no `timeout`: the client's own default is to wait for ever."""
+
+NUMBERS = frozenset(
+    {"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec"}
+)
+"""Options that the client takes as numbers. Settings and environment have text."""
+
+NOT_FOUND = frozenset({40401, 40402, 40403})
+"""Codes of the registry's API: no such subject, version, schema. A 404 without one comes from something else."""
+
+MAX_REFERENCES = 1_000
+"""Schemas that one schema may need, itself included."""
+
+READING = frozenset({"READ", "WRITEREAD"})
+"""Modes of rules that a deserializer would have to run."""
+
+
+class SchemaUnusable(Exception):
+    """A schema is not there, or is one that values cannot be read by; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """One schema, with those that it refers to."""
+
+    kind: str
+    """AVRO, PROTOBUF or JSON."""
+    text: str
+    """JSON; of Protobuf a serialized FileDescriptorProto in base64."""
+    references: Mapping[str, Schema] = field(default_factory=dict)
+    """By the name that the schema says it by."""
+
+    def needed(self) -> Iterator[tuple[str, Schema]]:
+        """References, those of references first, each name once."""
+        seen: dict[str, Schema] = {}
+
+        def walk(schema: Schema) -> None:
+            for name, each in schema.references.items():
+                if name not in seen:
+                    walk(each)
+                    seen[name] = each
+
+        walk(self)
+        yield from seen.items()
+
+
+class SchemaRegistry:
+    """The registry of some options.
+
+    Args:
+        options: the client's, by its own names; `url` among them.
+
+    Raises:
+        OptionRefused: the client does not take them.
+        ModuleNotFoundError: the client is not installed; `missing_extra` has the sentence.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        if not options.get("url"):
+            raise OptionRefused("a schema registry needs its address. Set sink.schema_registry")
+        self.address = _address(options["url"])
+        given = {"timeout": TIMEOUT_S, **{name: _option(name, text) for name, text in options.items()}}
+        try:
+            self._client = SchemaRegistryClient(given)
+        except (ValueError, TypeError, OSError) as error:
+            raise OptionRefused(f"schema registry {self.address}: {first_line(error)}. Correct its options") from None
+
+    def schema(self, key: bytes, subject: str | None, kind: str) -> Schema:
+        """The schema that values were written with.
+
+        Args:
+            key: the magic byte 0 and an id of four bytes, or the magic byte 1 and a GUID of sixteen.
+            subject: whose ids are meant, where a registry has several contexts; None: those of the default one.
+            kind: what it has to be; Protobuf is asked for as a descriptor.
+
+        Raises:
+            SchemaUnusable: it is not there, is of another kind, or has what cannot be read.
+            RegistryUnavailable: the registry does not answer.
+            RegistryRefused: it does not let us ask.
+        """
+        form = _form(kind)
+        if key[:1] == b"\1":
+            guid = str(UUID(bytes=key[1:]))
+            found = self._asked(f"schema {guid}", lambda: self._client.get_schema_by_guid(guid, form))
+        else:
+            number = int.from_bytes(key[1:], "big")
+            found = self._asked(f"schema {number}", lambda: self._client.get_schema(number, subject, form))
+        return self._whole(found, kind)
+
+    def latest(self, subject: str, kind: str) -> Schema:
+        """The newest schema of a subject; raises as `schema` does."""
+        found = self._asked(f"subject {subject!r}", lambda: self._client.get_latest_version(subject, _form(kind)))
+        return self._whole(found.schema, kind)
+
+    def require_answer(self) -> None:
+        """Ask what every registry knows; raises as `schema` does."""
+        self._asked("its types", self._client.get_schema_types)
+
+    def _whole(self, found: Any, kind: str) -> Schema:
+        left = [MAX_REFERENCES]
+
+        def whole(schema: Any, within: tuple[str, ...]) -> Schema:
+            left[0] -= 1
+            if left[0] < 0:
+                raise SchemaUnusable(f"it refers to more than {MAX_REFERENCES} others")
+            found_kind = (schema.schema_type or "AVRO").upper()
+            if found_kind != kind:
+                raise SchemaUnusable(f"it is {found_kind}, not {kind}")
+            references = {}
+            for each in schema.references or []:
+                if each.name in within:
+                    raise SchemaUnusable(f"{each.name} refers to itself")
+                if kind == "PROTOBUF" and each.name.startswith(("google/", "confluent/")):
+                    continue  # known to the deserializer
+                said = f"version {each.version} of subject {each.subject!r}, which it refers to,"
+                asked = partial(self._client.get_version, each.subject, each.version, True, _form(kind))
+                version = self._asked(said, asked)
+                references[each.name] = whole(version.schema, (*within, each.name))
+            return Schema(kind, schema.schema_str or "", references)
+
+        if rules := _reading_rules(found):
+            raise SchemaUnusable(
+                f"its rules {', '.join(rules)} would have to run when values are read (encryption, for one), which "
+                "this job does not do"
+            )
+        return whole(found, ())
+
+    def _asked(self, what: str, ask: Callable[[], T]) -> T:
+        from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+        from httpx2 import HTTPError, InvalidURL
+
+        try:
+            return ask()
+        except SchemaRegistryError as error:
+            status, code, said = error.http_status_code, error.error_code, first_line(Exception(error.error_message))
+            if code in NOT_FOUND:
+                raise SchemaUnusable(f"{what} is not in the registry") from None
+            if status in {401, 403, 407}:
+                raise RegistryRefused(
+                    f"schema registry {self.address}: asked for {what}, it answers HTTP {status} ({said}). Set right "
+                    "sink.schema_registry_options (basic.auth.user.info, ...), or the rights there"
+                ) from None
+            raise RegistryUnavailable(
+                f"schema registry {self.address}: asked for {what}, it answers HTTP {status} ({said}). No value is "
+                "judged until it answers; look at its log, and at the path of sink.schema_registry"
+            ) from None
+        except (HTTPError, InvalidURL, OAuthTokenError, OSError) as error:
+            raise RegistryUnavailable(
+                f"schema registry {self.address} does not answer ({type(error).__name__}: {first_line(error)}). No "
+                "value is judged until it does; start it, or correct sink.schema_registry"
+            ) from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RegistryUnavailable(
+                f"schema registry {self.address}: asked for {what}, it answers what a schema registry does not "
+                f"({type(error).__name__}). Correct sink.schema_registry"
+            ) from None
+
+
+def _form(kind: str) -> str | None:
+    """Without it a registry has Protobuf as the text of a .proto file, which only protoc can read."""
+    return "serialized" if kind == "PROTOBUF" else None
+
+
+def _reading_rules(schema: Any) -> list[str]:
+    found = schema.rule_set
+    if found is None:
+        return []
+    rules = [*(found.domain_rules or []), *(getattr(found, "encoding_rules", None) or [])]
+    return [str(rule.name) for rule in rules if not rule.disabled and str(rule.mode) in READING]
+
+
+def _option(name: str, text: str) -> object:
+    if name == "ssl.ca.location" and text.lower() == "false":
+        return False
+    if name not in NUMBERS:
+        return text
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        raise OptionRefused(f"schema registry: option {name} is a number") from None
+
+
+def _address(urls: str) -> str:
+    """The addresses without user and password."""
+    shown = []
+    for url in urls.split(","):
+        try:
+            parts = urlsplit(url.strip())
+            shown.append(f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}")
+        except ValueError:
+            raise OptionRefused("sink.schema_registry is no address. Write http://host:8081") from None
+    return ",".join(shown)
+
+
+def as_object(schema: Schema) -> Any:
+    """The schema's JSON.
+
+    Raises:
+        SchemaUnusable: it is none.
+    """
+    try:
+        return json.loads(schema.text)
+    except (ValueError, RecursionError):
+        raise SchemaUnusable("its text is no JSON") from None

@@ -1,0 +1,278 @@
+"""The part of reading Protobuf that runs in the executors: untrusted bytes become the values of columns.
+
+Every length is checked against the bytes that are there before it is used, and no message of a plan contains itself, so
+that work and memory are bounded by the length of the value. Fields that no column is for are passed over unread.
+pyspark sends this module by value.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+MALFORMED = (ValueError, IndexError, struct.error, OverflowError)
+"""What reading raises where bytes are not what the plan says."""
+
+Convert = Callable[[Any], Any]
+"""From what stands on the wire (a number of 64 bits without a sign, or bytes) to the value of a column."""
+
+Read = Callable[[bytes], dict[str, Any]]
+"""Takes the bytes of a message."""
+
+VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
+
+MAX_GROUPS = 64
+"""Groups in one another that are passed over."""
+
+WIRE = {
+    "fixed64": FIXED64,
+    "sfixed64": FIXED64,
+    "double": FIXED64,
+    "fixed32": FIXED32,
+    "sfixed32": FIXED32,
+    "float": FIXED32,
+    "string": BYTES,
+    "bytes": BYTES,
+    "message": BYTES,
+}
+"""Wire type by the type of a field; of the others VARINT."""
+
+
+def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
+    """How to read a value; see `task.Decode`.
+
+    Args:
+        plan: see `protobuf.message_plan`.
+        restricted_values: text with NUL counts as malformed; where it is 2, NaN and infinity do too.
+    """
+    read = message(plan, restricted_values)
+
+    def whole(value: bytes, at: int) -> Any:
+        try:
+            return read(value[at:])
+        except MALFORMED:
+            return None
+
+    return whole
+
+
+def message(plan: Any, restricted_values: int) -> Read:
+    """How to read a message: ("message", fields by number, columns that are not null where a field is absent)."""
+    fields = {
+        number: (name, many, others, _kind(kind, restricted_values), WIRE.get(kind[0], VARINT))
+        for number, (name, many, others, kind) in plan[1].items()
+    }
+    whole = {number for number, field in plan[1].items() if field[3][0] == "message" and not field[1]}
+    maps = [number for number, field in plan[1].items() if field[1] == "map"]
+    refused = {number for number, field in plan[1].items() if field[3][0] == "refused"}
+    absent: Mapping[str, Any] = plan[2]
+
+    def read(data: bytes) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            name: [] if value == [] else {} if value == {} else value for name, value in absent.items()
+        }
+        parts: dict[str, tuple[Convert, list[bytes]]] = {}
+        at, end = 0, len(data)
+        while at < end:
+            tag, at = _varint(data, at)
+            number, wire = tag >> 3, tag & 7
+            if number not in fields:
+                if number == 0:
+                    raise ValueError("a field without a number")
+                at = _passed(data, at, number, wire, 0)
+                continue
+            name, many, others, convert, expected = fields[number]
+            if number in refused:
+                convert(None)
+            for other in others:  # of a oneof the last one counts
+                found[other] = None
+                parts.pop(other, None)
+            if many and wire == BYTES != expected:
+                packed, at = _bytes(data, at)
+                inside = 0
+                while inside < len(packed):
+                    raw, inside = _raw(packed, inside, expected)
+                    found[name].append(convert(raw))
+                continue
+            if wire != expected:
+                raise ValueError("a field of another wire type")
+            raw, at = _raw(data, at, wire)
+            if number in whole:
+                parts.setdefault(name, (convert, []))[1].append(raw)
+            elif many == "map":
+                key, value = convert(raw)
+                found[name][key] = value
+            elif many:
+                found[name].append(convert(raw))
+            else:
+                found[name] = convert(raw)
+        for name, (convert, pieces) in parts.items():
+            found[name] = convert(b"".join(pieces))  # a message that comes twice is merged, which is the same
+        for number in maps:
+            name = fields[number][0]
+            found[name] = list(found[name].items())
+        return found
+
+    return read
+
+
+def _kind(kind: Any, restricted_values: int) -> Convert:
+    name, column = kind[0], kind[1]
+    if name == "refused":
+        return _refused(column)
+    if name == "message":
+        return _of_message(kind, restricted_values)
+    if name == "enum":
+        names: Mapping[int, str] = kind[2]
+
+        def symbol(raw: int) -> str:
+            number = _signed(raw, 64)
+            if number not in names:
+                raise ValueError("a number that the enum has no name for")
+            return names[number]
+
+        return symbol
+    number = _number(name)
+    if number is not None:
+        return _fitted(number, column, kind[2:], restricted_values == 2)
+    return _text(column, restricted_values)
+
+
+def _of_message(kind: Any, restricted_values: int) -> Convert:
+    """A message within: as it is, the value of a wrapper, a time, or an entry of a map."""
+    column, within = kind[1], message(kind[2], restricted_values)
+    if column == "struct":
+        return within
+    if column == "entry":
+        value = kind[2][1][2][3]
+        empty = _kind(value, restricted_values) if value[0] == "message" else None
+
+        def entry(raw: bytes) -> tuple[Any, Any]:
+            found = within(raw)
+            absent = found["value"] is None and empty is not None
+            return found["key"], empty(b"") if absent and empty is not None else found["value"]
+
+        return entry
+    if column == "wrapped":
+        return lambda raw: within(raw)["value"]
+
+    def time(raw: bytes) -> int:
+        found = within(raw)
+        seconds, nanos = found["seconds"], found["nanos"]
+        if nanos % 1000 or not 0 <= nanos < 1_000_000_000 or not -62_135_596_800 <= seconds <= 253_402_300_799:
+            raise ValueError("a time that is no whole microsecond of the years 1 to 9999")
+        return int(seconds * 1_000_000 + nanos // 1000)
+
+    return time
+
+
+def _refused(reason: str) -> Convert:
+    def convert(raw: Any) -> Any:
+        raise ValueError(reason)
+
+    return convert
+
+
+def _number(name: str) -> Convert | None:
+    if name in {"float", "double"}:
+        form = struct.Struct("<f" if name == "float" else "<d")
+        return lambda raw: form.unpack(raw)[0]
+    if name in {"sfixed32", "sfixed64", "fixed32", "fixed64"}:
+        return lambda raw: int.from_bytes(raw, "little", signed=name[0] == "s")
+    if name in {"sint32", "sint64"}:
+        return lambda raw: (raw >> 1) ^ -(raw & 1)
+    if name in {"int32", "int64"}:
+        return lambda raw: _signed(raw, 64)
+    if name == "bool":
+        return lambda raw: raw != 0
+    return (lambda raw: raw) if name in {"uint32", "uint64"} else None
+
+
+def _fitted(number: Convert, column: str, bounds: tuple[Any, ...], finite: bool) -> Convert:
+    """A number in a column, where it stands there unchanged."""
+    if column == "boolean":
+        return number
+    if column in {"float", "double"}:
+        form = struct.Struct("<f" if column == "float" else "<d")
+
+        def real(raw: Any) -> float:
+            value = number(raw)
+            found: float = form.unpack(form.pack(value))[0]
+            if (found != value and value == value) or (finite and not math.isfinite(found)):
+                raise ValueError("a number that would be rounded, or none that the store holds")
+            return found
+
+        return real
+    low, high = bounds
+
+    def whole(raw: Any) -> Any:
+        value = number(raw)
+        if not low <= value <= high:
+            raise ValueError("a number out of its range")
+        return Decimal(value) if column == "decimal" else value
+
+    return whole
+
+
+def _text(column: str, restricted_values: int) -> Convert:
+    def text(raw: bytes) -> str:
+        if restricted_values and b"\0" in raw:
+            raise ValueError("text with NUL")
+        return raw.decode("utf-8")
+
+    return text if column == "string" else lambda raw: raw
+
+
+def _signed(raw: int, bits: int) -> int:
+    return raw - (1 << bits) if raw >> (bits - 1) else raw
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    found = shift = 0
+    while True:
+        if shift > 63:
+            raise ValueError("a number of more than ten bytes")
+        byte = data[at]
+        at += 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if found >> 64:
+                raise ValueError("a number of more than 64 bits")
+            return found, at
+        shift += 7
+
+
+def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _varint(data, at)
+    if size > len(data) - at:
+        raise ValueError("more bytes than there are")
+    return data[at : at + size], at + size
+
+
+def _raw(data: bytes, at: int, wire: int) -> tuple[Any, int]:
+    if wire == VARINT:
+        return _varint(data, at)
+    if wire == BYTES:
+        return _bytes(data, at)
+    size = 8 if wire == FIXED64 else 4
+    if wire not in {FIXED64, FIXED32} or size > len(data) - at:
+        raise ValueError("more bytes than there are, or no type of field")
+    return data[at : at + size], at + size
+
+
+def _passed(data: bytes, at: int, number: int, wire: int, depth: int) -> int:
+    """Where a field ends that nobody asks for."""
+    if wire != GROUP:
+        return _raw(data, at, wire)[1]
+    if depth >= MAX_GROUPS:
+        raise ValueError("too many groups in one another")
+    while True:
+        tag, at = _varint(data, at)
+        if tag & 7 == END_GROUP:
+            if tag >> 3 != number:
+                raise ValueError("the end of another group")
+            return at
+        at = _passed(data, at, tag >> 3, tag & 7, depth + 1)

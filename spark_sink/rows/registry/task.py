@@ -1,0 +1,177 @@
+"""The part of reading a registry's values that runs in the executors: which schema a value names, and reading it.
+
+pyspark sends this module by value; executors need pyarrow and nothing of this package, and for JSON Schema jsonschema.
+No executor asks the registry: the plans of all schemas that the records name come with the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+Key = bytes
+"""The magic byte 0 and an id of four bytes, or the magic byte 1 and a GUID of sixteen."""
+
+Decode = Callable[[bytes, int], Any]
+"""Takes a value and where its payload begins; returns a dictionary of columns, or None where it is not what the plan
+says, to its last byte."""
+
+KEY_BYTES = {0: 5, 1: 17}
+"""Length of a key by its magic byte."""
+
+MAX_INDEXES = 64
+"""Numbers in a list of message indexes: messages in one another."""
+
+
+def key_of(frame: bytes) -> Key | None:
+    """The schema that a frame names; None where it names none."""
+    size = KEY_BYTES.get(frame[0]) if frame else None
+    return frame[:size] if size is not None and len(frame) >= size else None
+
+
+def indexes_of(frame: bytes, at: int) -> tuple[tuple[int, ...] | None, int]:
+    """The list of message indexes of Protobuf, and where it ends; None: it is none."""
+    found: list[int] = []
+    count, at = _zigzag(frame, at)
+    if count == 0:
+        return (0,), at
+    if not 0 < count <= MAX_INDEXES:
+        return None, at
+    for _ in range(count):
+        index, at = _zigzag(frame, at)
+        found.append(index)
+    return tuple(found), at
+
+
+def _zigzag(data: bytes, at: int) -> tuple[int, int]:
+    found = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            return -1, len(data) + 1
+        byte = data[at]
+        at += 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (found >> 1) ^ -(found & 1), at
+        shift += 7
+
+
+def keys(batches: Iterable[Any]) -> Iterator[Any]:
+    """A task over batches whose only column has the first bytes of each frame; returns each key once, and how often.
+
+    A key of null stands for frames that name no schema.
+    """
+    import pyarrow as pa
+
+    seen: dict[Any, int] = {}
+    for batch in batches:
+        for each in batch.column(0).value_counts().to_pylist():
+            key = key_of(each["values"] or b"")
+            seen[key] = seen.get(key, 0) + each["counts"]
+    columns = [pa.array(list(seen), pa.binary()), pa.array(list(seen.values()), pa.int64())]
+    yield pa.RecordBatch.from_arrays(columns, schema=pa.schema([("key", pa.binary()), ("seen", pa.int64())]))
+
+
+def decoding(
+    decode: Callable[[Any, int], Decode],
+    plans: Mapping[Any, Any],
+    restricted_values: int,
+    protobuf: bool,
+    chunked: Callable[[Any], Iterator[Any]],
+    fields: list[str],
+    keep_value: bool,
+    schema: Any,
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """A task that turns records into rows, as `avro.task.decoding` does.
+
+    Args:
+        decode: makes the decoder of a plan, once for each task.
+        plans: by key; of Protobuf by key and message indexes.
+        restricted_values: see `ResultStore.restricted_values`.
+        protobuf: whether message indexes come behind the key.
+        chunked: see `avro.task.chunks`.
+        fields: names of the columns that a decoder returns.
+        keep_value: see `columns.rows`.
+        schema: `pyarrow.Schema` of the rows: the fields, then `RECORD_COLUMNS` and `columns.STATE`.
+
+    Returns:
+        A function over Arrow batches with the columns `_partition`, `_offset`, `_timestamp`, `_key`, `header` (null, or
+        the record's header with a schema) and the value.
+    """
+
+    def rows(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        known = {key: decode(plan, restricted_values) for key, plan in plans.items()}
+        for batch in batches:
+            for chunk in chunked(batch):
+                values, kept, states = [], [], []
+                headers = chunk.column(4).to_pylist()
+                for header, value in zip(headers, chunk.column(5).to_pylist(), strict=True):
+                    event = None if value is None else decoded(header, value, known, protobuf)
+                    values.append({} if event is None else event)
+                    kept.append(value if keep_value or event is None else None)
+                    states.append(2 if value is None else 1 if event is None else 0)  # as in columns.STATE
+                columns = [
+                    pa.array([event.get(name) for event in values], schema.field(position).type)
+                    for position, name in enumerate(fields)
+                ]
+                columns += [chunk.column(n).cast(schema.field(len(fields) + n).type) for n in range(4)]
+                columns.append(pa.array(kept, schema.field(len(fields) + 4).type))
+                columns.append(pa.array(states, schema.field(len(fields) + 5).type))
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return rows
+
+
+def decoded(header: bytes | None, value: bytes, known: Mapping[Any, Decode], protobuf: bool) -> Any:
+    """What a value says, or None. A header with a schema counts before the value's first bytes."""
+    frame = value if header is None else header
+    key: Any = key_of(frame)
+    if key is None:
+        return None
+    end = len(key)
+    if protobuf:
+        indexes, end = indexes_of(frame, end)
+        key = (key, indexes)
+    decode = known.get(key)
+    return None if decode is None or end > len(frame) else decode(value, end if header is None else 0)
+
+
+def payloads(
+    validators: Callable[[Any], Mapping[Any, Callable[[bytes], bool]]],
+    schemas: Any,
+    chunked: Callable[[Any], Iterator[Any]],
+    schema: Any,
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """A task that takes JSON out of its frame: the payload comes behind the columns, null where it is not valid.
+
+    Args:
+        validators: makes them of `schemas`, once for each task; each says whether a payload is what its schema allows.
+        schemas: see `json_task.validators`.
+        chunked: see `avro.task.chunks`.
+        schema: `pyarrow.Schema` of what is returned.
+    """
+
+    def payload_of(header: bytes | None, value: bytes | None, known: Mapping[Any, Callable[[bytes], bool]]) -> Any:
+        if value is None:
+            return None
+        key = key_of(value if header is None else header)
+        if key is None or key not in known:
+            return None
+        payload = value[len(key) :] if header is None else value
+        return payload if known[key](payload) else None
+
+    def rows(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        known = validators(schemas)
+        for batch in batches:
+            for chunk in chunked(batch):
+                pairs = zip(chunk.column(4).to_pylist(), chunk.column(5).to_pylist(), strict=True)
+                found = [payload_of(header, value, known) for header, value in pairs]
+                columns = [*chunk.columns, pa.array(found, pa.binary())]
+                columns = [each.cast(field.type) for each, field in zip(columns, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return rows

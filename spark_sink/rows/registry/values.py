@@ -1,0 +1,289 @@
+"""Values of a schema registry: which schemas the records name, and how each becomes a row.
+
+The driver asks the registry, once for each schema, before any row is made of the records: so a registry that is away
+stops nothing half-way, whether a schema exists is decided once for all tasks, and no executor needs its address.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.extras import require_package
+from kafka_ratchet.spark_sink.rows import columns as column_types
+from kafka_ratchet.spark_sink.rows.avro import avro, resolution
+from kafka_ratchet.spark_sink.rows.avro import schema as avro_schema
+from kafka_ratchet.spark_sink.rows.avro import task as avro_task
+from kafka_ratchet.spark_sink.rows.registry import json_schema, json_task, protobuf, protobuf_task, task
+from kafka_ratchet.spark_sink.rows.registry.client import Schema, SchemaRegistry, SchemaUnusable, as_object
+from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
+from kafka_ratchet.spark_sink.spark.python_worker import map_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger("spark_sink")
+
+Framed = Literal["avro", "protobuf", "json"]
+"""What values are behind the schema that they name."""
+
+HEADER = "__value_schema_id"
+"""The record header that confluent-kafka writes a schema's GUID into."""
+
+CONTEXT = ":."
+"""How the name of a subject begins that is not in the registry's default context; the ids of each are its own."""
+
+MAX_KEYS = 10_000
+"""Schemas that the records of one commit name. More are bytes that only look like a registry's values."""
+
+SHOWN = 10
+"""Schemas that the log names of one commit, and fields of one schema."""
+
+
+@dataclass(frozen=True)
+class RegistryValues:
+    """Values that name a schema of a registry.
+
+    Raises:
+        OptionRefused: a package is missing, or the reader's schema is none.
+    """
+
+    kind: Framed
+    options: Mapping[str, str] = field(repr=False)
+    """The client's, by its own names; `url` among them."""
+    topic: str = ""
+    """For messages, and the name of the subject."""
+    subject: str | None = None
+    """Whose newest schema the columns come from, and in whose context (":.staging:orders-value") ids are looked up.
+    None: `topic`-value."""
+    record: str | None = None
+    """The only record (Avro), message (Protobuf) or title (JSON Schema) that is taken; None: any."""
+    reader: str | None = None
+    """The schema that gave the columns, as the text of an .avsc file; None: they came from elsewhere."""
+    _reader: avro_schema.Node | None = field(init=False, repr=False, compare=False)
+    _asked: dict[str, SchemaRegistry] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _known: dict[tuple[bytes, str], dict[Any, Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """Plans by key and columns."""
+
+    def __post_init__(self) -> None:
+        needs = f"values of a schema registry ({self.kind})"
+        require_package("httpx2", needs)
+        if self.kind != "avro":
+            require_package("google.protobuf" if self.kind == "protobuf" else "jsonschema", needs)
+        reader = None
+        if self.reader is not None:
+            try:
+                reader = avro_schema.parsed(avro.schema_object(self.reader))
+            except avro_schema.SchemaWrong as error:
+                raise OptionRefused(f"avro schema: {error}") from None
+        object.__setattr__(self, "_reader", reader)
+
+    @property
+    def registry(self) -> SchemaRegistry:
+        """The client, made when it is first needed."""
+        if not self._asked:
+            self._asked[""] = SchemaRegistry(self.options)
+        return self._asked[""]
+
+    def require_answer(self) -> str:
+        """The registry's address, after it has answered once; raises as `newest_columns` does."""
+        self.registry.require_answer()
+        return self.registry.address
+
+    def newest_columns(self) -> StructType:
+        """The columns that the subject's newest schema gives.
+
+        Raises:
+            OptionRefused: there is no such subject, or its schema has what no table can hold.
+            RegistryUnavailable: the registry does not answer.
+            RegistryRefused: it does not let us ask.
+        """
+        subject = self.subject or f"{self.topic}-value"
+        try:
+            found = self._columns_of(self.registry.latest(subject, self.kind.upper()))
+        except (SchemaUnusable, avro_schema.SchemaWrong, OptionRefused) as error:
+            raise OptionRefused(
+                f"topic {self.topic}: columns were to come from the newest schema of subject {subject!r}: {error}. "
+                "Name the subject (sink.schema_subject), or write the columns down"
+            ) from None
+        log.info("topic %s: columns of subject %s are %s", self.topic, subject, found.simpleString())
+        return found
+
+    def _columns_of(self, schema: Schema) -> StructType:
+        if self.kind == "protobuf":
+            return column_types.checked(protobuf.columns_of(self._message_of(schema)))
+        found, named = as_object(schema), {name: as_object(each) for name, each in schema.needed()}
+        if self.kind == "json":
+            self._require_record(found.get("title") if isinstance(found, dict) else None)
+            return column_types.checked(json_schema.columns_of(found, named))
+        self._require_record(avro_schema.parsed(found, named).name)
+        return avro.AvroValues(json.dumps(avro_schema.self_contained(found, named))).columns
+
+    def _message_of(self, schema: Schema) -> Any:
+        found = [each for _, each in protobuf.messages(protobuf.file_of(schema))]
+        chosen = [each for each in found if self.record in {None, each.full_name}]
+        if not chosen:
+            raise SchemaUnusable(f"it has no message {self.record}")
+        return chosen[0]
+
+    # -- the records of one commit
+
+    def rows(
+        self, records: DataFrame, columns: StructType, *, restricted_values: int, keep_value: bool = False
+    ) -> DataFrame:
+        """Turn the records of Spark's Kafka source into rows, as `columns.rows` does with JSON.
+
+        Raises:
+            RegistryUnavailable: a schema is needed, and the registry does not answer.
+            RegistryRefused: it does not let us ask.
+            OptionRefused: the records name more than `MAX_KEYS` schemas.
+        """
+        from pyspark import cloudpickle
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+        header = F.lit(None).cast("binary")
+        if "headers" in records.columns:
+            ours = F.filter("headers", lambda each: each["key"] == HEADER)
+            header = F.get(ours, F.lit(0))["value"]
+        plans = self._plans(_keys(records, header), columns)
+        for module in (task, avro_task, protobuf_task, json_task):
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        record = [F.col(name) for name in ("partition", "offset", "timestamp", "key")]
+        framed = records.select(*record, header.alias("header"), "value")
+        result = column_types.result_schema(columns)
+        if self.kind == "json":
+            names = ("partition", "offset", "timestamp", "key", "header", "original", "value")
+            types = [each.dataType for each in result.fields[-5:-1]] + [BinaryType()] * 3
+            schema = StructType([StructField(*each) for each in zip(names, types, strict=True)])
+            made = task.payloads(json_task.validators, plans, avro_task.chunks, arrow_schema(schema))
+            parsed = map_batches(framed, made, schema)
+            return column_types.rows(
+                parsed, columns, restricted_values=restricted_values, keep_value=keep_value, original="original"
+            )
+        schema = StructType([*result.fields, StructField(column_types.STATE, IntegerType())])
+        made = task.decoding(
+            protobuf_task.decode if self.kind == "protobuf" else avro_task.decode,
+            plans,
+            restricted_values,
+            self.kind == "protobuf",
+            avro_task.chunks,
+            columns.names,
+            keep_value,
+            arrow_schema(schema),
+        )
+        return map_batches(framed, made, schema)
+
+    def _plans(self, seen: Mapping[bytes | None, int], columns: StructType) -> dict[Any, Any]:
+        """Plans of the schemas that are there; says what becomes of values of the others."""
+        if len(seen) > MAX_KEYS:
+            raise OptionRefused(
+                f"topic {self.topic}: the records of one commit name more than {MAX_KEYS} schemas, so that they are "
+                "hardly a registry's. Read fewer in one commit (--max-records), or choose another format"
+            )
+        plans: dict[Any, Any] = {}
+        lost: list[str] = []
+        for key, count in seen.items():
+            if key is None:
+                lost.append(f"{count} without a schema's id in front")
+                continue
+            try:
+                plans.update(self._plan(key, columns))
+            except (SchemaUnusable, avro_schema.SchemaWrong) as error:
+                lost.append(f"{count} of schema {shown(key)}: {error}")
+        for each in lost[:SHOWN]:
+            log.warning("topic %s: values that do not parse: %s", self.topic, each)
+        if len(lost) > SHOWN:
+            log.warning("topic %s: and values of %d other schemas", self.topic, len(lost) - SHOWN)
+        return plans
+
+    def _plan(self, key: bytes, columns: StructType) -> dict[Any, Any]:
+        known = self._known.get((key, columns.json()))
+        if known is not None:
+            return known
+        in_context = self.subject if (self.subject or "").startswith(CONTEXT) else None
+        schema = self.registry.schema(key, in_context, self.kind.upper())
+        try:
+            made = self._made(key, schema, columns)
+        except RecursionError:
+            raise SchemaUnusable("it has too many types in one another") from None
+        if len(self._known) >= MAX_KEYS:
+            self._known.clear()
+        self._known[key, columns.json()] = made
+        return made
+
+    def _made(self, key: bytes, schema: Schema, columns: StructType) -> dict[Any, Any]:
+        if self.kind == "protobuf":
+            return self._of_messages(key, schema, columns)
+        named = {name: as_object(each) for name, each in schema.needed()}
+        if self.kind == "json":
+            found = as_object(schema)
+            json_schema.require_schema(found)
+            self._require_record(found.get("title") if isinstance(found, dict) else None)
+            return {key: (found, named)}
+        written = avro_schema.parsed(as_object(schema), named)
+        self._require_record(written.name)
+        resolved = resolution.Resolution(written, columns, self._reader)
+        self._say(key, resolved.refused, resolved.left_out)
+        return {key: resolved.plan}
+
+    def _of_messages(self, key: bytes, schema: Schema, columns: StructType) -> dict[Any, Any]:
+        made: dict[Any, Any] = {}
+        reason = f"it has no message {self.record}"
+        for indexes, message in protobuf.messages(protobuf.file_of(schema)):
+            if self.record in {None, message.full_name}:
+                try:
+                    reading = protobuf.Reading(message, columns)
+                except SchemaUnusable as error:
+                    reason = str(error)
+                    continue
+                self._say(key, reading.refused, reading.left_out)
+                made[key, indexes] = reading.plan
+        if not made:
+            raise SchemaUnusable(reason)
+        return made
+
+    def _require_record(self, name: object) -> None:
+        if self.record is not None and name != self.record:
+            raise SchemaUnusable(f"it is {name!r}, and not {self.record!r}")
+
+    def _say(self, key: bytes, refused: list[str], left_out: list[str]) -> None:
+        for each in refused[:SHOWN]:
+            log.warning("topic %s: schema %s: values do not parse that have %s", self.topic, shown(key), each)
+        if left_out:
+            log.warning(
+                "topic %s: schema %s has fields that no column is for, so that they are NOT in the table: %s%s",
+                self.topic,
+                shown(key),
+                ", ".join(left_out[:SHOWN]),
+                f" and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else "",
+            )
+
+
+def _keys(records: DataFrame, header: Column) -> dict[bytes | None, int]:
+    """How many records name which schema; None: none."""
+    from pyspark import cloudpickle
+    from pyspark.sql import functions as F
+
+    frame = F.coalesce(header, F.col("value"))
+    # No more than the key itself: what is different in every record is sent to no one.
+    is_id = F.substring(frame, 1, 1) == F.lit(bytearray(b"\0"))
+    key = F.when(is_id, F.substring(frame, 1, 5)).otherwise(F.substring(frame, 1, 17))
+    cloudpickle.register_pickle_by_value(task)  # type: ignore[no-untyped-call]
+    found: dict[bytes | None, int] = {}
+    of_values = records.where(F.col("value").isNotNull()).select(key.alias("key"))
+    for row in map_batches(of_values, task.keys, "key binary, seen long").collect():
+        at = None if row.key is None else bytes(row.key)
+        found[at] = found.get(at, 0) + row.seen
+    return found
+
+
+def shown(key: bytes) -> str:
+    """An id or a GUID as people write it."""
+    return str(UUID(bytes=key[1:])) if key[:1] == b"\1" else str(int.from_bytes(key[1:], "big"))
