@@ -319,7 +319,11 @@ def test_last_rows_and_what_verify_makes_of_the_topic(
     found = with_columns(job, planner, store, spark, grow=False)
     assert found is not None
     again = recount(spark, found, {0: 0}, store.offsets(), restricted_values=store.restricted_values)
-    assert sorted(map(tuple, (row.values() for row in again.keys.to_pylist()))) == [(0, 0, 6), (1, 0, 7), (2, 0, 8)]
+    assert sorted(zip(*(again.keys[name].to_pylist() for name in ("id", "_partition", "_offset")), strict=True)) == [
+        (0, 0, 6),
+        (1, 0, 7),
+        (2, 0, 8),
+    ]
     assert again.rejects.column("_offset").to_pylist() == [9, 10]
 
 
