@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
 from typing import Final
@@ -19,6 +20,10 @@ from kafka_ratchet.transport.batch.rows import spans
 from kafka_ratchet.transport.publishing.encode import Encoder, Records
 from kafka_ratchet.transport.publishing.options import understood
 from kafka_ratchet.transport.publishing.sender import BatchSender
+
+TAKEN: Final = frozenset((bytes, type(None)))
+"""Types of values and keys. Records wait here until they are encoded, so a buffer that its owner writes to again would
+be sent as it is by then; one whose items are no bytes would be cut wrongly."""
 
 BLOCK_LEAST: Final = 1 << 20
 BLOCK_MOST: Final = 16 << 20
@@ -86,6 +91,8 @@ class BatchProducer(NamedProducer[BatchSender]):
         self._keys: list[bytes | None] = []
         self._sequences: list[int] = []
         """Of these records; empty where they are automatic, and end with the last sent."""
+        self._last_put = self._last_sent
+        """Of the records that were encoded."""
         self._bytes = 0
         self._began = threading.Event()
         """Whether records wait for more."""
@@ -95,6 +102,8 @@ class BatchProducer(NamedProducer[BatchSender]):
     def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
         """As `Producer.send`."""
         # Called for each record: what is written out here, and not called, is a third of a record's time.
+        if type(value) is not bytes or (key is not None and type(key) is not bytes):
+            _check_bytes(value, key)
         try:
             size = len(value) + len(key)  # type: ignore[arg-type]
         except TypeError:
@@ -135,6 +144,9 @@ class BatchProducer(NamedProducer[BatchSender]):
                 numbers = self._numbers(part)
                 count = len(numbers)
                 keys_of = part.keys if part.keys is not None else [None] * count
+                if not TAKEN.issuperset(map(type, part.values)) or not TAKEN.issuperset(map(type, keys_of)):
+                    count = 0  # one of them is refused
+                    keys_of = []
                 size = [len(value or b"") + len(key or b"") for value, key in zip(part.values, keys_of, strict=False)]
                 if count < len(part.values) or max(size) > self._encoder.most:
                     asked = part.sequences if part.sequences is not None else [None] * len(part.values)
@@ -202,13 +214,32 @@ class BatchProducer(NamedProducer[BatchSender]):
             return
         self._accumulator.wait_for_room()
         count = len(self._values)
-        # From the first on: one more than the last may be more than 64 bits hold.
-        sequences = np.arange(count, dtype=np.int64) + (self._last_sent - count + 1)
-        if self._sequences:
-            sequences = np.array(self._sequences, np.int64)
-        records = Records(sequences, spans(self._keys), spans(self._values))
+        try:
+            last = self._last_sent
+            if self._sequences:
+                is_whole = len(self._sequences) == count
+            else:
+                is_whole = last == max(self._last_put + 1, self._first) + count - 1
+            if not is_whole or len(self._keys) != count:
+                raise ValueError("a call of `send` was interrupted half-way")
+            # From the first on: one more than the last may be more than 64 bits hold.
+            sequences = np.arange(count, dtype=np.int64) + (last - count + 1)
+            if self._sequences:
+                sequences = np.array(self._sequences, np.int64)
+            self._put(Records(sequences, spans(self._keys), spans(self._values)))
+        except RatchetError:
+            raise
+        except Exception as error:
+            # They were taken, and what follows must not overtake them.
+            failure = TransportError(
+                f"producer {self.name!r}: records cannot be encoded: {error!r}. What was acknowledged stays published; "
+                "start again to go on after it"
+            )
+            self._accumulator.fail(failure)
+            raise failure from error
+        # Not before: who is interrupted meanwhile, and goes on or closes, still has them.
+        self._last_put = last
         self._values, self._keys, self._sequences, self._bytes = [], [], [], 0
-        self._put(records)
 
     def _put(self, records: Records) -> None:
         self._accumulator.wait_for_room()
@@ -237,11 +268,12 @@ class BatchProducer(NamedProducer[BatchSender]):
             self._began.clear()
             with self._turn:
                 if not self._accumulator.is_over:
-                    try:
+                    with suppress(RatchetError):  # the next call of the program raises it
                         self._send_taken()
-                    except RatchetError:
-                        continue  # the next call of the program raises it
-                    except Exception as error:
-                        # A thread has nobody to raise to: without this, what waits would wait for ever.
-                        said = f"producer {self.name!r}: records cannot be encoded: {error!r}"
-                        self._accumulator.fail(TransportError(said))
+
+
+def _check_bytes(*parts: object) -> None:
+    """Raise TypeError for what is no bytes: it might change, or be of another length, before it is encoded."""
+    for part in parts:
+        if part is not None and not isinstance(part, bytes):
+            raise TypeError(f"a record's value and key are bytes or None, and not {type(part).__name__}")
