@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -64,6 +65,7 @@ def main(task: JudgingTask) -> None:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.jars": ",".join([*map(str, spark_jars()), *task.jars]),
     }
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or the workers would be whatever `python3` the path has
     builder = SparkSession.builder.master(task.master).appName(task.kind)
     for name, value in settings.items():
         builder = builder.config(name, value)
