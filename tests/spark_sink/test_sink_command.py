@@ -75,8 +75,9 @@ def test_fenced_has_an_exit_code_of_its_own(
 
 def test_the_package_imports_nothing_of_the_other_packages() -> None:
     allowed = {*sys.stdlib_module_names, "pyspark", "pyarrow", "confluent_kafka", "rich"}
-    allowed |= {"deltalake", "psycopg", "duckdb", "pyiceberg", "sqlalchemy"}  # each in its own store
-    allowed |= {"py4j"}  # comes with pyspark
+    allowed |= {"deltalake", "psycopg", "pymysql", "duckdb", "pyiceberg", "sqlalchemy"}  # each in its own store
+    allowed |= {"google", "httpx2", "jsonschema", "referencing"}  # with a schema registry
+    allowed |= {"numpy", "py4j"}  # come with the extra spark
     allowed |= {"prometheus_client"}  # where metrics are asked for
     for module in Path(kafka_ratchet.spark_sink.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(module.read_text("utf-8"))):

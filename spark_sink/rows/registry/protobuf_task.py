@@ -24,6 +24,9 @@ Read = Callable[[bytes], dict[str, Any]]
 
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
 
+TAG_MOST, TAG_BYTES_MOST = 0xFFFFFFFF, 5
+"""A field's number has 29 bits, and its wire type 3 (Protobuf's encoding); Google's parsers take no more."""
+
 MAX_GROUPS = 64
 """Groups in one another that are passed over."""
 
@@ -77,7 +80,7 @@ def message(plan: Any, restricted_values: int) -> Read:
         parts: dict[str, tuple[Convert, list[bytes]]] = {}
         at, end = 0, len(data)
         while at < end:
-            tag, at = _varint(data, at)
+            tag, at = _tag(data, at)
             number, wire = tag >> 3, tag & 7
             if number not in fields:
                 if number == 0:
@@ -252,6 +255,14 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at : at + size], at + size
 
 
+def _tag(data: bytes, at: int) -> tuple[int, int]:
+    """A field's number and wire type: 32 bits, in five bytes at most."""
+    tag, behind = _varint(data, at)
+    if tag > TAG_MOST or behind - at > TAG_BYTES_MOST:
+        raise ValueError("a field's number of more than 29 bits")
+    return tag, behind
+
+
 def _raw(data: bytes, at: int, wire: int) -> tuple[Any, int]:
     if wire == VARINT:
         return _varint(data, at)
@@ -270,7 +281,7 @@ def _passed(data: bytes, at: int, number: int, wire: int, depth: int) -> int:
     if depth >= MAX_GROUPS:
         raise ValueError("too many groups in one another")
     while True:
-        tag, at = _varint(data, at)
+        tag, at = _tag(data, at)
         if tag & 7 == END_GROUP:
             if tag >> 3 != number:
                 raise ValueError("the end of another group")

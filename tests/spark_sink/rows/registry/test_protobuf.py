@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, timestamp_pb2, wrappers_pb2
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
@@ -154,6 +154,8 @@ def test_what_is_read_is_what_googles_parser_reads(several: list[dict[str, Any]]
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=60))
+@example(b"\x80\x80\x80\x80\x10\x00")  # a field's number of 30 bits
+@example(b"\x88\x80\x80\x80\x80\x00\x01")  # a small one in six bytes
 def test_no_bytes_raise_and_what_is_read_is_what_google_takes(data: bytes) -> None:
     found = decode(plan(COLUMNS).plan, True)(data, 0)
     if found is not None:
