@@ -207,7 +207,7 @@ def test_a_developers_set_up_that_was_cut_short_starts_again(clone: Clone) -> No
 
 
 def test_the_runtimes_lock_is_a_part_of_the_developers() -> None:
-    """The same versions by the same hashes. Conditions may differ: a tool may want a package where nothing else does."""
+    """The same versions by the same hashes. Conditions may differ: a tool may want a package in more places."""
     runtime, developers = (packages_of(ROOT / lock) for lock in LOCKS)
     assert runtime.items() <= developers.items()
     tools = {"pytest", "hypothesis", "mypy", "ruff", "moto", "selenium", "tables", "hatchling"}
