@@ -23,6 +23,7 @@ TESTS: Final = (
     "tests/spark_sink/rows",
     "tests/spark_sink/spark",
     "tests/spark_sink/stores",
+    "tests/spark_sink/test_from_input.py",
     "tests/spark_sink/test_sink_killed.py",
     "tests/spark_sink/test_verify_results.py",
 )
