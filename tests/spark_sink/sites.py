@@ -180,7 +180,7 @@ class IcebergSite(Site):
 
 
 class DuckDBSite(Site):
-    committing = ("_commit", StoreError("could not sync the file"))
+    committing = ("_bring_in", StoreError("could not sync the file"))
     table = 'results of Zoë"; DROP TABLE x'
 
     @property
