@@ -11,7 +11,8 @@ import structlog
 from numpy.typing import NDArray
 
 from kafka_ratchet.agents.reading import NO_RECORD, NO_ROWS, Reading
-from kafka_ratchet.tables.values.partition import NO_TIME, PartitionTables
+from kafka_ratchet.tables.values.own_table import NO_TIME
+from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 log = structlog.get_logger(__name__)

@@ -16,8 +16,9 @@ from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.values.committed import CommittedTable
-from kafka_ratchet.tables.values.partition import ABSENT, PartitionTables, nothing, nowhere
+from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.tables.values.table_partition import ABSENT, nothing, nowhere
 from kafka_ratchet.testing.global_contents import global_contents
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
 from kafka_ratchet.transport.batch.rows import encode_pairs

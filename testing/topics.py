@@ -11,8 +11,9 @@ from aiokafka.protocol.group import LeaveGroupRequest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafka_ratchet.errors import FaultRunFailed
-from kafka_ratchet.tables.values.partition import PREFIX, PartitionTables, nothing, nowhere
+from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.tables.values.table_partition import PREFIX, nothing, nowhere
 from kafka_ratchet.testing.program_run import LIMIT, contents_of
 from kafka_ratchet.transport.batch.record_batch import read_chunk
 from kafka_ratchet.transport.batch.rows import encode_pairs

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kafka_ratchet.errors import TableError
 from kafka_ratchet.tables.values.codec import Encoded
-from kafka_ratchet.tables.values.partition import ABSENT, UNKNOWN, Find, TablePartition
+from kafka_ratchet.tables.values.table_partition import ABSENT, UNKNOWN, Find, TablePartition
 from kafka_ratchet.tables.values.windows import WindowCodec, pack_start
 
 RECENT_MOST: Final = 50_000

@@ -1,341 +1,34 @@
-"""One partition of the tables of a stream: what is pushed, what is persisted, and the changelog entries between them.
+"""The tables of a stream for one input partition: what a lane's transaction moves of them.
 
 Entries, in the stream's changelog, behind those of the last sequences:
 
     b"t" + length of the name (1 byte) + name + key      the value's bytes; null: the key is gone
 
 The table without a name is Ratchet's own: how each table's keys and values are written, and for tables with windows the
-stream time and what windows there are.
-
-What is pushed stands in `values`, where a program reads and writes it. What the open transaction found there before is
-kept beside it: rollback puts it back, commit forgets it. A key that is not in `values` is looked up in the store.
+stream time and what windows there are (`own_table.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import repeat
-from typing import Any, ClassVar, Final, NoReturn, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from kafka_ratchet.errors import RatchetError, StateError, TableError
-from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
+from kafka_ratchet.tables.values.codec import Codec, Encoded
+from kafka_ratchet.tables.values.own_table import OWN, TIME, form_key, late_key, late_writes, stream_time, windows_key
+from kafka_ratchet.tables.values.table_partition import ABSENT, PREFIX, Find, Scan, TablePartition, prefix_of
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.batch.rows import encode_columns
 
-PREFIX: Final = b"t"
-ENTRY_BYTES: Final = 300
-"""What an entry takes in memory, roughly: two Python objects and their place in a dict."""
 SMALL_BYTES: Final = 100
 """bytes of a value that ENTRY_BYTES has in it"""
-ABSENT: Final = object()
-"""In `values`: the key is known not to be in the table."""
-UNKNOWN: Final = object()
-"""Not in `values`: the store knows."""
-
-Find = Callable[[bytes], bytes | None]
-"""Looks a key up in the store: the value's bytes, None where it has none."""
-
-
-class Scan(Protocol):
-    """Reads the store: entries whose keys begin with a prefix, from a key on, in the order of their bytes."""
-
-    def __call__(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """first: where to begin; empty: at the prefix."""
-
-
-OWN: Final = PREFIX + b"\0"
-"""What the keys of Ratchet's own table begin with."""
-TIME: Final = "time"
-"""Its key of the stream time."""
-NO_TIME: Final = -1
-"""ms: no event was taken yet."""
-
-
-def windows_key(table: str) -> str:
-    """In Ratchet's own table, the key of what windows a table's entries have."""
-    return f"windows {table}"
-
-
-def form_key(table: str) -> str:
-    """In Ratchet's own table, the key of how a table's keys and values are written."""
-    return f"form {table}"
-
-
-def late_key(table: str) -> str:
-    """In Ratchet's own table, the key of how many writes to a table were left out."""
-    return f"late {table}"
-
-
-def late_writes(own: TablePartition, table: str) -> int:
-    """What Ratchet's own table says of them."""
-    found = own.get(late_key(table))
-    return 0 if found is ABSENT else int(found)
-
-
-def stream_time(own: TablePartition) -> int:
-    """What Ratchet's own table says of the time."""
-    found = own.get(TIME)
-    return NO_TIME if found is ABSENT else int(found)
-
-
-def prefix_of(table: str) -> bytes:
-    """What the keys of a table's entries begin with."""
-    name = table.encode()
-    return PREFIX + bytes([len(name)]) + name
-
-
-class _Gone(dict[Any, Any]):
-    """Stands in for the values of a run that is over: its transaction was rolled back, it may write nothing more."""
-
-    def __missing__(self, key: Any, instead: object = None) -> NoReturn:
-        raise TableError("the run of this agent is over: its transaction was rolled back, and another one has begun")
-
-    def __setitem__(self, key: Any, value: Any) -> NoReturn:
-        self.__missing__(key)
-
-    def __contains__(self, key: object) -> NoReturn:
-        self.__missing__(key)
-
-    def copy(self) -> NoReturn:
-        self.__missing__(None)
-
-    get = __missing__
-
-
-class _Shut(dict[Any, Any]):
-    """Stands in for `before` while no event is at hand: what was written now would be in no transaction."""
-
-    def __contains__(self, key: object) -> NoReturn:
-        raise TableError(
-            "wrote to a table while it had no event, as after a time-out between two, or a task that it has started "
-            "did: only its own task writes, while it has an event"
-        )
-
-    def keys(self) -> NoReturn:
-        self.__contains__(None)
-
-
-_SHUT: Final = _Shut()
-
-
-class TablePartition:
-    """One partition of one table, for one run of the agents."""
-
-    has_windows: ClassVar[bool] = False
-    weight: ClassVar[int] = 1
-    """Of one key in memory, in `ENTRY_BYTES`."""
-    __slots__ = (
-        "before",
-        "codec",
-        "default",
-        "direct",
-        "find",
-        "kinds",
-        "lent",
-        "own",
-        "prefix",
-        "scan",
-        "undo",
-        "values",
-        "writable",
-    )
-
-    def __init__(
-        self, codec: Codec, default: Callable[[], Any] | None, lent: dict[Any, Any], find: Find, scan: Scan
-    ) -> None:
-        self.codec, self.default, self.find, self.scan = codec, default, find, scan
-        self.kinds = codec.kinds
-        self.direct = frozenset() if self.has_windows else codec.kinds
-        """Types of keys by which `values` may be read and, with `writable`, written without asking the methods here."""
-        self.prefix = prefix_of(codec.table)
-        self.values: dict[Any, Any] = {}
-        """By key as the codec keeps it: the value as the codec keeps it, or ABSENT."""
-        self.before: dict[Any, Any] = {}
-        """What keys that the open transaction has changed had before it."""
-        self.writable: dict[Any, Any] = _SHUT
-        """The same while it may be written to; whoever writes asks this one."""
-        self.undo: dict[Any, Any] | None = None
-        """The same for the record at hand, where it may be undone alone; else None."""
-        self.lent = lent
-        """Objects that were handed out or taken in and can be changed in place, with their bytes; see `check_lent`."""
-        self.own: TablePartition | None = None
-        """Ratchet's own table, for one that goes by the events' time."""
-
-    def again(self) -> TablePartition:
-        """The same values for the next run. This one takes no more reads nor writes."""
-        other = type(self)(self.codec, self.default, self.lent, self.find, self.scan)
-        if self.writable is not _SHUT:
-            other.writable = other.before
-        other.values, self.values = self.values, _Gone()
-        self.before = self.writable = _Gone()
-        return other
-
-    def begin(self, windows: str | None) -> None:
-        """A run begins on the entries as they are. windows: with which they were written; None: with none.
-
-        Raises:
-            TableError: the program means other windows than its entries have.
-        """
-        if windows is not None:
-            raise TableError(
-                f"table {self.codec.table}: its entries have windows, and the program has none. Name the table anew, "
-                "or put back what was changed"
-            )
-
-    def expire(self) -> None:
-        """A transaction ends: what has expired by its stream time goes with it."""
-
-    def clear(self) -> None:
-        """Nothing is known any more."""
-        self.values.clear()
-
-    def saved(self, *, trim: bool) -> None:
-        """The store has everything that is persisted. trim: keep in memory only what the open transaction changed."""
-        if trim:
-            self.values = {kept: self.values[kept] for kept in self.before}
-
-    def get(self, key: Any) -> Any:
-        """The value of a key; ABSENT where there is none."""
-        kept = key if type(key) in self.kinds else self.codec.check_key(key)
-        value = self._now(kept)
-        return self._lend(kept, value) if type(value) is Encoded else value
-
-    def _now(self, kept: Any) -> Any:
-        """What is pushed for a key, as the codec keeps it; ABSENT where there is nothing."""
-        value = self.values.get(kept, UNKNOWN)
-        return self._look_up(kept) if value is UNKNOWN else value
-
-    def _lend(self, kept: Any, value: Encoded) -> Any:
-        there = self.lent.get((self.prefix, kept))
-        if there is not None:
-            return there[0]
-        found = self.codec.value(value)
-        if type(found) not in PLAIN:
-            self.lent[self.prefix, kept] = found, value, self
-        return found
-
-    def _look_up(self, kept: Any) -> Any:
-        data = self.find(self.prefix + self.codec.key_bytes(kept))
-        value = ABSENT if data is None else self.codec.kept_value(data)
-        self.values.setdefault(kept, value)
-        return value
-
-    def lend_default(self, key: Any) -> Any:
-        """What `default` makes for a key that is not there. Changed in place, it has to be assigned like any other."""
-        assert self.default is not None  # noqa: S101 - asked for by a table that has one
-        value = self.default()
-        if type(value) not in PLAIN:
-            kept = self.codec.check_key(key)
-            there = self.lent.setdefault((self.prefix, kept), (value, self.codec.keep(value), self))
-            return there[0]
-        return value
-
-    def set(self, key: Any, value: Any) -> None:
-        """Push a value."""
-        kept = key if type(key) in self.kinds else self.codec.check_key(key)
-        taken = self.codec.keep(value)
-        self._put(kept, taken)
-        if type(taken) is Encoded and type(value) not in PLAIN:
-            self.lent[self.prefix, kept] = value, taken, self
-        elif self.lent:
-            self.lent.pop((self.prefix, kept), None)
-
-    def get_many(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        """The values of keys, in the order in which each comes first; ABSENT where there is none."""
-        if not self.direct.issuperset(map(type, keys)):
-            return {key: self.get(key) for key in keys}
-        value_of = self.values.get
-        found = {key: value_of(key, UNKNOWN) for key in dict.fromkeys(keys)}
-        if not PLAIN.issuperset(map(type, found.values())):
-            for key, value in found.items():
-                if type(value) not in PLAIN:
-                    found[key] = self.get(key)
-        return found
-
-    def set_many(self, found: dict[Any, Any]) -> None:
-        """Push values, by key."""
-        is_simple = self.undo is None and not self.lent and self.direct.issuperset(map(type, found))
-        if is_simple and self.codec.are_kept_as_they_are(found.values()):
-            for key in found.keys() - self.writable.keys():
-                self.writable[key] = self._now(key)
-            self.values.update(found)
-        else:
-            for key, value in found.items():
-                self.set(key, value)
-
-    def delete(self, key: Any) -> None:
-        """Push that the key is gone. KeyError: it is not there."""
-        kept = self.codec.check_key(key)
-        if self._now(kept) is ABSENT:
-            raise KeyError(key)
-        self._put(kept, ABSENT)
-        self.lent.pop((self.prefix, kept), None)
-
-    def _put(self, kept: Any, value: Any) -> None:
-        values, before = self.values, self.writable
-        if kept not in before:
-            before[kept] = self._now(kept)
-        if self.undo is not None and kept not in self.undo:
-            self.undo[kept] = values[kept]
-        values[kept] = value
-
-    def take_over(self, kept: Any, value: Any) -> None:
-        """A value from the changelog, as the codec keeps it."""
-        self.values[kept] = value
-
-    def check_lent(self, kept: Any, value: Any, data: Encoded) -> None:
-        """Raise where an object was changed in place and not assigned back: its change would be lost with the worker.
-
-        Raises:
-            TableError: it was.
-        """
-        if not self.codec.is_same(self.codec.keep(value), data):
-            raise TableError(
-                f"table {self.codec.table}: the value of key {self.codec.key(kept)!r:.100} was changed in place, not "
-                f"assigned back: write {self.codec.table}[key] = value after the change"
-            )
-
-    def keys(self) -> Iterator[Any]:
-        """Keys that are pushed, as the program has them; no order is promised."""
-        return (self.codec.key(kept) for kept in self.kept_keys())
-
-    def kept_keys(self) -> Iterator[Any]:
-        """The same as the codec keeps them."""
-        here = self.values.copy()
-        for data, _ in self.scan(self.prefix):
-            kept = self.codec.kept_key(data[len(self.prefix) :])
-            if kept not in here:
-                yield kept
-        for kept, value in here.items():
-            if value is not ABSENT:
-                yield kept
-
-    def entries(self) -> tuple[list[bytes], list[bytes | None]]:
-        """Keys and values of the changelog entries of the open transaction."""
-        changed, prefix = list(self.before), self.prefix
-        values = [self.values[kept] for kept in changed]
-        try:
-            data = self.codec.many_value_bytes(values)
-        except (TypeError, OverflowError):
-            data = None
-        if data is not None:
-            return [prefix + key for key in self.codec.many_key_bytes(changed)], data
-        pairs = [self.entry(kept, value) for kept, value in zip(changed, values, strict=True)]
-        return [key for key, _ in pairs], [value for _, value in pairs]
-
-    def entry(self, kept: Any, value: Any) -> tuple[bytes, bytes | None]:
-        """The changelog entry of a value."""
-        try:
-            data = None if value is ABSENT else self.codec.value_bytes(value)
-        except (TypeError, OverflowError) as error:
-            raise TableError(f"table {self.codec.table}: {value!r:.100} cannot be kept: {error}") from None
-        return self.prefix + self.codec.key_bytes(kept), data
 
 
 class PartitionTables:
@@ -426,12 +119,12 @@ class PartitionTables:
     def open(self) -> None:
         """From now on tables may be written to: the lane's transaction waits for whoever writes."""
         for table in self._tables.values():
-            table.writable = table.before
+            table.open()
 
     def shut(self) -> None:
         """From now on a write raises."""
         for table in self._tables.values():
-            table.writable = _SHUT
+            table.shut()
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -602,13 +295,5 @@ class PartitionTables:
 
 AT_WORK: Final[ContextVar[PartitionTables | None]] = ContextVar("tables at work", default=None)
 """Of the partition whose agent or timer runs."""
-
-
-def nowhere(key: bytes) -> bytes | None:
-    """A `Find` for tables without a store."""
-    return None
-
-
-def nothing(prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """A `Scan` for tables without a store."""
-    return iter(())
+ENTRY_BYTES: Final = 300
+"""What an entry takes in memory, roughly: two Python objects and their place in a dict."""

@@ -11,7 +11,7 @@ import msgspec
 
 from kafka_ratchet.errors import SettingsError, TableError
 from kafka_ratchet.tables.values.codec import INT_LEAST, INT_MOST, PLAIN, Codec, Serializer
-from kafka_ratchet.tables.values.partition import ABSENT, TablePartition
+from kafka_ratchet.tables.values.table_partition import ABSENT, TablePartition
 from kafka_ratchet.tables.values.view import Elsewhere, TableView
 from kafka_ratchet.tables.values.windowed_partition import WindowedPartition
 from kafka_ratchet.tables.values.windowed_table import WindowedTable

@@ -8,7 +8,8 @@ from typing import Any, NoReturn, Protocol
 from kafka_ratchet.errors import RatchetError, StateError, TableError
 from kafka_ratchet.tables.values.codec import Codec
 from kafka_ratchet.tables.values.committed import CommittedTable
-from kafka_ratchet.tables.values.partition import ABSENT, AT_WORK
+from kafka_ratchet.tables.values.partition import AT_WORK
+from kafka_ratchet.tables.values.table_partition import ABSENT
 
 Elsewhere = Callable[[str, int], CommittedTable]
 """Gives a table's partition to an agent of another stream: changelog of that stream, and number of its partition.

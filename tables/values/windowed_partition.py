@@ -14,16 +14,8 @@ from typing import Any, ClassVar, Final
 import structlog
 
 from kafka_ratchet.errors import TableError
-from kafka_ratchet.tables.values.partition import (
-    ABSENT,
-    NO_TIME,
-    UNKNOWN,
-    TablePartition,
-    late_key,
-    late_writes,
-    stream_time,
-    windows_key,
-)
+from kafka_ratchet.tables.values.own_table import NO_TIME, late_key, late_writes, stream_time, windows_key
+from kafka_ratchet.tables.values.table_partition import ABSENT, UNKNOWN, TablePartition
 from kafka_ratchet.tables.values.windows import (
     EVENT,
     EventAtHand,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol
 
 from kafka_ratchet.errors import TableError
-from kafka_ratchet.tables.values.partition import ABSENT, NO_TIME, TablePartition
+from kafka_ratchet.tables.values.own_table import NO_TIME
+from kafka_ratchet.tables.values.table_partition import ABSENT, TablePartition
 from kafka_ratchet.tables.values.windowed_partition import WindowedPartition
 from kafka_ratchet.tables.values.windows import EVENT, EventAtHand, Seconds, Window, WindowKey, WindowRange, to_ms
 

@@ -16,7 +16,8 @@ from kafka_ratchet.agents.holding import watch_loop
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.agents.timers import WorkerTimers
-from kafka_ratchet.tables.values.partition import PartitionTables, nothing, nowhere
+from kafka_ratchet.tables.values.partition import PartitionTables
+from kafka_ratchet.tables.values.table_partition import nothing, nowhere
 from kafka_ratchet.testing.program_run import fetched, lane_spec
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.policy import Policy

@@ -13,7 +13,8 @@ import pytest
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.errors import AgentFailed, SendRefused, TableError
-from kafka_ratchet.tables.values.partition import PartitionTables, nothing, nowhere
+from kafka_ratchet.tables.values.partition import PartitionTables
+from kafka_ratchet.tables.values.table_partition import nothing, nowhere
 from kafka_ratchet.testing import run
 from kafka_ratchet.testing.program_run import fetched, lane_spec
 from kafka_ratchet.transport.batch.record_batch import read_chunk

@@ -14,7 +14,8 @@ from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.agents.timers import Timer, WorkerTimers
 from kafka_ratchet.errors import AgentFailed, SendRefused, SettingsError, TableError
-from kafka_ratchet.tables.values.partition import PartitionTables, nothing, nowhere
+from kafka_ratchet.tables.values.partition import PartitionTables
+from kafka_ratchet.tables.values.table_partition import nothing, nowhere
 from kafka_ratchet.testing import Record, run
 from kafka_ratchet.testing.program_run import lane_spec
 from kafka_ratchet.transport.delivery import Delivery

@@ -21,8 +21,10 @@ from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.errors import TableError
 from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
 from kafka_ratchet.tables.values.codec import Codec
-from kafka_ratchet.tables.values.partition import ENTRY_BYTES, OWN, PREFIX, PartitionTables, prefix_of
+from kafka_ratchet.tables.values.own_table import OWN
+from kafka_ratchet.tables.values.partition import ENTRY_BYTES, PartitionTables
 from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.tables.values.table_partition import PREFIX, prefix_of
 
 _VIEW: Final = b"v"
 _SAVED: Final = b"w"

@@ -26,8 +26,9 @@ from kafka_ratchet.app.status.own_tables import (
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.status.table_reading import read_table
 from kafka_ratchet.tables.values.committed import CommittedTable
-from kafka_ratchet.tables.values.partition import PartitionTables, nothing, nowhere
+from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.tables.values.table_partition import nothing, nowhere
 from kafka_ratchet.tables.values.windows import WindowCodec
 from tests.app.worker.known_worker import KnownWorker, partition, table
 

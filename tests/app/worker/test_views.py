@@ -18,8 +18,9 @@ from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.app.worker.views import Views
 from kafka_ratchet.errors import Aborted, SettingsError
 from kafka_ratchet.tables.values.committed import CommittedTable
-from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables, nothing, nowhere
+from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.tables.values.table_partition import nothing, nowhere
 from kafka_ratchet.transport.lane_spec import LaneState
 
 LIMIT = 1 << 20

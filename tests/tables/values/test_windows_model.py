@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.errors import AgentFailed, TableError
-from kafka_ratchet.tables.values.partition import OWN, PartitionTables, prefix_of
+from kafka_ratchet.tables.values.own_table import OWN
+from kafka_ratchet.tables.values.partition import PartitionTables
+from kafka_ratchet.tables.values.table_partition import prefix_of
 from kafka_ratchet.tables.values.windows import Window
 from kafka_ratchet.testing.program_run import fetched, lane_spec
 from kafka_ratchet.transport.batch.record_batch import read_chunk
