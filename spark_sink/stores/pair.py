@@ -2,12 +2,12 @@
 
 The rejects table keeps generation and offsets of its own, and is committed first. A job that ends between the two
 commits leaves it ahead; the next one reads the range again, for the rows, and leaves out the rejects that are there.
-Kafka's committed records do not change, so that they parse as they did before.
+Kafka's committed records do not change, but what is made of them may: a record that is a reject only now is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol, cast
@@ -19,6 +19,7 @@ from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -47,6 +48,10 @@ class ExternallyNumbered(ResultStore, Protocol):
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
         """As `ResultStore.reset_offsets`, with the generation to do it with, as `open` takes one."""
+        ...
+
+    def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """See `TableStore.scan_records`."""
         ...
 
 
@@ -161,12 +166,48 @@ class PairedStore:
     def _commit_rejects(self, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None) -> None:
         if rejects is None:
             raise ValueError("a store that was made with rejects wants them in every commit")
+        self._require_rejects_again(start, rejects)
         new = rejects.where(_from(self._reached))
         if new.count():  # a commit without rejects is not worth a log entry: read again, there are none either
             reached = {p: max(end.get(p, 0), self._reached.get(p, 0)) for p in {**end, **self._reached}}
             self._rejects.commit(new, {**start, **self._reached}, reached)
             self._reached = reached
         crash_points.passing("between-commits")
+
+    def _require_rejects_again(self, start: Mapping[int, int], rejects: DataFrame) -> None:
+        """Records that are read again are left out of the rejects, because theirs are there. So they must be there.
+
+        What a value is can change between two runs: the schema that it names is deleted, or the rules of parsing are
+        others. A record that was a row then and is a reject now would be in neither table (decision 0061).
+
+        Raises:
+            StoreError: such a record; nothing of this commit is visible.
+        """
+        if not any(offset > start.get(partition, 0) for partition, offset in self._reached.items()):
+            return
+        again = rejects.where(~_from(self._reached)).select("_partition", "_offset").collect()
+        read: dict[int, set[int]] = {}
+        for partition, offset in again:
+            read.setdefault(partition, set()).add(offset)
+        for partition, offsets in sorted(read.items()):
+            if missing := offsets - self._stored_rejects(partition, min(offsets), max(offsets)):
+                raise StoreError(
+                    f"partition {partition}, offset {min(missing)} ({len(missing)} such records): when the rejects of "
+                    "its commit were stored it was a row, and now it does not parse, so that neither table would have "
+                    "it. Look at what has changed since: a schema that was deleted, the options of the format. Put it "
+                    "back and run the job again, or decide where it goes on with 'ratchet sink resume'"
+                )
+
+    def _stored_rejects(self, partition: int, first: int, last: int) -> set[int]:
+        """Offsets of a partition's rejects that are there, from first to last."""
+        import pyarrow as pa
+
+        schema = pa.schema([("_partition", pa.int32()), ("_offset", pa.int64())])
+        found: set[int] = set()
+        for batch in self._rejects.scan_records(schema, partition, first, last):
+            of = zip(batch.column("_partition").to_pylist(), batch.column("_offset").to_pylist(), strict=True)
+            found.update(offset for each, offset in of if each == partition)
+        return found
 
     def close(self) -> None:
         self._rows.close()

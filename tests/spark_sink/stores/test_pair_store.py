@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from kafka_ratchet.spark_sink.errors import Fenced, SchemaDiffers, TopicRecreated
+from kafka_ratchet.spark_sink.errors import Fenced, SchemaDiffers, StoreError, TopicRecreated
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -92,6 +92,30 @@ def test_whoever_dies_between_the_two_commits_leaves_each_record_once(
         reached = store.offsets()[0]
         assert offsets(pair) == list(range(0, reached, 2))
         assert offsets(pair, rejects=True) == list(range(1, max(reached, at + 6), 2))
+
+
+def test_a_record_that_parsed_before_its_commit_was_cut_and_does_not_now_is_refused(
+    pair: Site, commit: CommitTo, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(point: str) -> None:
+        if point == "between-commits":
+            raise Died
+
+    store = make(pair)
+    store.open(ddl(ROWS))
+    with monkeypatch.context() as patch:
+        patch.setattr("kafka_ratchet.spark_sink.stores.crash_points.passing", die)
+        with pytest.raises(Died):
+            commit(store, 0, 6)
+    store = make(pair)
+    assert store.open(ddl(ROWS)) == {}
+    rows = spark.createDataFrame([(0, 0), (0, 4)], ROWS)
+    rejects = spark.createDataFrame([(0, 1, b"1"), (0, 2, b"2"), (0, 3, b"3"), (0, 5, b"5")], REJECTS)
+    with pytest.raises(StoreError, match=r"partition 0, offset 2 \(1 such records\): .* neither table would have it"):
+        store.commit(rows, {}, {0: 6}, rejects)
+    assert (offsets(pair), offsets(pair, rejects=True)) == ([], [1, 3, 5])
+    commit(store, 0, 6)  # what had changed is as it was
+    assert (offsets(pair), offsets(pair, rejects=True)) == ([0, 2, 4], [1, 3, 5])
 
 
 def test_a_frozen_holder_is_fenced_whichever_table_it_comes_back_to(
