@@ -82,6 +82,7 @@ class PlainWindow:
                 new.value = None
             if not self.dense:
                 new.counted, new.counted_from = {found.last}, found.last
+            new.known_from = max(new.known_from, new.last - other.size)
             other.persisted[name] = new
         other.rollback()
         return other
