@@ -125,7 +125,7 @@ class Eviction:
             if store is not None:
                 entries = self._next(table, store, SWEEP_ENTRIES)
                 quiet = self._evict_entries(table, take, [entry for entry in entries if _seen(entry) < before])
-            slots, self._slot = table.quiet(before, self._slot, EVICT_MOST - quiet, SWEEP_SLOTS)
+            slots, self._slot = table.slots.quiet(before, self._slot, EVICT_MOST - quiet, SWEEP_SLOTS)
             quiet += self._evict(table, slots)
         displaced, newest_s = 0, 0
         excess = known - quiet - self.bounds.most if self.bounds.most is not None else 0
@@ -137,9 +137,9 @@ class Eviction:
                 newest_s = max(map(_seen, chosen), default=0)
                 displaced = self._evict_entries(table, take, chosen)
             if displaced < excess:
-                slots, self._slot = table.quiet(now + 1, self._slot, max(SAMPLE * excess, SAMPLE_LEAST))
-                oldest = table.oldest(slots, excess - displaced)
-                newest_s = max(newest_s, table.newest_s(oldest))
+                slots, self._slot = table.slots.quiet(now + 1, self._slot, max(SAMPLE * excess, SAMPLE_LEAST))
+                oldest = table.slots.oldest(slots, excess - displaced)
+                newest_s = max(newest_s, table.slots.newest_s(oldest))
                 displaced += self._evict(table, oldest)
         self._quiet_s = max(0, now - newest_s - self.bounds.refresh_s) if displaced else None
         self._chosen = Evicted(quiet, displaced)
@@ -157,11 +157,11 @@ class Eviction:
         if not entries:
             return 0
         take(entries)
-        return self._evict(table, table.slots_of([key[1:] for key, _ in entries]))
+        return self._evict(table, table.slots.of([key[1:] for key, _ in entries]))
 
     def _evict(self, table: LastSequences, slots: NDArray[np.int64]) -> int:
         table.evict(slots)
-        self._names += table.identities(slots[: NAMES_TOLD - len(self._names)])
+        self._names += table.slots.identities(slots[: NAMES_TOLD - len(self._names)])
         return len(slots)
 
     def committed(self) -> None:

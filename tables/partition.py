@@ -449,8 +449,8 @@ class SequencePartition:
             self._stored, self._stored_sighting = self.position, self.sighting
             crash_point("saved")
             # What is still to be taken from the store would bring back whom it has not heard is gone.
-            if self.known.map.is_wasteful and not self.known.has_rest:
-                self.known.map.pack()
+            if self.known.map.slots.is_wasteful and not self.known.has_rest:
+                self.known.map.slots.pack()
         self._timer.end()
 
     def _find(self, key: bytes) -> bytes | None:

@@ -48,11 +48,11 @@ def compile_kernels() -> None:
     table.load(batch, saved=True)
     table.get(b"a")
     table.grow(1 << 14)
-    table.pack()
+    table.slots.pack()
     timed = LastSequences(timed=True)
     for _ in range(2):
         timed.judge(by_key, 1024, sequences, reasons)
-        timed.quiet(1, 0, 1)
+        timed.slots.quiet(1, 0, 1)
     more = LastSequences(timed=True, kept=Kept(64, fingerprints=True, dense=True))
     reasons[:] = 0
     more.judge(by_key, 1024, sequences, reasons, batch=batch)

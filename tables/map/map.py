@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.tables.identities import Identities
-from kafka_ratchet.tables.map import aging, entries, kernels, windows
+from kafka_ratchet.tables.map import aging, entries, kernels, windows, written
+from kafka_ratchet.tables.map.slots import FIRST_SLOTS, Slots, longer
 from kafka_ratchet.tables.map.windows import PLAIN, Extras, Kept
 from kafka_ratchet.transport.batch import kernels as records
-from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, entry_batch
+from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-
-Number = TypeVar("Number", bound=np.generic)
-
-FIRST_SLOTS: Final = 1 << 12
-"""Slots of an empty map, 33 bytes each; a power of two, as the kernels mask instead of dividing."""
-FIRST_ARENA: Final = 1 << 16
-TIMED: Final = np.dtype([("sequence", ">i8"), ("seen", ">u4")])
-"""A value in the store of a stream with bounds."""
-AT_A_TIME: Final = 10_000
-"""Entries made into Python's numbers at a time: those of a million identities would take 100 MB."""
-NEAR: Final = 1 / 8
-"""So much of what is used may be added by one transaction: beyond it the map has to grow, whatever its bound is."""
-WASTE: Final = 1 / 4
-"""So much of what is used may be slots without a sequence before the map is packed: then what that costs, a tenth of a
-microsecond for each identity that stays, is paid for by a third as many that went."""
-WASTE_LEAST: Final = 4_096
-ENTRY_OVERHEAD: Final = 40
-"""Most bytes a changelog record takes besides the identity."""
-
 
 NO_COLUMNS: Final = np.empty((0, 0), np.int64)
 """Of no batch."""
@@ -63,7 +42,7 @@ class Jumps(NamedTuple):
 
 
 class LastSequences:
-    """A hash table in numpy; `kafka_ratchet.tables.map.kernels` has its layout and its inner loops."""
+    """Two views of each sequence, over the slots that identities have."""
 
     def __init__(self, *, timed: bool = False, kept: Kept = PLAIN) -> None:
         """Empty.
@@ -72,16 +51,13 @@ class LastSequences:
             timed: it is known when each identity was active, so that some can be evicted
             kept: of each identity, beside its last sequence
         """
-        self._timed, self.kept = timed, kept
-        self._seed = np.uint64(secrets.randbits(64))
-        self._allocate(FIRST_SLOTS)
-        self._arena = np.empty(FIRST_ARENA, np.uint8)
-        self._slots = np.empty(FIRST_SLOTS, np.int64)
+        self.slots, self.kept = Slots(timed=timed, kept=kept), kept
+        self._changed = np.empty(FIRST_SLOTS, np.int64)
+        """Slots that the open transaction has changed, in the order of its changes."""
         self._undo = np.empty(FIRST_SLOTS, np.int64)
         self._before = Extras.of(kept, FIRST_SLOTS)
-        """What the extras of `_slots` were before the open transaction."""
+        """What the extras of `_changed` were before the open transaction."""
         self._touched = np.empty(FIRST_SLOTS if timed else 0, np.int64)
-        self._sizes = np.zeros(5, np.int64)
         self.jumps = Jumps(0, -1, -1)
         """Of the batch judged last."""
         self._evicted = 0
@@ -93,25 +69,14 @@ class LastSequences:
         self._sums = np.zeros(2, np.int64)
         """By how many more the open transaction has made it; see `windows.add`."""
 
-    def _allocate(self, slots: int) -> None:
-        self._hashes = np.zeros(slots, np.uint64)
-        self._starts = np.empty(slots, np.int64)
-        self._lengths = np.empty(slots, np.int32)
-        self._pushed = np.empty(slots, np.int64)
-        self._changed = np.zeros(slots, np.int32)
-        self._unsaved = np.zeros(slots, np.uint8)
-        self._seen = np.zeros(slots if self._timed else 0, np.uint32)
-        self._active = np.zeros(slots if self._timed else 0, np.uint8)
-        self._extras = Extras.of(self.kept, slots)
-
     def __len__(self) -> int:
         """Identities with a persisted sequence."""
-        return int(self._sizes[kernels.KNOWN])
+        return int(self.slots.sizes[kernels.KNOWN])
 
     @property
     def changes(self) -> int:
         """Identities that the open transaction has moved, refreshed or evicted."""
-        return int(self._sizes[kernels.CHANGED])
+        return int(self.slots.sizes[kernels.CHANGED])
 
     @property
     def additions(self) -> int:
@@ -125,19 +90,14 @@ class LastSequences:
 
     def holds(self, identity: bytes) -> bool:
         """Whether it has a slot."""
-        return self._slot(identity) >= 0
-
-    def _slot(self, identity: bytes) -> int:
-        data = np.frombuffer(identity, np.uint8)
-        slot, _ = kernels.find(data, 0, len(data), self._seed, self._hashes, self._starts, self._lengths, self._arena)
-        return int(slot)
+        return self.slots.find(identity) >= 0
 
     def get(self, identity: bytes) -> LastSequence:
         """Last sequence of an identity, persisted and pushed."""
-        slot = self._slot(identity)
+        slot = self.slots.find(identity)
         if slot < 0:
             return LastSequence(-1, -1)
-        pushed, change = int(self._pushed[slot]), int(self._changed[slot])
+        pushed, change = int(self.slots.pushed[slot]), int(self.slots.changed[slot])
         return LastSequence(int(self._undo[change - 1]) if change else pushed, pushed)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
@@ -145,10 +105,10 @@ class LastSequences:
 
         False where it is not in that window, or no window is kept.
         """
-        slot, window = self._slot(identity), self.kept.window
+        slot, window = self.slots.find(identity), self.kept.window
         if slot < 0 or not window:
             return False, False
-        change, last, bits = int(self._changed[slot]), self.get(identity), self._extras.bits[slot]
+        change, last, bits = int(self.slots.changed[slot]), self.get(identity), self.slots.extras.bits[slot]
         before = self._before.bits[change - 1] if change else bits
         at = sequence % (64 * len(bits))
         persisted, pushed = (
@@ -180,32 +140,17 @@ class LastSequences:
         Returns:
             uint8[records] of FRESH, DUPLICATE, INVALID; TOO_LATE and CONFLICT where a map keeps what they need
         """
-        count = len(identities.begins)
+        count, slots = len(identities.begins), self.slots
         verdicts = np.empty(count, np.uint8)
         self._reserve(count, int(np.clip(identities.lengths, 0, longest).sum()))
         if self.kept == PLAIN:
-            jumps = kernels.judge(
-                *identities,
-                longest,
-                sequences,
-                reasons,
-                verdicts,
-                against,
-                self._seed,
-                self._hashes,
-                self._starts,
-                self._lengths,
-                self._pushed,
-                self._changed,
-                self._arena,
-                self._slots,
-                self._undo,
-                self._sizes,
-            )
+            judged = sequences, reasons, verdicts, against
+            known = *slots.index, slots.pushed, slots.changed, slots.arena
+            jumps = kernels.judge(*identities, longest, *judged, *known, self._changed, self._undo, slots.sizes)
         else:
             jumps = self._judge_by_more(identities, longest, sequences, reasons, verdicts, against, batch)
         self.jumps = Jumps(*map(int, jumps))
-        if self._timed:
+        if slots.timed:
             self._touch(identities, verdicts)
         return verdicts
 
@@ -221,22 +166,9 @@ class LastSequences:
     ) -> tuple[int, int, int]:
         if self.kept.fingerprints and batch is None:
             raise ValueError("values are compared, and there is no batch to find them in")
-        where = np.empty(len(verdicts), np.int64)
-        kernels.locate(
-            *identities,
-            longest,
-            reasons,
-            verdicts,
-            where,
-            self._seed,
-            self._hashes,
-            self._starts,
-            self._lengths,
-            self._pushed,
-            self._changed,
-            self._arena,
-            self._sizes,
-        )
+        slots, where = self.slots, np.empty(len(verdicts), np.int64)
+        known = *slots.index, slots.pushed, slots.changed, slots.arena, slots.sizes
+        kernels.locate(*identities, longest, reasons, verdicts, where, *known)
         jumps: tuple[int, int, int] = windows.judge(
             identities.data if batch is None else batch.data,
             NO_COLUMNS if batch is None else batch.columns,
@@ -245,81 +177,42 @@ class LastSequences:
             verdicts,
             against,
             self.kept.window,
-            self._pushed,
+            slots.pushed,
+            slots.changed,
             self._changed,
-            self._slots,
             self._undo,
-            self._sizes,
-            self._extras,
+            slots.sizes,
+            slots.extras,
             self._before,
             self._sums,
         )
         return jumps
 
     def _touch(self, identities: Identities, verdicts: NDArray[np.uint8]) -> None:
-        if self._sizes[kernels.TOUCHED] + len(verdicts) > len(self._touched):
-            self._touched = _longer(self._touched, max(len(verdicts), len(self._touched)))
+        slots = self.slots
+        if slots.sizes[kernels.TOUCHED] + len(verdicts) > len(self._touched):
+            self._touched = longer(self._touched, max(len(verdicts), len(self._touched)))
         spans = identities.data, identities.begins, identities.lengths
-        known = self._seed, self._hashes, self._starts, self._lengths, self._arena
-        aging.touch(*spans, verdicts, *known, self._active, self._touched, self._sizes)
-
-    @property
-    def _per_slot(self) -> tuple[NDArray[Any], ...]:
-        return (
-            self._hashes,
-            self._starts,
-            self._lengths,
-            self._pushed,
-            self._changed,
-            self._unsaved,
-            self._seen,
-            self._active,
-        )
+        aging.touch(*spans, verdicts, *slots.index, slots.arena, slots.active, self._touched, slots.sizes)
 
     @property
     def size(self) -> int:
         """Bytes that its arrays take."""
-        return sum(
-            array.nbytes
-            for array in (
-                *self._per_slot,
-                *self._extras,
-                *self._before,
-                self._arena,
-                self._slots,
-                self._undo,
-                self._touched,
-            )
-        )
+        arrays = *self._before, self._changed, self._undo, self._touched
+        return self.slots.size + sum(array.nbytes for array in arrays)
 
     def outgrows(self, room: int) -> bool:
         """Whether it takes more than so many bytes, or would while it moves into twice as many slots, which is near."""
-        full = self._sizes[kernels.USED] * 3 * (1 + NEAR) > len(self._hashes) * 2
-        return self.size > room or bool(full and self.size * 3 > room)
+        return self.size > room or (self.slots.is_nearly_full and self.size * 3 > room)
 
     def absent(self, identities: Identities, longest: int) -> list[bytes]:
         """Those that have no slot, each once. longest: bytes; a longer one is left out."""
-        return self._absent(identities.data, identities.begins, identities.lengths, 0, longest)
+        return self.slots.absent(identities.data, identities.begins, identities.lengths, 0, longest)
 
     def absent_entries(self, batch: RecordBatch) -> list[bytes]:
         """Identities of a batch of changelog entries that have no slot, each once."""
         keys = batch.columns[records.KEY], batch.columns[records.KEY_LENGTH]
-        return self._absent(batch.data, *keys, 1, len(batch.data))
-
-    def _absent(
-        self,
-        data: NDArray[np.uint8],
-        begins: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        skip: int,
-        longest: int,
-    ) -> list[bytes]:
-        found = np.empty(len(begins), np.int64)
-        known = self._seed, self._hashes, self._starts, self._lengths, self._arena
-        count = kernels.absent(data, begins, lengths, skip, longest, *known, found)
-        starts, ends = begins[found[:count]] + skip, (begins + lengths)[found[:count]]
-        held = data.data
-        return list({bytes(held[start:end]): None for start, end in zip(starts.tolist(), ends.tolist(), strict=True)})
+        return self.slots.absent(batch.data, *keys, 1, len(batch.data))
 
     def load(self, batch: RecordBatch, *, saved: bool, since: int = 0) -> tuple[int, int, int]:
         """Take over committed entries.
@@ -334,23 +227,10 @@ class LastSequences:
             evictions, or -1)
         """
         self._reserve(batch.count, int(np.clip(batch.columns[records.KEY_LENGTH], 0, None).sum()))
+        slots = self.slots
+        known = *slots.index, slots.pushed, slots.changed, slots.unsaved, slots.seen, slots.arena, slots.sizes
         found: tuple[int, int, int] = entries.load(
-            batch.data,
-            batch.columns,
-            self._seed,
-            self._hashes,
-            self._starts,
-            self._lengths,
-            self._pushed,
-            self._changed,
-            self._unsaved,
-            self._seen,
-            self._arena,
-            self._sizes,
-            0 if saved else 1,
-            since,
-            self._extras,
-            self._sums,
+            batch.data, batch.columns, *known, 0 if saved else 1, since, slots.extras, self._sums
         )
         if not saved:
             self._add_missing()
@@ -359,26 +239,26 @@ class LastSequences:
     def rollback(self) -> None:
         """Pushed falls back to persisted."""
         if self.kept != PLAIN:
-            self._extras.put(self._slots[: self.changes], self._before, slice(self.changes))
-        kernels.rollback(self._pushed, self._changed, self._slots, self._undo, self._sizes)
+            self.slots.extras.put(self._changed[: self.changes], self._before, slice(self.changes))
+        kernels.rollback(self.slots.pushed, self.slots.changed, self._changed, self._undo, self.slots.sizes)
         self._end_transaction()
 
     def commit(self, time: int = 0) -> None:
         """Pushed becomes persisted. time: seconds, when all that has changed was active."""
-        if self._timed:
-            self._seen[self._slots[: self.changes]] = time
-        self._sizes[kernels.KNOWN] -= self._evicted
+        if self.slots.timed:
+            self.slots.seen[self._changed[: self.changes]] = time
+        self.slots.sizes[kernels.KNOWN] -= self._evicted
         self._add_missing()
-        kernels.commit(self._changed, self._unsaved, self._slots, self._undo, self._sizes)
+        kernels.commit(self.slots.changed, self.slots.unsaved, self._changed, self._undo, self.slots.sizes)
         self._end_transaction()
 
     def _end_transaction(self) -> None:
         """Clear what is counted and marked for the open transaction: it has ended."""
         self._evicted = self._evicted_missing = 0
         self._sums[:] = 0
-        if self._timed:
-            self._active[self._touched[: self._sizes[kernels.TOUCHED]]] = 0
-            self._sizes[kernels.TOUCHED] = 0
+        if self.slots.timed:
+            self.slots.active[self._touched[: self.slots.sizes[kernels.TOUCHED]]] = 0
+            self.slots.sizes[kernels.TOUCHED] = 0
 
     def _add_missing(self) -> None:
         self.missing += (int(self._sums[0]) << 32) + int(self._sums[1]) - self._evicted_missing
@@ -389,49 +269,15 @@ class LastSequences:
 
         before: seconds; whoever was active then or later, as far as the changelog knows, is left out
         """
-        touched = self._touched[: self._sizes[kernels.TOUCHED]]
-        self._change(touched[(self._changed[touched] == 0) & (self._seen[touched] < before)])
-
-    def quiet(self, before: int, at: int, most: int, look_at: int = sys.maxsize) -> tuple[NDArray[np.int64], int]:
-        """Slots of persisted identities that were last active before a time, and not in the open transaction.
-
-        Args:
-            before: seconds
-            at: slot to begin at
-            most: slots to return, at most
-            look_at: slots to look at, at most
-
-        Returns:
-            (int64[...], slot to begin at next)
-        """
-        found = np.empty(most, np.int64)
-        columns = self._hashes, self._pushed, self._changed, self._active, self._seen
-        count, at = aging.quiet(before, at, min(look_at, len(self._hashes)), *columns, found)
-        return found[:count], at
-
-    def oldest(self, slots: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Of these slots, so many that were last active before the others."""
-        return slots if len(slots) <= count else slots[np.argpartition(self._seen[slots], count - 1)[:count]]
-
-    def newest_s(self, slots: NDArray[np.int64]) -> int:
-        """When the last of these was active, in seconds; 0 where there are none."""
-        return int(self._seen[slots].max()) if len(slots) else 0
-
-    def slots_of(self, identities: list[bytes]) -> NDArray[np.int64]:
-        """Slots of identities that have one."""
-        return np.array([self._slot(identity) for identity in identities], np.int64)
-
-    def identities(self, slots: NDArray[np.int64]) -> list[bytes]:
-        """Identities by their slots."""
-        spans = zip(self._starts[slots].tolist(), self._lengths[slots].tolist(), strict=True)
-        return [self._arena[start : start + length].tobytes() for start, length in spans]
+        touched = self._touched[: self.slots.sizes[kernels.TOUCHED]]
+        self._change(touched[(self.slots.changed[touched] == 0) & (self.slots.seen[touched] < before)])
 
     def evict(self, slots: NDArray[np.int64]) -> None:
         """Forget what is known of persisted identities that the open transaction has not moved, as part of it."""
         self._change(slots)
         if self.kept.dense:
-            self._evicted_missing += windows.total(self._missing_of(slots))
-        self._pushed[slots] = -1
+            self._evicted_missing += windows.total(self.slots.missing_of(slots))
+        self.slots.pushed[slots] = -1
         self._evicted += len(slots)
 
     def told(self, identity: bytes) -> tuple[int | None, int | None]:
@@ -439,67 +285,45 @@ class LastSequences:
 
         With what the open transaction has changed.
         """
-        slot = self._slot(identity)
+        slot = self.slots.find(identity)
         if slot < 0:
             return None, None
-        seen = int(self._seen[slot]) if self._timed else None
-        lacks = int(self._missing_of(np.array([slot]))[0]) if self.kept.dense and self._pushed[slot] >= 0 else None
-        return seen, lacks
+        seen = int(self.slots.seen[slot]) if self.slots.timed else None
+        if not self.kept.dense or self.slots.pushed[slot] < 0:
+            return seen, None
+        return seen, int(self.slots.missing_of(np.array([slot]))[0])
 
     def put_back(self, to: Mapping[bytes, int]) -> None:
         """Lower last sequences as part of the open transaction, which has not moved any of these identities.
 
         to: of identities that have a persisted sequence, their last sequence from now on; -1: they are forgotten
         """
-        slots = self.slots_of(list(to))
+        slots = self.slots.of(list(to))
         self._change(slots)
         if self.kept.dense:
-            self._evicted_missing += windows.total(self._missing_of(slots))
+            self._evicted_missing += windows.total(self.slots.missing_of(slots))
         for slot, last in zip(slots.tolist(), to.values(), strict=True):
-            windows.put_back(self._extras, slot, self._pushed[slot], last)
-        self._pushed[slots] = np.array(list(to.values()), np.int64)
+            windows.put_back(self.slots.extras, slot, self.slots.pushed[slot], last)
+        self.slots.pushed[slots] = np.array(list(to.values()), np.int64)
         self._evicted += sum(last < 0 for last in to.values())
-
-    def _missing_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        found = Extras.of(Kept(dense=True), len(slots))
-        found.firsts[:], found.counts[:] = self._extras.firsts[slots], self._extras.counts[slots]
-        return windows.missing_of(found, self._pushed[slots])
 
     def _change(self, slots: NDArray[np.int64]) -> None:
         begin, end = self.changes, self.changes + len(slots)
         self._reserve_changes(len(slots))
         if self.kept != PLAIN:
-            self._before.put(np.arange(begin, end), self._extras, slots)
-        self._slots[begin:end] = slots
-        self._undo[begin:end] = self._pushed[slots]
-        self._changed[slots] = np.arange(begin + 1, end + 1)
-        self._sizes[kernels.CHANGED] = end
-
-    @property
-    def is_wasteful(self) -> bool:
-        """Whether many slots are without a sequence. Only between transactions."""
-        used = int(self._sizes[kernels.USED])
-        return used - len(self) > max(WASTE_LEAST, used * WASTE)
-
-    def pack(self) -> None:
-        """Give up the slots without a sequence. Only between transactions, and where all is saved."""
-        kept = np.flatnonzero((self._hashes != 0) & (self._pushed >= 0))
-        old = self._hashes, self._starts, self._lengths, self._pushed, self._seen, self._arena
-        extras, moved = self._extras, np.empty(len(kept), np.int64)
-        size = int(self._lengths[kept].sum())
-        self._allocate(max(FIRST_SLOTS, 1 << (len(kept) * 3 // 2).bit_length()))
-        self._arena = np.empty(max(FIRST_ARENA, size), np.uint8)
-        new = self._hashes, self._starts, self._lengths, self._pushed, self._seen, self._arena
-        aging.keep(kept, *old, *new, self._sizes, moved)
-        self._extras.put(moved, extras, kept)
+            self._before.put(np.arange(begin, end), self.slots.extras, slots)
+        self._changed[begin:end] = slots
+        self._undo[begin:end] = self.slots.pushed[slots]
+        self.slots.changed[slots] = np.arange(begin + 1, end + 1)
+        self.slots.sizes[kernels.CHANGED] = end
 
     def changed_entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Key and value, as in the changelog, of every identity that the open transaction has changed."""
-        return self._entries(self._slots[: self.changes], timed=False)
+        return self._entries(self._changed[: self.changes])
 
     def unsaved_entries(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Key and value of each identity persisted since `saved`, None if evicted. Only between transactions."""
-        return _pairs(self.unsaved_columns())
+        return written.pairs(self.unsaved_columns())
 
     def unsaved_columns(self) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
         """`unsaved_entries`, with keys and values apart: by a list they cost less than half as much.
@@ -507,10 +331,8 @@ class LastSequences:
         In order, by eight bytes behind those that all of them begin with: RocksDB takes what is in order five times as
         fast.
         """
-        slots = np.flatnonzero(self._unsaved)
-        first, second = np.empty(len(slots), np.uint64), np.empty(len(slots), np.uint64)
-        entries.beginnings(self._starts, self._lengths, self._arena, slots, first, second)
-        return self._columns(slots[np.argsort(_telling(first, second))], timed=self._timed)
+        slots = written.in_order(self.slots, np.flatnonzero(self.slots.unsaved))
+        return written.columns(self.slots, slots, timed=self.slots.timed)
 
     def uncommitted(self, most: int) -> dict[bytes, bool] | None:
         """Identities that are pushed, or persisted since `saved`, and whether they have a sequence or were evicted.
@@ -518,42 +340,20 @@ class LastSequences:
         None where they are more than so many.
         """
         # A look at one flag of each slot, a tenth of a nanosecond, and at no name.
-        unsaved, changed = self._unsaved.view(np.bool_), self._slots[: self.changes]
+        unsaved, changed = self.slots.unsaved.view(np.bool_), self._changed[: self.changes]
         if int(np.count_nonzero(unsaved)) > most or len(changed) > most:
             return None
         slots = np.union1d(np.flatnonzero(unsaved), changed)
         if len(slots) > most:
             return None
-        return {key[1:]: value is not None for key, value in self._entries(slots, timed=False)}
+        return {key[1:]: value is not None for key, value in self._entries(slots)}
 
     def saved(self) -> None:
         """What is persisted is in the store on disk."""
-        self._unsaved[:] = 0
+        self.slots.unsaved[:] = 0
 
-    def _entries(self, slots: NDArray[np.int64], *, timed: bool) -> Iterator[tuple[bytes, bytes | None]]:
-        return _pairs(self._columns(slots, timed=timed))
-
-    def _columns(self, slots: NDArray[np.int64], *, timed: bool) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-        for begin in range(0, len(slots), AT_A_TIME):
-            some = slots[begin : begin + AT_A_TIME]
-            room, ends = np.empty(int(self._lengths[some].sum()) + len(some), np.uint8), np.empty(len(some), np.int64)
-            entries.write_keys(self._starts, self._lengths, self._arena, some, room, ends)
-            values = self._values(some, timed=timed)
-            for i in np.flatnonzero(self._pushed[some] < 0).tolist():
-                values[i] = None
-            yield _cut(room, ends), values
-
-    def _values(self, slots: NDArray[np.int64], *, timed: bool) -> list[bytes | None]:
-        if self.kept != PLAIN:
-            room = np.empty(len(slots) * entries.longest_value(self.kept), np.uint8)
-            seen, ends = self._seen if timed else np.empty(0, np.uint32), np.empty(len(slots), np.int64)
-            entries.write_values(slots, self._pushed, seen, self._extras, room, ends)
-            return [*_cut(room, ends)]
-        if timed:
-            both = np.empty(len(slots), TIMED)
-            both["sequence"], both["seen"] = self._pushed[slots], self._seen[slots]
-            return cast(list[bytes | None], both.view(f"V{TIMED.itemsize}").tolist())
-        return cast(list[bytes | None], self._pushed[slots].astype(">i8").view("V8").tolist())
+    def _entries(self, slots: NDArray[np.int64]) -> Iterator[tuple[bytes, bytes | None]]:
+        return written.pairs(written.columns(self.slots, slots, timed=False))
 
     def encode_changes(self, head: tuple[bytes, bytes] | None, limit: int, begin: int = 0) -> list[EncodedBatch]:
         """The changelog of the open transaction: an entry about the partition, then each changed identity.
@@ -563,84 +363,25 @@ class LastSequences:
             limit: bytes, max.message.bytes of the changelog topic
             begin: of the changes, in their order; those before it are left out
         """
-        limit = min(limit, BATCH_WRITTEN)
-        slots = self._slots[begin : self.changes]
-        room = records.HEADER_SIZE + sum(map(len, head or ())) + ENTRY_OVERHEAD
-        room += int(self._lengths[slots].sum()) + len(slots) * self._entry_overhead
-        batches, done, first = [], begin, [head] if head else []
-        while first or done < self.changes:
-            out = np.empty(max(min(room, limit), records.HEADER_SIZE + 2048), np.uint8)
-            at, count = entry_batch(out, first)
-            first = []
-            done, at, count = entries.write_entries(
-                done,
-                self._starts,
-                self._lengths,
-                self._pushed,
-                self._arena,
-                self._slots,
-                self._sizes,
-                self._extras,
-                out,
-                at,
-                count,
-                limit,
-            )
-            batches.append(EncodedBatch.finish(out[:at], count))
-        return batches
-
-    @property
-    def _entry_overhead(self) -> int:
-        return ENTRY_OVERHEAD if self.kept == PLAIN else ENTRY_OVERHEAD + entries.longest_value(self.kept)
+        return written.encode_changes(self.slots, self._changed, begin, head, limit)
 
     def _reserve(self, identities: int, identity_bytes: int) -> None:
-        """Make room, so that the kernels never have to. At most two thirds of the slots are used."""
-        if (self._sizes[kernels.USED] + identities) * 3 > len(self._hashes) * 2:
-            self.grow(1 << int((self._sizes[kernels.USED] + identities) * 3 // 2).bit_length())
+        """Make room, so that the kernels never have to."""
+        if slots := self.slots.lack(identities):
+            self.grow(slots)
         self._reserve_changes(identities)
-        if self._sizes[kernels.ARENA] + identity_bytes > len(self._arena):
-            self._arena = _longer(self._arena, max(identity_bytes, len(self._arena) // 2))
+        self.slots.reserve_arena(identity_bytes)
 
     def _reserve_changes(self, identities: int) -> None:
-        if self._sizes[kernels.CHANGED] + identities > len(self._slots):
-            more = max(identities, len(self._slots))
-            self._slots, self._undo = _longer(self._slots, more), _longer(self._undo, more)
-            longer = Extras.of(self.kept, len(self._slots))
-            rows = np.arange(self.changes)
-            longer.put(rows, self._before, rows)
-            self._before = longer
+        if self.slots.sizes[kernels.CHANGED] + identities > len(self._changed):
+            more = max(identities, len(self._changed))
+            self._changed, self._undo = longer(self._changed, more), longer(self._undo, more)
+            before, rows = self._before, np.arange(self.changes)
+            self._before = Extras.of(self.kept, len(self._changed))
+            self._before.put(rows, before, rows)
 
     def grow(self, slots: int) -> None:
         """Move into so many slots, a power of two and more than are used."""
-        old, extras = self._per_slot, self._extras
-        moved = np.full(len(self._hashes) if self.kept != PLAIN else 0, -1, np.int64)
-        self._allocate(slots)
-        kernels.rehash(*old, self._slots, *self._per_slot, moved)
-        used = np.flatnonzero(moved >= 0)
-        self._extras.put(moved[used], extras, used)
-        if self._timed:
-            self._touched[: self._sizes[kernels.TOUCHED]] = np.flatnonzero(self._active)
-
-
-def _pairs(columns: Iterable[tuple[list[bytes], list[bytes | None]]]) -> Iterator[tuple[bytes, bytes | None]]:
-    return chain.from_iterable(zip(keys, values, strict=True) for keys, values in columns)
-
-
-def _cut(room: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[bytes]:
-    """What lies in room one behind the other. ends: int64[n], the position after each."""
-    at, data = ends.tolist(), room[: ends[-1]].tobytes()
-    return [data[begin:end] for begin, end in zip([0, *at[:-1]], at, strict=True)]
-
-
-def _telling(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Of 16 bytes each, as two numbers that sort as they do, eight from the first on in which they differ."""
-    if not len(first):
-        return first
-    alike = 64 - int(first.min() ^ first.max()).bit_length() & ~7
-    if alike == 0:
-        return first
-    return second if alike == 64 else first << np.uint64(alike) | second >> np.uint64(64 - alike)
-
-
-def _longer(array: NDArray[Number], more: int) -> NDArray[Number]:
-    return np.concatenate([array, np.empty(more, array.dtype)])
+        self.slots.grow(slots, self._changed)
+        if self.slots.timed:
+            self._touched[: self.slots.sizes[kernels.TOUCHED]] = np.flatnonzero(self.slots.active)

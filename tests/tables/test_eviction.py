@@ -253,7 +253,7 @@ def test_who_is_evicted_while_the_store_is_loaded_does_not_come_back(
 ) -> None:
     monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", 0)
     monkeypatch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 3)
-    monkeypatch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", 0)
+    monkeypatch.setattr("kafka_ratchet.tables.map.slots.WASTE_LEAST", 0)
     made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
     one.work(*(record(name, 1) for name in NAMES))
     one.crash()
@@ -270,7 +270,7 @@ def test_who_is_evicted_while_the_store_is_loaded_does_not_come_back(
 def test_a_map_gives_up_the_slots_of_who_is_gone(
     tmp_path: Path, made: list[Bounded], monkeypatch: pytest.MonkeyPatch, waste: int
 ) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", waste)
+    monkeypatch.setattr("kafka_ratchet.tables.map.slots.WASTE_LEAST", waste)
     made.append(one := Bounded(tmp_path / "0", Bounds(inactive_s=80)))
     many = [b"%d-" % n + b"x" * 100 for n in range(6_000)]
     one.work(*(record(name, 1) for name in many))
@@ -428,7 +428,7 @@ def test_every_partition_forgets_as_the_plain_one(
     steps: list[tuple[str, list[tuple[bytes, int]], int, bool]], bounds: Bounds, room: int, at_once: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", 0)
+        patch.setattr("kafka_ratchet.tables.map.slots.WASTE_LEAST", 0)
         patch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", EVERYTHING if at_once else 0)
         patch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 2)
         one = Bounded(Path(folder) / "0", bounds, room, SAVES_AT_ONCE if at_once else 0.0)
@@ -443,7 +443,7 @@ def test_every_partition_forgets_as_the_plain_one(
             else:
                 one.judge(*(record(name, sequence) for name, sequence in pairs))
                 if what == "grow":  # with everything open
-                    one.state.known.map.grow(len(one.state.known.map._hashes) * 2)
+                    one.state.known.map.grow(len(one.state.known.map.slots.hashes) * 2)
                 one.changes()
                 one.state.rollback()
                 one.input = begun

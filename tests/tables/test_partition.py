@@ -220,7 +220,7 @@ def taken_over_after_a_crash(state: SequencePartition, folder: Path) -> Sequence
 
 
 def test_a_snapshot_is_in_order(state: SequencePartition, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.map.map.AT_A_TIME", 3)
+    monkeypatch.setattr("kafka_ratchet.tables.map.written.AT_A_TIME", 3)
     state.known.room = lambda: sys.maxsize
     state.committed(Changelog().append(state, work(state, 0, 7)))
     entries = list(state.known.map.unsaved_entries())

@@ -346,7 +346,7 @@ class CommitPath(RuleBasedStateMachine):
         self.patch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
         self.patch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 1)
         self.patch.setattr("kafka_ratchet.tables.recovery.NULLS_LAST_S", 2_000)
-        self.patch.setattr("kafka_ratchet.tables.map.map.WASTE_LEAST", 0)
+        self.patch.setattr("kafka_ratchet.tables.map.slots.WASTE_LEAST", 0)
         self.start(slot=0)
 
     def _now_ms(self) -> int:

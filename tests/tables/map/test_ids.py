@@ -57,7 +57,7 @@ def test_ids_are_judged_as_plain_dictionaries_do(
     by: str | list[str], numbered: bool, todo: list[list[Sent] | str]
 ) -> None:
     plain, table = PlainJudge(by, numbered=numbered), LastSequences()
-    table._allocate(8)
+    table.slots.allocate(8)
     identity = Identity.parse(by)
     read = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}" if numbered else "none"))
     reader = whose(identity)

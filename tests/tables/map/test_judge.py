@@ -20,7 +20,8 @@ from kafka_ratchet.tables.identity import (
     SequenceSource,
 )
 from kafka_ratchet.tables.map import kernels
-from kafka_ratchet.tables.map.map import FIRST_SLOTS, LastSequences
+from kafka_ratchet.tables.map.map import LastSequences
+from kafka_ratchet.tables.map.slots import FIRST_SLOTS
 from kafka_ratchet.tables.reasons import REASONS
 from tests.tables.fetched_records import Sent, fetched, named
 from tests.tables.map.plain_judge import PlainJudge, sequence_of
@@ -103,7 +104,7 @@ steps = st.lists(
 
 def compare(by: str, todo: list[list[Sent] | str], slots: int = 8, form: str = "guess") -> None:
     plain, table, read = PlainJudge(by, form), LastSequences(), reader(form)
-    table._allocate(slots)
+    table.slots.allocate(slots)
     seen: set[bytes] = {b"never seen"}
     for step in todo:
         if step == "commit":
@@ -219,7 +220,7 @@ def test_a_map_that_grows_keeps_its_open_transaction() -> None:
     order = list(range(count))
     random.Random(5).shuffle(order)
     plain, table = PlainJudge("producer"), LastSequences()
-    table._allocate(8)  # so that the open transaction is carried through every size
+    table.slots.allocate(8)  # so that the open transaction is carried through every size
     for first in range(0, count, 5_000):
         chunk = [record for n in order[first : first + 5_000] for record in named(b"producer-%d" % n, n, n + 1, n)]
         batch = fetched(chunk)
@@ -229,7 +230,7 @@ def test_a_map_that_grows_keeps_its_open_transaction() -> None:
         if first == 20_000:  # half of it committed, the other half open
             table.commit()
             plain.commit()
-    assert len(table._hashes) > FIRST_SLOTS
+    assert len(table.slots.hashes) > FIRST_SLOTS
     assert {key[1:]: int.from_bytes(value, "big") for key, value in table.changed_entries()} == plain.changed()
     for name, last in plain.pushed.items():
         assert table.get(name) == (plain.persisted.get(name, -1), last)
@@ -241,7 +242,7 @@ def test_a_map_that_grows_keeps_its_open_transaction() -> None:
 
 def test_a_rehash_by_itself_changes_nothing() -> None:
     table = LastSequences()
-    table._allocate(8)
+    table.slots.allocate(8)
     batch = fetched(named(b"a", 1) + named(b"b", 2) + named(b"c", 3))
     table.judge(in_columns(batch, BY["producer"]), MAX_IDENTITY_BYTES, *READ(batch))
     before = dict(table.changed_entries())
@@ -277,16 +278,16 @@ def test_nobody_can_choose_identities_that_collide(chosen: list[bytes]) -> None:
 
 def test_an_equal_hash_is_not_an_equal_identity() -> None:
     table = LastSequences()
-    table._allocate(8)
+    table.slots.allocate(8)
     batch = fetched(named(b"a", 5))
     table.judge(in_columns(batch, BY["producer"]), MAX_IDENTITY_BYTES, *READ(batch))
-    (old,) = np.flatnonzero(table._hashes)
-    other = int(kernels.hash_of(np.frombuffer(b"b", np.uint8), 0, 1, table._seed))
-    columns = (table._hashes, table._starts, table._lengths, table._pushed, table._changed)
+    (old,) = np.flatnonzero(table.slots.hashes)
+    other = int(kernels.hash_of(np.frombuffer(b"b", np.uint8), 0, 1, table.slots.seed))
+    columns = (table.slots.hashes, table.slots.starts, table.slots.lengths, table.slots.pushed, table.slots.changed)
     moved = [column[old].item() for column in columns]
-    table._hashes[old] = 0
+    table.slots.hashes[old] = 0
     for column, value in zip(columns, [other, *moved[1:]], strict=True):
         column[other % 8] = value
-    table._slots[0] = other % 8
+    table._changed[0] = other % 8
     assert dict(table.changed_entries()) == {b"ia": (5).to_bytes(8, "big")}
     assert table.get(b"b") == (-1, -1)

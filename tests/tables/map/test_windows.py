@@ -2,7 +2,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.tables.identities import Identities
@@ -61,10 +61,10 @@ def judged(table: LastSequences, some: list[Row], against: np.ndarray | None = N
 
 def reloaded(table: LastSequences, kept: Kept, *, through_store: bool) -> LastSequences:
     """What a map with these settings makes of the persisted entries of another."""
-    table._unsaved[(table._hashes != 0) & (table._pushed >= 0)] = 1
+    table.slots.unsaved[(table.slots.hashes != 0) & (table.slots.pushed >= 0)] = 1
     entries = list(table.unsaved_entries())
     other = LastSequences(kept=kept)
-    other._allocate(8)
+    other.slots.allocate(8)
     assert other.load(pack_entries("changelog", 0, entries), saved=through_store)[0] == -1
     if through_store:
         other.missing = table.missing if table.kept.dense else 0
@@ -77,10 +77,11 @@ def missing(plain: PlainWindow) -> int:
 
 @settings(deadline=None, max_examples=400, derandomize=True)
 @given(first=st.sampled_from(KEPT), todo=steps)
+@example(PLAIN, [[(b"a", 0, None)], Kept(65), [(b"a", 120, None)], "commit", Kept(1), Kept(200)])
 def test_every_verdict_is_the_plain_one_whatever_the_settings_become(first: Kept, todo: list[Step]) -> None:
     plain = PlainWindow(first.window, fingerprints=first.fingerprints, dense=first.dense)
     table = LastSequences(kept=first)
-    table._allocate(8)
+    table.slots.allocate(8)
     for step in todo:
         if step == "commit":
             plain.commit()
@@ -89,11 +90,11 @@ def test_every_verdict_is_the_plain_one_whatever_the_settings_become(first: Kept
             plain.rollback()
             table.rollback()
         elif step == "grow":
-            table.grow(2 * len(table._hashes))
+            table.grow(2 * len(table.slots.hashes))
         elif step == "pack":
             table.commit()
             plain.commit()
-            table.pack()
+            table.slots.pack()
         elif step == "store" or isinstance(step, Kept):
             kept = table.kept if step == "store" else step
             assert isinstance(kept, Kept)
@@ -174,11 +175,11 @@ def test_an_evicted_identity_begins_anew_and_takes_what_it_missed_along() -> Non
     judged(table, [(b"a", 1, b""), (b"a", 9, b""), (b"b", 1, b""), (b"b", 3, b"")])
     table.commit(1)
     assert table.missing == 8
-    table.evict(table.slots_of([b"a"]))
+    table.evict(table.slots.of([b"a"]))
     table.rollback()
     assert (judged(table, [(b"a", 5, b"")]), table.missing) == (["fresh"], 8)
     table.rollback()
-    table.evict(table.slots_of([b"a"]))
+    table.evict(table.slots.of([b"a"]))
     table.commit(2)
     assert table.missing == 1
     assert judged(table, [(b"a", 5, b"x"), (b"a", 1, b"")]) == ["fresh", "fresh"]

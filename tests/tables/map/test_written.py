@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from kafka_ratchet.tables.identities import Identities
-from kafka_ratchet.tables.map.map import LastSequences, _telling
+from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import Kept
+from kafka_ratchet.tables.map.written import telling
 from kafka_ratchet.tables.rocksdb import Store
 
 
@@ -31,7 +32,7 @@ def plain(last: dict[bytes, int | None], seconds: int | None) -> dict[bytes, byt
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("at_a_time", [1, 7, 10_000])
 def test_it_is_what_a_dictionary_says(timed: bool, at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafka_ratchet.tables.map.map.AT_A_TIME", at_a_time)
+    monkeypatch.setattr("kafka_ratchet.tables.map.written.AT_A_TIME", at_a_time)
     choose = random.Random(at_a_time)
     table, last = LastSequences(timed=timed), {}
     for turn in range(4):
@@ -78,11 +79,11 @@ def test_they_come_in_order_behind_what_all_begin_with(prefix: bytes) -> None:
 
 def test_the_bytes_that_tell() -> None:
     first, second = (np.array([n, n], np.uint64) for n in (0x0102030405060708, 0x1112131415161718))
-    assert _telling(first, second).tolist() == second.tolist()
+    assert telling(first, second).tolist() == second.tolist()
     first[1] += 0x100
-    assert [hex(n) for n in _telling(first, second).tolist()] == ["0x708111213141516", "0x808111213141516"]
+    assert [hex(n) for n in telling(first, second).tolist()] == ["0x708111213141516", "0x808111213141516"]
     first[1] += 1 << 63
-    assert _telling(first, second).tolist() == first.tolist()
+    assert telling(first, second).tolist() == first.tolist()
 
 
 def test_a_store_takes_columns_as_it_takes_entries(tmp_path: Path) -> None:

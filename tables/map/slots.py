@@ -1,0 +1,199 @@
+"""The arrays of the map: which slot an identity has, and room for more.
+
+`kafka_ratchet.tables.map.kernels` has their layout and their inner loops.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_ratchet.tables.map import aging, kernels, windows
+from kafka_ratchet.tables.map.windows import PLAIN, Extras, Kept
+
+Number = TypeVar("Number", bound=np.generic)
+
+FIRST_SLOTS: Final = 1 << 12
+"""Slots of an empty map, 33 bytes each; a power of two, as the kernels mask instead of dividing."""
+FIRST_ARENA: Final = 1 << 16
+NEAR: Final = 1 / 8
+"""So much of what is used may be added by one transaction: beyond it the map has to grow, whatever its bound is."""
+WASTE: Final = 1 / 4
+"""So much of what is used may be slots without a sequence before the map is packed: then what that costs, a tenth of a
+microsecond for each identity that stays, is paid for by a third as many that went."""
+WASTE_LEAST: Final = 4_096
+
+
+class Slots:
+    """A hash table in numpy: of each slot, whose it is and what is known of that identity."""
+
+    def __init__(self, *, timed: bool = False, kept: Kept = PLAIN) -> None:
+        """Empty.
+
+        Args:
+            timed: it is known when each identity was active
+            kept: of each identity, beside its last sequence
+        """
+        self.timed, self.kept = timed, kept
+        self.seed = np.uint64(secrets.randbits(64))
+        self.allocate(FIRST_SLOTS)
+        self.arena = np.empty(FIRST_ARENA, np.uint8)
+        self.sizes = np.zeros(5, np.int64)
+
+    def allocate(self, slots: int) -> None:
+        """Begin with so many slots, all of them free."""
+        self.hashes = np.zeros(slots, np.uint64)
+        self.starts = np.empty(slots, np.int64)
+        self.lengths = np.empty(slots, np.int32)
+        self.pushed = np.empty(slots, np.int64)
+        self.changed = np.zeros(slots, np.int32)
+        self.unsaved = np.zeros(slots, np.uint8)
+        self.seen = np.zeros(slots if self.timed else 0, np.uint32)
+        self.active = np.zeros(slots if self.timed else 0, np.uint8)
+        self.extras = Extras.of(self.kept, slots)
+
+    @property
+    def _per_slot(self) -> tuple[NDArray[Any], ...]:
+        return (
+            self.hashes,
+            self.starts,
+            self.lengths,
+            self.pushed,
+            self.changed,
+            self.unsaved,
+            self.seen,
+            self.active,
+        )
+
+    @property
+    def index(self) -> tuple[np.uint64, NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
+        """By which the kernels find an identity: the seed of its hash, all hashes, where each lies in the arena."""
+        return self.seed, self.hashes, self.starts, self.lengths
+
+    @property
+    def size(self) -> int:
+        """Bytes that its arrays take."""
+        return sum(array.nbytes for array in (*self._per_slot, *self.extras, self.arena))
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether the next transaction may have to move it into twice as many slots."""
+        return bool(self.sizes[kernels.USED] * 3 * (1 + NEAR) > len(self.hashes) * 2)
+
+    @property
+    def is_wasteful(self) -> bool:
+        """Whether many slots are without a sequence. Only between transactions."""
+        used = int(self.sizes[kernels.USED])
+        return used - int(self.sizes[kernels.KNOWN]) > max(WASTE_LEAST, used * WASTE)
+
+    def find(self, identity: bytes) -> int:
+        """The slot of an identity; -1 where it has none."""
+        data = np.frombuffer(identity, np.uint8)
+        slot, _ = kernels.find(data, 0, len(data), *self.index, self.arena)
+        return int(slot)
+
+    def of(self, identities: list[bytes]) -> NDArray[np.int64]:
+        """Slots of identities that have one."""
+        return np.array([self.find(identity) for identity in identities], np.int64)
+
+    def identities(self, slots: NDArray[np.int64]) -> list[bytes]:
+        """Identities by their slots."""
+        spans = zip(self.starts[slots].tolist(), self.lengths[slots].tolist(), strict=True)
+        return [self.arena[start : start + length].tobytes() for start, length in spans]
+
+    def absent(
+        self,
+        data: NDArray[np.uint8],
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        skip: int,
+        longest: int,
+    ) -> list[bytes]:
+        """Those that have no slot, each once.
+
+        Args:
+            data: they are in
+            begins: int64[n]
+            lengths: int64[n]
+            skip: bytes before each that do not belong to it
+            longest: bytes; a longer one is left out
+        """
+        found = np.empty(len(begins), np.int64)
+        count = kernels.absent(data, begins, lengths, skip, longest, *self.index, self.arena, found)
+        starts, ends = begins[found[:count]] + skip, (begins + lengths)[found[:count]]
+        held = data.data
+        return list({bytes(held[start:end]): None for start, end in zip(starts.tolist(), ends.tolist(), strict=True)})
+
+    def quiet(self, before: int, at: int, most: int, look_at: int = sys.maxsize) -> tuple[NDArray[np.int64], int]:
+        """Slots of persisted identities that were last active before a time, and not in the open transaction.
+
+        Args:
+            before: seconds
+            at: slot to begin at
+            most: slots to return, at most
+            look_at: slots to look at, at most
+
+        Returns:
+            (int64[...], slot to begin at next)
+        """
+        found = np.empty(most, np.int64)
+        columns = self.hashes, self.pushed, self.changed, self.active, self.seen
+        count, at = aging.quiet(before, at, min(look_at, len(self.hashes)), *columns, found)
+        return found[:count], at
+
+    def oldest(self, slots: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """Of these slots, so many that were last active before the others."""
+        return slots if len(slots) <= count else slots[np.argpartition(self.seen[slots], count - 1)[:count]]
+
+    def newest_s(self, slots: NDArray[np.int64]) -> int:
+        """When the last of these was active, in seconds; 0 where there are none."""
+        return int(self.seen[slots].max()) if len(slots) else 0
+
+    def missing_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many sequences each of these identities has not had, as of what is pushed."""
+        found = Extras.of(Kept(dense=True), len(slots))
+        found.firsts[:], found.counts[:] = self.extras.firsts[slots], self.extras.counts[slots]
+        return windows.missing_of(found, self.pushed[slots])
+
+    def lack(self, identities: int) -> int:
+        """How many slots are needed for so many identities more; 0: there is room. At most two thirds are used."""
+        used = int(self.sizes[kernels.USED]) + identities
+        return 1 << (used * 3 // 2).bit_length() if used * 3 > len(self.hashes) * 2 else 0
+
+    def reserve_arena(self, identity_bytes: int) -> None:
+        """Make room for so many bytes of identities more."""
+        if self.sizes[kernels.ARENA] + identity_bytes > len(self.arena):
+            self.arena = longer(self.arena, max(identity_bytes, len(self.arena) // 2))
+
+    def grow(self, slots: int, changed: NDArray[np.int64]) -> None:
+        """Move into so many slots, a power of two and more than are used.
+
+        changed: int64[...], slots that the open transaction has changed; put right here
+        """
+        old, extras = self._per_slot, self.extras
+        moved = np.full(len(self.hashes) if self.kept != PLAIN else 0, -1, np.int64)
+        self.allocate(slots)
+        kernels.rehash(*old, changed, *self._per_slot, moved)
+        used = np.flatnonzero(moved >= 0)
+        self.extras.put(moved[used], extras, used)
+
+    def pack(self) -> None:
+        """Give up the slots without a sequence. Only between transactions, and where all is saved."""
+        kept = np.flatnonzero((self.hashes != 0) & (self.pushed >= 0))
+        old = self.hashes, self.starts, self.lengths, self.pushed, self.seen, self.arena
+        extras, moved = self.extras, np.empty(len(kept), np.int64)
+        size = int(self.lengths[kept].sum())
+        self.allocate(max(FIRST_SLOTS, 1 << (len(kept) * 3 // 2).bit_length()))
+        self.arena = np.empty(max(FIRST_ARENA, size), np.uint8)
+        new = self.hashes, self.starts, self.lengths, self.pushed, self.seen, self.arena
+        aging.keep(kept, *old, *new, self.sizes, moved)
+        self.extras.put(moved, extras, kept)
+
+
+def longer(array: NDArray[Number], more: int) -> NDArray[Number]:
+    """The array with so many more places at its end."""
+    return np.concatenate([array, np.empty(more, array.dtype)])

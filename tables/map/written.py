@@ -1,0 +1,119 @@
+"""What the map has, as entries of the store and of the changelog; `kafka_ratchet.tables.map.entries` has their form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_ratchet.tables.map import entries, kernels
+from kafka_ratchet.tables.map.slots import Slots
+from kafka_ratchet.tables.map.windows import PLAIN
+from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, entry_batch
+
+TIMED: Final = np.dtype([("sequence", ">i8"), ("seen", ">u4")])
+"""A value in the store of a stream with bounds."""
+AT_A_TIME: Final = 10_000
+"""Entries made into Python's numbers at a time: those of a million identities would take 100 MB."""
+ENTRY_OVERHEAD: Final = 40
+"""Most bytes a changelog record takes besides the identity."""
+
+
+def pairs(columns: Iterable[tuple[list[bytes], list[bytes | None]]]) -> Iterator[tuple[bytes, bytes | None]]:
+    """Key and value of each entry."""
+    return chain.from_iterable(zip(keys, values, strict=True) for keys, values in columns)
+
+
+def in_order(known: Slots, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Slots by eight bytes of their identities behind those that all of them begin with."""
+    first, second = np.empty(len(slots), np.uint64), np.empty(len(slots), np.uint64)
+    entries.beginnings(known.starts, known.lengths, known.arena, slots, first, second)
+    return slots[np.argsort(telling(first, second))]
+
+
+def columns(known: Slots, slots: NDArray[np.int64], *, timed: bool) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
+    """Keys and values of the entries of these slots, `AT_A_TIME` of them; None where there is no sequence.
+
+    timed: with when each was active
+    """
+    for begin in range(0, len(slots), AT_A_TIME):
+        some = slots[begin : begin + AT_A_TIME]
+        room, ends = np.empty(int(known.lengths[some].sum()) + len(some), np.uint8), np.empty(len(some), np.int64)
+        entries.write_keys(known.starts, known.lengths, known.arena, some, room, ends)
+        values = _values(known, some, timed=timed)
+        for i in np.flatnonzero(known.pushed[some] < 0).tolist():
+            values[i] = None
+        yield _cut(room, ends), values
+
+
+def _values(known: Slots, slots: NDArray[np.int64], *, timed: bool) -> list[bytes | None]:
+    if known.kept != PLAIN:
+        room = np.empty(len(slots) * entries.longest_value(known.kept), np.uint8)
+        seen, ends = known.seen if timed else np.empty(0, np.uint32), np.empty(len(slots), np.int64)
+        entries.write_values(slots, known.pushed, seen, known.extras, room, ends)
+        return [*_cut(room, ends)]
+    if timed:
+        both = np.empty(len(slots), TIMED)
+        both["sequence"], both["seen"] = known.pushed[slots], known.seen[slots]
+        return cast(list[bytes | None], both.view(f"V{TIMED.itemsize}").tolist())
+    return cast(list[bytes | None], known.pushed[slots].astype(">i8").view("V8").tolist())
+
+
+def _cut(room: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[bytes]:
+    """What lies in room one behind the other. ends: int64[n], the position after each."""
+    at, data = ends.tolist(), room[: ends[-1]].tobytes()
+    return [data[begin:end] for begin, end in zip([0, *at[:-1]], at, strict=True)]
+
+
+def telling(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Of 16 bytes each, as two numbers that sort as they do, eight from the first on in which they differ."""
+    if not len(first):
+        return first
+    alike = 64 - int(first.min() ^ first.max()).bit_length() & ~7
+    if alike == 0:
+        return first
+    return second if alike == 64 else first << np.uint64(alike) | second >> np.uint64(64 - alike)
+
+
+def encode_changes(
+    known: Slots, changed: NDArray[np.int64], begin: int, head: tuple[bytes, bytes] | None, limit: int
+) -> list[EncodedBatch]:
+    """Batches for the changelog: an entry about the partition, then one of each changed identity.
+
+    Args:
+        known: the map
+        changed: int64[...], slots in the order of the changes, `sizes[CHANGED]` of them
+        begin: of the changes; those before it are left out
+        head: key and value of the first entry; None where there is none
+        limit: bytes of a batch, max.message.bytes of the changelog topic
+    """
+    limit, end = min(limit, BATCH_WRITTEN), int(known.sizes[kernels.CHANGED])
+    slots = changed[begin:end]
+    overhead = ENTRY_OVERHEAD if known.kept == PLAIN else ENTRY_OVERHEAD + entries.longest_value(known.kept)
+    room = records.HEADER_SIZE + sum(map(len, head or ())) + ENTRY_OVERHEAD
+    room += int(known.lengths[slots].sum()) + len(slots) * overhead
+    batches, done, first = [], begin, [head] if head else []
+    while first or done < end:
+        out = np.empty(max(min(room, limit), records.HEADER_SIZE + 2048), np.uint8)
+        at, count = entry_batch(out, first)
+        first = []
+        done, at, count = entries.write_entries(
+            done,
+            known.starts,
+            known.lengths,
+            known.pushed,
+            known.arena,
+            changed,
+            known.sizes,
+            known.extras,
+            out,
+            at,
+            count,
+            limit,
+        )
+        batches.append(EncodedBatch.finish(out[:at], count))
+    return batches
