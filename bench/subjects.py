@@ -178,6 +178,9 @@ SUBJECTS: Final[dict[str, Subject]] = {
     ),
     "ratchet-off": Subject("Ratchet without judging: forwards all", _module("forward"), LANE, exact=False),
     "kafka-streams": Subject("Kafka Streams exactly_once_v2, tuned", _java("kafka_streams", tuned=True)),
+    "kafka-streams-one": Subject(
+        "Kafka Streams exactly_once_v2, tuned, one thread", _java("kafka_streams", tuned=True, threads=1)
+    ),
     "kafka-streams-default": Subject("Kafka Streams exactly_once_v2, defaults", _java("kafka_streams", tuned=False)),
     "flink": Subject("Flink exactly-once, state on the heap", _java("flink", rocksdb=False), counted=False),
     "flink-rocksdb": Subject("Flink exactly-once, state in RocksDB", _java("flink", rocksdb=True), counted=False),

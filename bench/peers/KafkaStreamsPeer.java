@@ -26,8 +26,8 @@ import org.apache.kafka.streams.state.WindowStoreIterator;
 
 /**
  * Kafka Streams with exactly_once_v2: a FixedKeyProcessor that forwards what moves its key's sequence forward, over a
- * persistent store with a changelog. Option tuned: a cache that holds the state, two threads, large batches. Option
- * remembered_s: it forwards the first record of each key, over a window store with that retention, as Confluent's
+ * persistent store with a changelog. Option tuned: a cache that holds the state, large batches, and two threads, or as
+ * many as option threads says. Option remembered_s: it forwards the first record of each key, over a window store with that retention, as Confluent's
  * tutorial does it.
  */
 public final class KafkaStreamsPeer {
@@ -49,7 +49,8 @@ public final class KafkaStreamsPeer {
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 10_000);
         if (tuned) {
-            settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
+            settings.put(
+                StreamsConfig.NUM_STREAM_THREADS_CONFIG, task.contains("\"threads\":") ? number(task, "threads") : 2);
             settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 512L << 20);
             settings.put(StreamsConfig.BUFFERED_RECORDS_PER_PARTITION_CONFIG, 10_000);
             settings.put(StreamsConfig.producerPrefix(ProducerConfig.BATCH_SIZE_CONFIG), 512 << 10);
