@@ -20,7 +20,8 @@ from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.table_partition import ABSENT, nothing, nowhere
 from kafka_ratchet.testing.global_contents import global_contents
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.batch.rows import encode_pairs
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec

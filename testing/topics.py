@@ -15,7 +15,7 @@ from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.table_partition import PREFIX, nothing, nowhere
 from kafka_ratchet.testing.program_run import LIMIT, contents_of
-from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.rows import encode_pairs
 
 PATIENCE_S: Final = 120.0

@@ -10,7 +10,8 @@ import structlog
 
 from kafka_ratchet.errors import LogTruncated, PositionLost, RatchetError, StateAhead, TopicReplaced
 from kafka_ratchet.transport import owner as owners
-from kafka_ratchet.transport.batch.record_batch import BATCH_MOST, RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import BATCH_MOST, read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.client.fetch_session import Spot

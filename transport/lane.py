@@ -38,8 +38,9 @@ from kafka_ratchet.errors import (
 )
 from kafka_ratchet.transport import owner as owners
 from kafka_ratchet.transport import patience, sent_topics
+from kafka_ratchet.transport.batch.chunk import CHUNK_SHARE, read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
-from kafka_ratchet.transport.batch.record_batch import CHUNK_SHARE, RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, shared
 from kafka_ratchet.transport.client.errors import replaced

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kafka_ratchet.transport.batch.record_batch import BATCH_MOST
+from kafka_ratchet.transport.batch.chunk import BATCH_MOST
 from kafka_ratchet.transport.sent_topics import SentTopics
 
 

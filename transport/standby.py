@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 
 from kafka_ratchet.errors import RatchetError
-from kafka_ratchet.transport.batch.record_batch import BATCH_MOST
+from kafka_ratchet.transport.batch.chunk import BATCH_MOST
 from kafka_ratchet.transport.changelog import Changelog, passed_s
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.correlation import correlate

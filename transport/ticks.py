@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.batch.rows import encode_pairs
 from kafka_ratchet.transport.delivery import Delivery
 

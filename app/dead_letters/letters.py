@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from kafka_ratchet.errors import PositionLost
 from kafka_ratchet.tables.replays import REPLAYS
-from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 from kafka_ratchet.transport.delivery import LETTER_AGENTS
 

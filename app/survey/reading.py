@@ -15,8 +15,10 @@ from kafka_ratchet.app.survey.counting import Counts, Found
 from kafka_ratchet.app.survey.looking import SAMPLE_MOST, Sample
 from kafka_ratchet.app.survey.places import Candidate
 from kafka_ratchet.errors import BrokerUnavailable, PositionLost, SettingsError, TopicMissing
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.heads import HEAD, LOG_APPEND_TIME
 from kafka_ratchet.transport.batch.kernels import COLUMNS
-from kafka_ratchet.transport.batch.record_batch import HEAD, LOG_APPEND_TIME, RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
 
 FETCH_BYTES: Final = 4 << 20

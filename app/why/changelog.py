@@ -17,7 +17,7 @@ from kafka_ratchet.errors import RatchetError, StateError
 from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
-from kafka_ratchet.transport.batch.record_batch import HEAD, LENGTH_FROM
+from kafka_ratchet.transport.batch.heads import HEAD, LENGTH_FROM
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.owner import KEY as OWNER

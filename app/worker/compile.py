@@ -16,10 +16,10 @@ from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.rocksdb import Progress
 from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.dropped import Dropped, encode_dropped
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, entry_batch, forward
 from kafka_ratchet.transport.batch.partitioner import choose_partitions
-from kafka_ratchet.transport.batch.record_batch import read_chunk
 from kafka_ratchet.transport.batch.rows import encode_pairs, spans
 
 

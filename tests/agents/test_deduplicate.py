@@ -15,8 +15,9 @@ from kafka_ratchet.errors import RecordTooLarge
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane

@@ -17,7 +17,7 @@ from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table_partition import nothing, nowhere
 from kafka_ratchet.testing import run
 from kafka_ratchet.testing.program_run import fetched, lane_spec
-from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.delivery import REASON_MOST, Delivery
 from kafka_ratchet.transport.policy import Policy
 

@@ -18,7 +18,8 @@ from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table_partition import nothing, nowhere
 from kafka_ratchet.testing import Output, run
 from kafka_ratchet.testing.program_run import fetched, lane_spec
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.policy import Policy
 from kafka_ratchet.transport.sent_topics import SentTopic

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 
 def named_batch(rows: Iterable[tuple[bytes, int]], partition: int = 0) -> RecordBatch:

@@ -14,8 +14,9 @@ from kafka_ratchet.agents.extraction import Reader
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 
 class Sent(NamedTuple):

@@ -15,8 +15,9 @@ from kafka_ratchet.tables.edits import Edit, Edits
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import encode_entries
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.policy import Forget
 from tests.tables.fetched_records import fetched, judged, named, stored
 

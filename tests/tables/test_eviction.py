@@ -20,8 +20,9 @@ from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.rocksdb import Evicted, Store
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from tests.clock import SAVES_AT_ONCE, Clock
 from tests.tables.fetched_records import Sent, fetched, judged, stored
 

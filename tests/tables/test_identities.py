@@ -11,8 +11,8 @@ from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import encode_entries
-from kafka_ratchet.transport.batch.record_batch import read_chunk
 from tests.tables.fetched_records import Sent, fetched, judged, stored
 
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))

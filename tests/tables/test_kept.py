@@ -13,7 +13,7 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from tests.clock import Clock
 from tests.tables.fetched_records import Sent, fetched, judged, stored
 from tests.tables.map.plain_window import PlainWindow

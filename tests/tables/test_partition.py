@@ -14,7 +14,8 @@ from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity, Sequence
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.rocksdb import Evicted, Progress, Store
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import Sighting
 from kafka_ratchet.transport.owner import Decision, Owner
 from tests.clock import Clock
@@ -378,9 +379,9 @@ import resource, signal, sys
 from itertools import count
 from pathlib import Path
 from kafka_ratchet.errors import StateError
-from kafka_ratchet.tables.identity import (Identity)
-from kafka_ratchet.tables.partition import (SequencePartition)
-from kafka_ratchet.transport.batch.encoding import (pack_entries)
+from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.transport.batch.encoding import pack_entries
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 def opened(folder):

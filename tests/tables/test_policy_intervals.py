@@ -6,7 +6,8 @@ import pytest
 
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.policy_intervals import PolicyInterval, PolicyIntervals
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.policy import Policy
 from tests.tables.fetched_records import Sent, fetched, named, stored
 

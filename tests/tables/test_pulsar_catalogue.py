@@ -20,7 +20,7 @@ from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.rocksdb import Evicted
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
-from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.policy import Policy
 from tests.clock import SAVES_AT_ONCE, Clock
 from tests.tables.fetched_records import Sent, fetched, judged, named, stored

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.producers.tls import Options
-from kafka_ratchet.transport.batch.record_batch import CODECS
+from kafka_ratchet.transport.batch.heads import CODECS
 from kafka_ratchet.transport.client.security import client_options
 
 MESSAGE_MAX_BYTES: Final = 1_000_000

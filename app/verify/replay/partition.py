@@ -29,7 +29,8 @@ from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.values.table import Table
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.policy import Policy

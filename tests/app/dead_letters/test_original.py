@@ -14,8 +14,9 @@ from kafka_ratchet.app.dead_letters.original import Original, encode, original_o
 from kafka_ratchet.errors import RecordTooLarge
 from kafka_ratchet.tables.reasons import REASONS
 from kafka_ratchet.tables.replays import REPLAYED_FOR, REPLAYED_FROM, REPLAYS
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, varint
-from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 from kafka_ratchet.transport.delivery import LETTER_AGENTS
 from tests.tables.fetched_records import Sent, fetched
 

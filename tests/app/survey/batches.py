@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.batch.rows import encode_rows, spans
 from tests.app.survey.plain_count import PlainRecord
 

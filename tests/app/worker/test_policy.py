@@ -29,7 +29,8 @@ from kafka_ratchet.app.worker.policy_topic import read_policies, write_policy
 from kafka_ratchet.app.worker.topics import COMPACTED
 from kafka_ratchet.errors import Aborted, PolicyLost, SettingsError
 from kafka_ratchet.producers import made_topic
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import Sighting
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options

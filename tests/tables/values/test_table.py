@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafka_ratchet.errors import SettingsError, TableError
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
-from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
 
 LIMIT = 1 << 20
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from kafka_ratchet.errors import BatchTooLarge
+from kafka_ratchet.transport.batch.chunk import BATCH_MOST, read_chunk
 from kafka_ratchet.transport.batch.decompression import TooLarge, decompress_into
-from kafka_ratchet.transport.batch.record_batch import BATCH_MOST, read_chunk
 from tests.transport.batch.known_batches import COMPRESSIONS, Source, encode, marker, packed, seal, with_field
 
 CODECS = list(enumerate(COMPRESSIONS[1:], 1))

@@ -7,6 +7,7 @@ import pytest
 from aiokafka.record import MemoryRecords
 
 from kafka_ratchet.errors import RecordTooLarge
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import (
     EncodedBatch,
     entry_batch,
@@ -16,7 +17,7 @@ from kafka_ratchet.transport.batch.encoding import (
     with_headers,
 )
 from kafka_ratchet.transport.batch.kernels import HEADER_SIZE
-from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 from kafka_ratchet.transport.batch.rows import encode_rows, spans
 from tests.transport.batch.known_batches import COMPRESSIONS, Source, encode
 from tests.transport.batch.slow_reading import read_slowly

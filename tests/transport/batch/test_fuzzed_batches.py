@@ -15,7 +15,8 @@ import pytest
 
 from kafka_ratchet.errors import BatchTooLarge, CorruptBatch
 from kafka_ratchet.transport.batch import decompression, kernels
-from kafka_ratchet.transport.batch.record_batch import BATCH_MOST, RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.chunk import BATCH_MOST, read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from tests.transport.batch.known_batches import columns_of, wanted, wanted_slowly
 from tests.transport.batch.mutated_batches import ABORTED, NAME, OTHER, Mutated, mutate
 from tests.transport.batch.slow_reading import Reading, Unreadable, decompress, read_slowly

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from kafka_ratchet.errors import BatchTooLarge, CorruptBatch
 from kafka_ratchet.transport.batch import kernels
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import forward, varint
-from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from tests.transport.batch.known_batches import (
     COMPRESSIONS,
     HEAD,

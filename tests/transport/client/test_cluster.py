@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 
 from kafka_ratchet.errors import BrokerUnavailable, PositionLost
-from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, TRANSACTION, Cluster, Fetched
 from kafka_ratchet.transport.client.errors import explained, raise_for
 from kafka_ratchet.transport.client.security import client_options

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kafka_ratchet.producers import partition_of
 from kafka_ratchet.transport.batch import kernels
-from kafka_ratchet.transport.batch.record_batch import CODECS, TRANSACTIONAL, read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.heads import CODECS, TRANSACTIONAL
 from kafka_ratchet.transport.batch.rows import spans
 from kafka_ratchet.transport.publishing.encode import Encoder, Records
 

@@ -18,7 +18,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 
 from kafka_ratchet.errors import RecordTooLarge, TransportError
-from kafka_ratchet.transport.batch.record_batch import HEAD
+from kafka_ratchet.transport.batch.heads import HEAD
 from kafka_ratchet.transport.batch.rows import spans
 from kafka_ratchet.transport.client.produce import BatchRequest
 from kafka_ratchet.transport.publishing import sender as sender_module

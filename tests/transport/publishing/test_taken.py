@@ -13,7 +13,7 @@ import pytest
 from kafka_ratchet.errors import TransportError
 from kafka_ratchet.producers import named
 from kafka_ratchet.producers.topics import TopicShape
-from kafka_ratchet.transport.batch.record_batch import read_chunk
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.client.produce import BatchRequest
 from kafka_ratchet.transport.publishing import sender as sender_module
 from kafka_ratchet.transport.publishing.encode import Encoder

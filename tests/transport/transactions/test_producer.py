@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kafka_ratchet.app.local.broker import EmbeddedBroker
 from kafka_ratchet.errors import Aborted, Fenced, RecordTooLarge, TransactionError
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, forward
-from kafka_ratchet.transport.batch.record_batch import read_chunk
 from kafka_ratchet.transport.client.cluster import LATEST, Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.transactions.outcome import last_end

@@ -4,8 +4,9 @@ import struct
 import pytest
 
 from kafka_ratchet.errors import CorruptBatch
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import varint
-from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch, read_chunk
+from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 from tests.transport.batch.known_batches import (
     APPEND_TIME,
     COMPRESSIONS,

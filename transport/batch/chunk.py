@@ -1,0 +1,188 @@
+"""Columns of a fetched chunk of a partition: its batches, decompressed as far as memory goes, and read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from kafka_ratchet.errors import BatchTooLarge, CorruptBatch
+from kafka_ratchet.transport.batch import kernels
+from kafka_ratchet.transport.batch.decompression import TooLarge, decompress_into
+from kafka_ratchet.transport.batch.heads import CODECS, Found, Heads
+from kafka_ratchet.transport.batch.record_batch import REPLAY_HEADERS, Bytes, RecordBatch
+
+BATCH_MOST: Final = 64 << 20
+"""bytes that one batch may unpack to, where nothing else is set (`max_batch_mb`). The Java producer holds 32 MiB of
+records in all its batches together (buffer.memory)."""
+
+CHUNK_SHARE: Final = 4
+"""A chunk of several batches unpacks to at most a quarter of the bound, and its columns take at most another one; a
+single batch may take all of it. So a lane may read ahead while it works on a chunk, but not while it works on a large
+batch, and what it holds stays below three times the bound (tests/app/worker/test_large_batches.py)."""
+
+RATIO_USUAL: Final = 16
+ROOM_LEAST: Final = 64 << 10
+"""What is compressed is first unpacked into a buffer of so many times its size: one of this size is used again from
+fetch to fetch. In a buffer of `BATCH_MOST` each page would be new every time, which takes as long as zstd itself."""
+
+_COLUMN_BYTES: Final = 8 * kernels.COLUMNS
+"""What the columns of one record take: seventeen times the shortest record."""
+
+
+def read_chunk(
+    topic: str,
+    partition: int,
+    start: int,
+    data: bytes | memoryview,
+    aborted: list[tuple[int, int]],
+    *,
+    sequence_header: bytes = b"",
+    identity_header: bytes = b"",
+    most: int = BATCH_MOST,
+) -> RecordBatch:
+    """Make columns of the bytes a fetch (read committed) returned for one partition.
+
+    What takes too much memory at once is left for the next fetch, also from the middle of a batch on; see `next`.
+
+    Args:
+        topic: where they come from
+        partition: where they come from
+        start: the offset that was asked for
+        data: record batches; the last may be cut off, as brokers do
+        aborted: (producer id, first offset) of the aborted transactions in this range, as the fetch response lists them
+        sequence_header: name of a header to find in every record; b"" for none
+        identity_header: name of another
+        most: bytes, what one batch may unpack to
+
+    Raises:
+        BatchTooLarge: the first batch with records to read unpacks to more than `most`.
+        CorruptBatch: wrong magic, CRC, lengths or counts, or an unreadable compression.
+    """
+    heads = Heads(topic, partition, start, data, aborted)
+    unpacked = _Unpacked(heads, most)
+    h = np.array(unpacked.rows, np.int64).reshape(-1, 7)
+    room = max(1, most // CHUNK_SHARE // _COLUMN_BYTES)
+    columns = np.empty((kernels.COLUMNS, min(int(h[:, 6].sum()), room)), np.int64)
+    replays = np.empty(columns.shape[1], np.int64)
+    count, damaged, is_full, replayed = kernels.read_records(
+        unpacked.buffer,
+        *(np.ascontiguousarray(h[:, i]) for i in range(7)),
+        start,
+        np.frombuffer(sequence_header, np.uint8),
+        np.frombuffer(identity_header, np.uint8),
+        np.frombuffer(REPLAY_HEADERS.encode(), np.uint8),
+        columns,
+        replays,
+    )
+    if damaged >= 0:
+        raise CorruptBatch(f"{heads.at(int(h[damaged, 2]))}: its records do not fit the batch they are in")
+    end, epoch = unpacked.next, unpacked.epoch
+    if is_full:
+        last = int(columns[kernels.OFFSET, count - 1])
+        end, epoch = last + 1, unpacked.epoch_at(last)
+    return RecordBatch(
+        topic,
+        partition,
+        start,
+        end,
+        unpacked.buffer,
+        columns[:, :count],
+        unpacked.codec,
+        epoch,
+        replays[:replayed].copy(),
+    )
+
+
+class _Unpacked:
+    """The batches of a chunk that may be in memory at once, decompressed.
+
+    Attributes:
+        buffer: uint8[bytes], read-only
+        rows: for `read_records` (start, end, base offset, last offset delta, base timestamp, append time, count) of
+            each batch
+        next: the offset after them
+        epoch: leader epoch of the batch before that, hidden ones included
+        codec: of the last of them
+    """
+
+    def __init__(self, heads: Heads, most: int) -> None:
+        """Raises as `read_chunk` does."""
+        self._heads, self._most, self._share = heads, most, most // CHUNK_SHARE
+        self._chunk = memoryview(heads.data)
+        self._is_packed = any(found.codec_id for found in heads.found)
+        size = min(self._share, max(ROOM_LEAST, len(heads.data) * RATIO_USUAL))
+        # What is not compressed stays where it is.
+        self._room = np.empty(size, np.uint8) if self._is_packed else np.frombuffer(heads.data, np.uint8)
+        self._used = records = 0
+        self._size: int | None = None
+        self.rows: list[tuple[int, ...]] = []
+        self.next, self.epoch, codec_id = heads.next, heads.epoch, CODECS["none"]
+        self._taken: list[Found] = []
+        for found in heads.found:
+            records += found.records
+            is_much = self._used >= self._share or records * _COLUMN_BYTES > self._share
+            if self.rows and (is_much or not self._take(found)):
+                self.next, self.epoch = found.base, found.epoch_before
+                break
+            if not self.rows:
+                self._take_first(found)
+            codec_id = found.codec_id
+            self._taken.append(found)
+        self.codec = next(name for name, number in CODECS.items() if number == codec_id)
+        self.buffer = self._room[: self._used] if self._is_packed else self._room
+        self.buffer.flags.writeable = False  # decompressed or not, the passes are compiled for one kind of array
+
+    def epoch_at(self, offset: int) -> int:
+        """Leader epoch of the batch that a record is in."""
+        return next(found.epoch for found in reversed(self._taken) if found.base <= offset)
+
+    def _take_first(self, found: Found) -> None:
+        if self._take(found):
+            return
+        if self._is_packed and len(self._room) < self._most:
+            # Pages of it that nothing is written to take no memory.
+            self._room = np.empty(self._most, np.uint8)
+            if self._take(found):
+                return
+        is_said = self._size is not None and self._size > self._most  # or it was a lie
+        said = f"{self._size} bytes" if is_said else f"more than {self._most} bytes"
+        raise BatchTooLarge(
+            f"{self._heads.at(found.base)}: unpacks to {said}, and max_batch_mb is {self._most >> 20}. Raise "
+            "max_batch_mb and start the workers again; or leave the batch out: ratchet resume --stream S --partition "
+            f"{self._heads.partition} --from {found.base + found.last + 1} --reason TEXT"
+        )
+
+    def _take(self, found: Found) -> bool:
+        """Whether there is room for one more; `_size` is what it says it needs, if anything."""
+        try:
+            if not self._is_packed:
+                start, size = found.start, found.end - found.start
+                if self._used + size > self._most:
+                    raise TooLarge(self._most, size)
+            else:
+                packed = self._chunk[found.start : found.end]
+                end = self._share if self.rows else len(self._room)
+                start, size = self._used, self._unpack(found.codec_id, packed, self._room[self._used : end])
+        except TooLarge as error:
+            self._size = error.size
+            return False
+        except Exception as error:
+            # Each codec has its own exceptions, and all of them mean the same here.
+            raise CorruptBatch(f"{self._heads.at(found.base)}: cannot be decompressed: {error}") from error
+        if found.records * kernels.RECORD_LEAST > size:
+            raise CorruptBatch(f"{self._heads.at(found.base)}: {found.records} records in {size} bytes")
+        self.rows.append(
+            (start, start + size, found.base, found.last, found.base_time, found.append_time, found.records)
+        )
+        self._used += size
+        return True
+
+    @staticmethod
+    def _unpack(codec_id: int, packed: memoryview, room: Bytes) -> int:
+        if codec_id and len(room):
+            return decompress_into(codec_id, packed, room)
+        if len(packed) > len(room):
+            raise TooLarge(len(room), None if codec_id else len(packed))
+        room[: len(packed)] = np.frombuffer(packed, np.uint8)
+        return len(packed)
