@@ -16,7 +16,7 @@ from kafka_ratchet.errors import SettingsError
 
 ARRIVALS: Final = "-arrivals"
 NAME_MOST: Final = 63
-"""Characters of a stream's name: `kafka_ratchet.app.settings.STREAM_NAME`."""
+"""Characters of a stream's name: `kafka_ratchet.app.streams.STREAM_NAME`."""
 
 
 class Arrivals(StreamSettings):

@@ -27,10 +27,12 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pydantic_settings import SettingsError as UnreadableVariable
 
 from kafka_ratchet.app.mistakes import PREFIX, no_such_setting, sentences, unreadable
-from kafka_ratchet.app.names import is_ratchets_own, repartition_topic
 from kafka_ratchet.app.repartition import judging, repartitioned
 from kafka_ratchet.app.settings_sections import SinkSettings, StreamSettings, WebSettings
-from kafka_ratchet.app.sinks import require_apart, with_job_names
+from kafka_ratchet.app.sinks import require_apart as sinks_apart
+from kafka_ratchet.app.sinks import with_job_names
+from kafka_ratchet.app.streams import require_apart as streams_apart
+from kafka_ratchet.app.streams import require_not_our_own
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.secrets import keep, of_client, of_registry
@@ -39,7 +41,6 @@ __all__ = [
     "CONFIG_VARIABLE",
     "OTHER_VARIABLES",
     "SECTIONS",
-    "STREAM_NAME",
     "Settings",
     "SinkSettings",
     "StreamSettings",
@@ -50,8 +51,6 @@ __all__ = [
 CONFIG_VARIABLE = "RATCHET_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
 """RATCHET_* variables that are not settings: the config file, and what the `ratchet` script itself reads."""
-
-STREAM_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 BROKERS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 """One broker: host:port or [IPv6]:port. Clients have no common default for a missing port."""
@@ -156,51 +155,12 @@ class Settings(BaseSettings):
     @field_validator("streams")
     @classmethod
     def _names(cls, streams: dict[str, StreamSettings]) -> dict[str, StreamSettings]:
-        used: dict[str, str] = {}
-        written: dict[str, str] = {}
-        for name, stream in streams.items():
-            if not STREAM_NAME.fullmatch(name):
-                raise ValueError(f"stream name {name!r}: use a lower-case letter, then letters, digits, '_' or '-'")
-            if stream.input in used:
-                raise ValueError(f"streams {used[stream.input]!r} and {name!r} read the same input {stream.input!r}")
-            used[stream.input] = name
-            if stream.output in written:
-                other = written[stream.output]
-                raise ValueError(f"streams {other!r} and {name!r} write the same output {stream.output!r}")
-            written[stream.output] = name
-        for name, stream in streams.items():
-            if stream.dead_letters in written:
-                raise ValueError(
-                    f"the dead_letters of {name!r} are the output of {written[stream.dead_letters]!r}: "
-                    f"{stream.dead_letters!r}. Give dead letters a topic without results in it"
-                )
-            if stream.duplicates in used:
-                raise ValueError(
-                    f"the duplicates of {name!r} are {stream.duplicates!r}, which {used[stream.duplicates]!r} reads: "
-                    "dropped records would stand among its own. Give them a topic of their own"
-                )
-            others = {topic: other for other, its in streams.items() if other != name for topic in its.writes}
-            if stream.duplicates in others:
-                raise ValueError(
-                    f"the duplicates of {name!r} are {stream.duplicates!r}, which {others[stream.duplicates]!r} writes "
-                    "to as well. Give them a topic of their own"
-                )
+        streams_apart(streams)
         return streams
 
     @model_validator(mode="after")
     def _nothing_of_our_own(self) -> Settings:
-        for name, stream in self.streams.items():
-            for part in ("input", "output", "dead_letters", "duplicates"):
-                topic = getattr(stream, part)
-                if topic is None:
-                    continue
-                if part == "input" and topic == repartition_topic(self.app, name):
-                    continue  # an internal stream of a program, whose section may stand here
-                if is_ratchets_own(topic, self.app, list(self.streams)):
-                    raise ValueError(
-                        f"the {part} of {name!r} is {topic!r}, which Ratchet or Kafka writes for itself. Name another "
-                        "topic"
-                    )
+        require_not_our_own(self.app, self.streams)
         return self
 
     @field_validator("sinks")
@@ -216,7 +176,7 @@ class Settings(BaseSettings):
                     f"[sink] and [sinks.{self.sink.name}] both have the name {self.sink.name!r}. Set another "
                     "sink.name, or rename the section"
                 )
-            require_apart(self.every_sink(), self._topic_of)
+            sinks_apart(self.every_sink(), self._topic_of)
         return self
 
     def _topic_of(self, sink: SinkSettings) -> str | None:

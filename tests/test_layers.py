@@ -51,6 +51,7 @@ ORDER = [
     "app.version",
     "app.settings_sections",
     "app.sinks",
+    "app.streams",
     "app.repartition",
     "app.settings",
     "app.log_setup",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from kafka_ratchet.app.names import repartition_topic
-from kafka_ratchet.app.settings import STREAM_NAME, Settings, StreamSettings
+from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.answers import TableStatus
+from kafka_ratchet.app.streams import STREAM_NAME
 
 
 def with_internal(settings: Settings, told: TableStatus) -> Settings | None:

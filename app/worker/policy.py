@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from kafka_ratchet.app.names import policy_topic
-from kafka_ratchet.app.settings import STREAM_NAME, Settings
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.streams import STREAM_NAME
 from kafka_ratchet.app.worker.forget_requests import ReadRequests, stream_and_id
 from kafka_ratchet.errors import (
     Aborted,

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from kafka_ratchet.agents.program import App, StreamDefinition, ancestors_of
 from kafka_ratchet.app.names import is_ratchets_own, is_repartition_topic, repartition_topic
 from kafka_ratchet.app.repartition import arrivals_of
-from kafka_ratchet.app.settings import STREAM_NAME, Settings, StreamSettings, with_arrivals
+from kafka_ratchet.app.settings import Settings, StreamSettings, with_arrivals
 from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, all_topics, consumer, records
+from kafka_ratchet.app.streams import STREAM_NAME
 from kafka_ratchet.app.worker.topics import InternalInput, StreamTopics, prepare
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError
 from kafka_ratchet.producers import admin_client, explained

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 
@@ -16,3 +19,12 @@ def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
             "result_view.KAFKA_TIMEOUT_S",
         ):
             monkeypatch.setattr(f"kafka_ratchet.app.status.{limit}", 60.0)
+
+
+@pytest.fixture
+def no_settings_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No variable and no ratchet.toml of the person who runs the tests."""
+    for variable in os.environ:
+        if variable.upper().startswith("RATCHET_"):
+            monkeypatch.delenv(variable)
+    monkeypatch.chdir(tmp_path)

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from kafka_ratchet.app.settings import OTHER_VARIABLES, Settings, SinkSettings, StreamSettings, WebSettings, load
+from kafka_ratchet.app.settings import OTHER_VARIABLES, Settings, StreamSettings, WebSettings, load
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.identity import Identity
+from tests.app.written_settings import STREAM, other_stream, refusal, written
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
-
-STREAM = """
-[streams.events]
-input = "events"
-output = "events-once"
-dead_letters = "events-invalid"
-"""
-
-
-@pytest.fixture(autouse=True)
-def _clean_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable and no ratchet.toml of the person who runs the tests."""
-    for variable in os.environ:
-        if variable.upper().startswith("RATCHET_"):
-            monkeypatch.delenv(variable)
-    monkeypatch.chdir(tmp_path)
-
-
-def written(tmp_path: Path, toml: str, name: str = "settings.toml") -> Path:
-    path = tmp_path / name
-    path.write_text(toml, "utf-8")
-    return path
-
-
-def refusal(tmp_path: Path, toml: str = "", **overrides: Any) -> str:
-    with pytest.raises(SettingsError) as raised:
-        load(written(tmp_path, toml), **overrides)
-    return str(raised.value)
+pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")
 
 
 # Where settings come from
@@ -91,61 +59,6 @@ def test_nested_variable_wins_over_file_and_leaves_the_rest(tmp_path: Path, monk
     monkeypatch.setenv("RATCHET_STREAMS__EVENTS__PARTITIONS", "6")
     stream = load(written(tmp_path, STREAM + 'identity = "partition"\nreplication = 3')).streams["events"]
     assert (stream.identity, stream.partitions, stream.replication, stream.input) == (Identity.KEY, 6, 3, "events")
-
-
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        ("header:ce_id", "header:ce_id"),
-        ("header:a,b", "header:a,b"),
-        ("key,header:a", '["key", "header:a"]'),
-        ("header:a,key", '["header:a", "key"]'),
-        ("header:a, field:b.c,function:m:n", '["header:a", "field:b.c", "function:m:n"]'),
-        ('["header:a,header:b", "key"]', '["header:a,header:b", "key"]'),
-        ('["header:a"]', "header:a"),
-    ],
-)
-def test_identity_of_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, read: str) -> None:
-    monkeypatch.setenv("RATCHET_STREAMS__EVENTS__IDENTITY", text)
-    stream = load(written(tmp_path, STREAM)).streams["events"]
-    assert (str(stream.identity), stream.rule["identity"]) == (read, read)
-    monkeypatch.delenv("RATCHET_STREAMS__EVENTS__IDENTITY")
-    parts = [str(part) for part in stream.identity.parts]
-    assert load(written(tmp_path, STREAM + f"identity = {json.dumps(parts)}")).streams["events"] == stream
-
-
-@pytest.mark.parametrize("word", ["producer", "key", "partition"])
-def test_identity_of_one_word_is_told_as_before(tmp_path: Path, word: str) -> None:
-    stream = load(written(tmp_path, STREAM + f'identity = "{word}"')).streams["events"]
-    assert stream.rule == {"identity": word, "sequence": "header:ratchet-sequence", "sequence_form": "guess"}
-
-
-@pytest.mark.parametrize(
-    ("toml", "sentence"),
-    [
-        ("identity = []", "an empty list is no identity"),
-        ("identity = 3", "streams.events.identity: write a text, or a list of texts"),
-        ('identity = ["key", 3]', "streams.events.identity: write a text, or a list of texts"),
-        ('identity = "[3]"', "has something in it that is no text"),
-        ('identity = "[a"', "begins as a list and is none"),
-        ('identity = "header:"', "'header:' names no place"),
-        ('identity = "field:a..b"', "'a..b' has an empty part"),
-        ('identity = "function:os"', "'os' is no function"),
-        ('identity = ["header:a", ""]', "'' is no identity"),
-        ('identity = ["header:a", "header:a"]', "a part of the identity is there twice"),
-        ('identity = ["header:a", "producer"]', "producer cannot be one of several parts: write header:ratchet-prod"),
-        ('identity = ["partition", "key"]', "partition cannot be one of several parts: state is kept per partition"),
-        (f"identity = {[f'header:{n}' for n in range(9)]}", "an identity of 9 parts; 8 are the most"),
-        ('sequence = "none"', 'sequence = "none" lets one record of each identity pass, and identity = "producer"'),
-        ('sequence = "none"\nidentity = "partition"', 'and identity = "partition" gives many records the same one'),
-        (
-            'sequence = "none"\nidentity = "key"\nsequence_form = "text"',
-            'sequence_form is about sequences in a header, and sequence = "none"',
-        ),
-    ],
-)
-def test_identity_that_cannot_be(tmp_path: Path, toml: str, sentence: str) -> None:
-    assert sentence in refusal(tmp_path, STREAM + toml)
 
 
 def test_stream_from_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,22 +245,6 @@ def test_bad_value(tmp_path: Path, toml: str, sentence: str) -> None:
     assert sentence in refusal(tmp_path, toml)
 
 
-@pytest.mark.parametrize("topic", ["", ".", "..", "a b", "a/b", "é", "x" * 250])
-def test_bad_topic_name(tmp_path: Path, topic: str) -> None:
-    sentence = refusal(tmp_path, STREAM.replace('"events"', f'"{topic}"'))
-    assert sentence.startswith("streams.events.input: ")
-    assert "is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'" in sentence
-
-
-@pytest.mark.parametrize("source", ["key", "key:", "key:sequence"])
-def test_record_key_as_sequence_is_refused_with_the_reason_and_the_remedy(tmp_path: Path, source: str) -> None:
-    sentence = refusal(tmp_path, STREAM + f'sequence = "{source}"')
-    assert sentence.startswith("streams.events.sequence: the record key cannot be the sequence")
-    assert "lose their order" in sentence
-    assert "header (header:NAME)" in sentence
-    assert "value (field:PATH)" in sentence
-
-
 def test_bad_value_in_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_WEB__PORT", "99999")
     assert refusal(tmp_path) == "web.port: Input should be less than or equal to 65535 (given: '99999')"
@@ -385,81 +282,6 @@ def test_commit_interval_must_fit_the_transaction_timeout(tmp_path: Path) -> Non
     load(written(tmp_path, "commit_interval_ms = 1000\ntransaction_timeout_ms = 3000"))
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [('"events-once"', '"events"'), ('"events-invalid"', '"events"'), ("-invalid", "-once")]
-)
-def test_topics_of_a_stream_must_differ(tmp_path: Path, old: str, new: str) -> None:
-    sentence = refusal(tmp_path, STREAM.replace(old, new))
-    assert sentence == "streams.events: input, output and dead_letters must be three different topics"
-
-
-def other_stream(**topics: str) -> str:
-    given = {"input": "more", "output": "more-once", "dead_letters": "more-invalid"} | topics
-    return STREAM + "[streams.more]\n" + "\n".join(f'{name} = "{topic}"' for name, topic in given.items())
-
-
-def test_two_streams_cannot_read_one_input(tmp_path: Path) -> None:
-    sentence = refusal(tmp_path, other_stream(input="events"))
-    assert sentence == "streams: streams 'events' and 'more' read the same input 'events'"
-
-
-def test_two_streams_cannot_write_one_output(tmp_path: Path) -> None:
-    sentence = refusal(tmp_path, other_stream(output="events-once"))
-    assert sentence == "streams: streams 'events' and 'more' write the same output 'events-once'"
-
-
-@pytest.mark.parametrize(
-    "topics", [{"dead_letters": "events-once"}, {"output": "events-invalid"}], ids=["theirs", "ours"]
-)
-def test_dead_letters_cannot_be_an_output(tmp_path: Path, topics: dict[str, str]) -> None:
-    sentence = refusal(tmp_path, other_stream(**topics))
-    assert sentence.startswith("streams: the dead_letters of ")
-    assert "Give dead letters a topic without results in it" in sentence
-
-
-def test_streams_may_share_dead_letters_and_follow_one_another(tmp_path: Path) -> None:
-    settings = load(written(tmp_path, other_stream(input="events-once", dead_letters="events-invalid")))
-    assert list(settings.streams) == ["events", "more"]
-
-
-@pytest.mark.parametrize("topic", ["events", "events-once", "events-invalid"])
-def test_duplicates_of_a_stream_have_a_topic_of_their_own(tmp_path: Path, topic: str) -> None:
-    sentence = refusal(tmp_path, STREAM + f'duplicates = "{topic}"')
-    assert sentence == (
-        f"streams.events: duplicates is {topic!r}, which this stream has for something else. Name another topic"
-    )
-
-
-@pytest.mark.parametrize(
-    "topics",
-    [{"duplicates": "events-once"}, {"output": "dropped"}, {"dead_letters": "dropped"}, {"duplicates": "dropped"}],
-)
-def test_no_other_stream_writes_to_the_topic_of_duplicates(tmp_path: Path, topics: dict[str, str]) -> None:
-    streams = other_stream(**topics).replace("[streams.more]", 'duplicates = "dropped"\n[streams.more]')
-    sentence = refusal(tmp_path, streams)
-    assert sentence.startswith("streams: the duplicates of ")
-    assert "Give them a topic of their own" in sentence
-
-
-def test_duplicates_are_not_the_input_of_another_stream(tmp_path: Path) -> None:
-    streams = other_stream(input="payments").replace("[streams.more]", 'duplicates = "payments"\n[streams.more]')
-    assert "the duplicates of 'events' are 'payments', which 'more' reads" in refusal(tmp_path, streams)
-
-
-def test_duplicates_are_no_topic_of_ratchets_own(tmp_path: Path) -> None:
-    sentence = refusal(tmp_path, STREAM + 'duplicates = "ratchet-owners"')
-    assert "the duplicates of 'events' is 'ratchet-owners', which Ratchet or Kafka writes for itself" in sentence
-
-
-def test_what_is_kept_of_duplicates_needs_a_topic_for_them(tmp_path: Path) -> None:
-    assert "Add duplicates = " in refusal(tmp_path, STREAM + 'duplicates_keep = "headers"')
-
-
-def test_a_stream_that_forwards_nothing_has_another_rule(tmp_path: Path) -> None:
-    assert "forward" not in load(written(tmp_path, STREAM)).streams["events"].rule
-    assert load(written(tmp_path, STREAM + "forward = false")).streams["events"].rule["forward"] == "false"
-
-
 # Which stream
 
 
@@ -482,79 +304,3 @@ def test_which_stream(tmp_path: Path, name: str | None, sentence: str) -> None:
 def test_no_stream_at_all() -> None:
     with pytest.raises(SettingsError, match=r"say which stream \(settings have: none\)"):
         load().stream()
-
-
-# The reference page
-
-
-def fields() -> Iterator[tuple[str, type[BaseModel], str]]:
-    """Dotted name as the page writes it, model, field."""
-    sections: dict[str, tuple[str, type[BaseModel]]] = {
-        "streams": ("streams.NAME.", StreamSettings),
-        "web": ("web.", WebSettings),
-        "sink": ("sink.", SinkSettings),
-    }
-    for name in Settings.model_fields:
-        if name in sections:
-            prefix, model = sections[name]
-            yield from ((f"{prefix}{field}", model, field) for field in model.model_fields)
-        else:
-            yield name, Settings, name
-
-
-def shown(model: type[BaseModel], field: str) -> str:
-    info = model.model_fields[field]
-    if info.is_required():
-        return "required"
-    default = info.get_default(call_default_factory=True)
-    if default is None or default == {}:
-        return "none"
-    return f"`{json.dumps(default)}`" if isinstance(default, bool | tuple) else f"`{default}`"
-
-
-@pytest.mark.parametrize(("name", "model", "field"), [pytest.param(*row, id=row[0]) for row in fields()])
-def test_reference_has_the_setting_its_variable_and_its_default(name: str, model: type[BaseModel], field: str) -> None:
-    variable = "RATCHET_" + name.replace(".", "__").upper() + ("__..." if name == "kafka" else "")
-    row = f"| `{name}` | `{variable}` | {shown(model, field)} | "
-    assert row in REFERENCE.read_text("utf-8")
-
-
-def test_reference_has_no_setting_that_does_not_exist() -> None:
-    listed = re.findall(r"^\| `([a-z][A-Za-z_.]*)` \|", REFERENCE.read_text("utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted(name for name, _, _ in fields())
-
-
-@pytest.mark.parametrize("variable", sorted(OTHER_VARIABLES))
-def test_reference_has_the_other_variables(variable: str) -> None:
-    assert f"| `{variable}` | " in REFERENCE.read_text("utf-8")
-
-
-def test_example_of_the_reference_is_valid(tmp_path: Path) -> None:
-    example = re.search(r"```toml\n(.*?)```", REFERENCE.read_text("utf-8"), re.DOTALL)
-    assert example
-    settings = load(written(tmp_path, example[1]))
-    assert settings.kafka["sasl.mechanism"] == "SCRAM-SHA-512"
-    assert settings.stream()[1].output == "events-once"
-
-
-@pytest.mark.parametrize("bound", ["max_identities = 9", "inactive_after_s = 9"])
-def test_bounds_of_a_partitions_one_identity_are_refused(tmp_path: Path, bound: str) -> None:
-    said = refusal(tmp_path, STREAM + f'identity = "partition"\n{bound}')
-    assert said.startswith('streams.events: max_identities and inactive_after_s have no meaning with identity = "part')
-    assert said.endswith("Remove them")
-
-
-@pytest.mark.parametrize("bound", ["max_identities = 0", "inactive_after_s = 0", "inactive_after_s = -1"])
-def test_a_bound_that_keeps_nothing_is_refused(tmp_path: Path, bound: str) -> None:
-    assert f"streams.events.{bound.split()[0]}: " in refusal(tmp_path, STREAM + bound)
-
-
-def test_what_is_late_needs_a_window(tmp_path: Path) -> None:
-    said = refusal(tmp_path, STREAM + 'late = "dead-letter"')
-    assert "streams.events" in said
-    assert "this stream has none. Set reorder_window, or remove it" in said
-
-
-@pytest.mark.parametrize("size", [-1, 4097])
-def test_a_window_has_bounds(tmp_path: Path, size: int) -> None:
-    assert "reorder_window" in refusal(tmp_path, f"{STREAM}reorder_window = {size}")
