@@ -18,7 +18,8 @@ import structlog
 from numpy.typing import NDArray
 
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.rocksdb import Evicted, Store
+from kafka_ratchet.tables.store import Store
+from kafka_ratchet.tables.totals import Evicted
 from kafka_ratchet.transport.batch.encoding import pack_entries
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kafka_ratchet.tables.rocksdb import Progress
+from kafka_ratchet.tables.totals import Progress
 
 WINDOW_S: Final = 60.0
 STEP_S: Final = 5.0

@@ -11,7 +11,7 @@ from typing import Final
 from kafka_ratchet.errors import StateError, StoreDamaged
 from kafka_ratchet.tables.map.map import LastSequence, LastSequences
 from kafka_ratchet.tables.map.windows import PLAIN, Kept
-from kafka_ratchet.tables.rocksdb import Store
+from kafka_ratchet.tables.store import Store
 from kafka_ratchet.transport.batch.encoding import pack_entries
 
 LOAD_ENTRIES: Final = 10_000

@@ -30,8 +30,8 @@ from kafka_ratchet.tables.ownership import Ownership
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
 from kafka_ratchet.tables.recovery import Replay, is_too_old, place_of, read_totals
 from kafka_ratchet.tables.replays import LETTER, Replays
-from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.snapshots import SnapshotTimer, read_store
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.values.committed import CommittedTable
 from kafka_ratchet.tables.values.partition import ENTRY_BYTES, PartitionTables
 from kafka_ratchet.transport.batch import kernels as records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.eviction import NULLS_LAST_S
-from kafka_ratchet.tables.rocksdb import Evicted, Progress
+from kafka_ratchet.tables.totals import Evicted, Progress
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 Totals = tuple[Progress | None, Evicted]

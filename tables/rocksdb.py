@@ -1,70 +1,20 @@
-"""The snapshot on disk: one RocksDB per partition that is always an exact committed prefix of the changelog.
-
-Keys and values are those of the changelog, byte for byte:
-
-    b"i" + identity   8-byte big-endian sequence
-    b"p"              progress: see `Progress`
-    b"s" + number     see `PolicyInterval`
-    b"g" + number     see `Edit`
-    b"e"              how many were evicted: see `Evicted`
-    b"o"              whose changelog it is: see `kafka_ratchet.transport.owner.Owner`
-
-but for the one that the changelog alone has (`kafka_ratchet.tables.forgetting`), and keys of the store's own:
-
-    b"c"              8-byte big-endian changelog offset: the store stands for everything below it; how many
-                      identities that is, 8 bytes too; and where the stream has bounds, as of when, in seconds
-    b"m"              16-byte big-endian count of missing sequences, where a stream counts them
-    b"l"              see `kafka_ratchet.transport.changelog.Sighting`: two 8-byte big-endian integers
-    b"v"              a byte: the layout of this store; see `LAYOUT`
-
-Where the stream has bounds, an identity's value has 4 bytes more: when it was last active, in seconds. In the changelog
-that is the entry's timestamp.
-"""
+"""A RocksDB whose errors are ours: which of them mean damage, which a lock, and which a full disk."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-import struct
-from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
 
-from kafka_ratchet.errors import OwnerDiffers, StateError, StateFolderInUse, StoreDamaged
-from kafka_ratchet.tables.edits import EDIT, Edit
-from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
-from kafka_ratchet.transport.changelog import Sighting
-from kafka_ratchet.transport.client.topic_id import NO_EPOCH
-from kafka_ratchet.transport.owner import KEY as OWNER
-from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.errors import StateError, StateFolderInUse, StoreDamaged
 
 log = structlog.get_logger(__name__)
-
-PROGRESS: Final = b"p"
-EVICTED: Final = b"e"
-_CHANGELOG: Final = b"c"
-_SIGHTING: Final = b"l"
-_MISSING: Final = b"m"
-_LAYOUT: Final = b"v"
-LAYOUT: Final = 1
-"""How the store's own keys, and the seconds behind a value, are to be read. A store without the entry has layout 1. One
-of a newer layout is rebuilt from the changelog."""
-_MISSING_BYTES: Final = 16
-"""Each of very many identities may miss 2^63."""
-_SIGHTED: Final = struct.Struct(">qq")
-_STANDS_FOR: Final = struct.Struct(">qq")
-_STANDS_FOR_TIMED: Final = struct.Struct(">qqq")
-_EVICTED: Final = struct.Struct(">Bqq")
-_PROGRESS: Final = {1: struct.Struct(">Bqqqq"), 2: struct.Struct(">Bqqqqq"), 3: struct.Struct(">Bqqqqqqq")}
-"""By version; 1 was without the leader epoch. 3 has records that were too late, and conflicts; it is written only where
-there were any, so that an earlier Ratchet reads what a stream without these settings writes."""
-_PROGRESS_VERSION: Final = 3
-_VERSION: Final = 1
 
 BLOOM_BITS: Final = 10
 """Per identity: one in a hundred that are not there is looked for on disk (RocksDB's wiki, Bloom filters)."""
@@ -101,78 +51,8 @@ _OUTSIDE: Final = tuple(
 Whatever else keeps RocksDB from reading counts as damage: to rebuild from the changelog is always right."""
 
 
-class Progress(NamedTuple):
-    """What a partition has come to, committed with everything else: the totals are exact whatever crashes.
-
-    next: input offset to read next; fresh, duplicate, invalid, late, conflict: records judged so since the beginning;
-    epoch: leader epoch of the input batch that ends before `next`; -1 where it is not known
-    """
-
-    next: int
-    fresh: int
-    duplicate: int
-    invalid: int
-    epoch: int = NO_EPOCH
-    late: int = 0
-    conflict: int = 0
-
-    @property
-    def judged(self) -> int:
-        """Records, whatever the verdict."""
-        return self.fresh + self.duplicate + self.invalid + self.late + self.conflict
-
-    def pack(self) -> bytes:
-        """Version byte and five big-endian integers; seven where some were too late or in conflict."""
-        if self.late or self.conflict:
-            return _PROGRESS[3].pack(3, *self)
-        return _PROGRESS[2].pack(2, *self[:5])
-
-    @classmethod
-    def unpack(cls, value: bytes) -> Progress:
-        """Read what `pack` wrote.
-
-        Raises:
-            StateError: not a progress entry of this version.
-        """
-        form = _PROGRESS.get(value[0]) if value else None
-        if form is None or len(value) != form.size:
-            raise StateError(
-                f"a progress entry of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads versions up to "
-                f"{_PROGRESS_VERSION}"
-            )
-        return cls(*form.unpack(value)[1:])
-
-
-class Evicted(NamedTuple):
-    """Identities that were evicted since the beginning: after they were quiet for too long; because there were more."""
-
-    inactive: int = 0
-    displaced: int = 0
-
-    def plus(self, more: Evicted) -> Evicted:
-        """Both together."""
-        return Evicted(self.inactive + more.inactive, self.displaced + more.displaced)
-
-    def pack(self) -> bytes:
-        """Version byte and two big-endian integers."""
-        return _EVICTED.pack(_VERSION, *self)
-
-    @classmethod
-    def unpack(cls, value: bytes) -> Evicted:
-        """Read what `pack` wrote.
-
-        Raises:
-            StateError: not a count of this version.
-        """
-        if len(value) != _EVICTED.size or value[0] != _VERSION:
-            raise StateError(
-                f"a count of evictions of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads version 1"
-            )
-        return cls(*_EVICTED.unpack(value)[1:])
-
-
-class Store:
-    """The RocksDB of one partition. Writes are atomic; nothing is written that is not committed."""
+class Database:
+    """One RocksDB. Writes are atomic."""
 
     def __init__(self, path: Path) -> None:
         """Open what is there. Where nothing is, RocksDB makes its files with the first write.
@@ -233,7 +113,12 @@ class Store:
             return StateError(f"{self.path}: RocksDB cannot open it: {error}. Make room, or let this user write here")
         return StoreDamaged(f"{self.path}: RocksDB cannot read it: {error}")
 
-    def _get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes) -> bytes | None:
+        """The value of one entry; None where there is none.
+
+        Raises:
+            StoreDamaged: a file is not what was written.
+        """
         if self._opened is None:
             return None
         try:
@@ -242,141 +127,26 @@ class Store:
             raise self._unreadable(error) from None
         return value
 
-    @property
-    def stands_for(self) -> tuple[int, int, int | None]:
-        """What of the changelog it has: (everything below this offset, so many identities, as of this second).
-
-        The time is None in a store that does not know when its identities were active.
-
-        Raises:
-            StoreDamaged: that entry is not one of ours.
-        """
-        value = self._get(_CHANGELOG)
-        if value is None:
-            return 0, 0, None
-        if len(value) == _STANDS_FOR_TIMED.size:
-            return _STANDS_FOR_TIMED.unpack(value)
-        if len(value) != _STANDS_FOR.size:
-            raise StoreDamaged(f"{self.path}: its changelog position has {len(value)} bytes")
-        return *_STANDS_FOR.unpack(value), None
-
-    @property
-    def layout(self) -> int:
-        """As of which `LAYOUT` it was written."""
-        value = self._get(_LAYOUT)
-        return 1 if value is None else int.from_bytes(value, "big")
-
-    @property
-    def missing(self) -> int | None:
-        """Sequences that its identities have not had; None in a store that does not know.
-
-        Raises:
-            StoreDamaged: that entry is not one of ours.
-        """
-        value = self._get(_MISSING)
-        if value is None:
-            return None
-        if len(value) != _MISSING_BYTES:
-            raise StoreDamaged(f"{self.path}: its count of missing sequences has {len(value)} bytes")
-        return int.from_bytes(value, "big")
-
-    def find(self, identities: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """Entries of those identities that are there, key and value as in the changelog.
+    def get_many(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
+        """Those of these entries that are there.
 
         Raises:
             StoreDamaged: a file is not what was written.
         """
         if self._opened is None:
             return []
-        keys = [b"i" + identity for identity in identities]
         try:
             values = self._db.get(keys)
         except Exception as error:
             raise self._unreadable(error) from None
         return [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
 
-    @property
-    def progress(self) -> Progress | None:
-        """The partition's progress; None before the first commit."""
-        value = self._get(PROGRESS)
-        try:
-            return Progress.unpack(value) if value is not None else None
-        except StateError as error:
-            raise StateError(f"{self.path}: {error}") from None
-
-    @property
-    def evicted(self) -> Evicted:
-        """How many were evicted."""
-        value = self._get(EVICTED)
-        try:
-            return Evicted.unpack(value) if value is not None else Evicted()
-        except StateError as error:
-            raise StateError(f"{self.path}: {error}") from None
-
-    @property
-    def owner(self) -> Owner | None:
-        """Whose changelog it is; None where no entry has said so yet.
-
-        Raises:
-            OwnerDiffers: a newer Ratchet wrote it.
-        """
-        value = self._get(OWNER)
-        try:
-            return Owner.unpack(value) if value is not None else None
-        except OwnerDiffers as error:
-            raise OwnerDiffers(f"{self.path}: {error}") from None
-
-    @property
-    def sighting(self) -> Sighting | None:
-        """The last changelog offset whose leader epoch was known.
-
-        Raises:
-            StoreDamaged: that entry is not one of ours.
-        """
-        value = self._get(_SIGHTING)
-        if value is None:
-            return None
-        if len(value) != _SIGHTED.size:
-            raise StoreDamaged(f"{self.path}: the leader epoch of its changelog has {len(value)} bytes")
-        return Sighting(*_SIGHTED.unpack(value))
-
-    def entries(self, begin: bytes = b"i") -> Generator[tuple[bytes, bytes], None, None]:
-        """The identities' entries from a key on, in the order of keys.
+    def scan_from(self, prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        """The entries whose keys begin so, from a key on, in the order of keys.
 
         Raises:
             StoreDamaged: a file is not what was written.
         """
-        return self._entries(b"i", begin)
-
-    def intervals(self) -> list[PolicyInterval]:
-        """Which offsets were judged, and which were not.
-
-        Raises:
-            StoreDamaged: a file is not what was written.
-            StateError: an entry is not of this version.
-        """
-        try:
-            return [PolicyInterval.unpack(key, value) for key, value in self._entries(POLICY_INTERVAL, POLICY_INTERVAL)]
-        except StoreDamaged:
-            raise
-        except StateError as error:
-            raise StateError(f"{self.path}: {error}") from None
-
-    def edits(self) -> list[tuple[int, Edit]]:
-        """What people have changed, with their numbers.
-
-        Raises:
-            StoreDamaged: a file is not what was written.
-            StateError: an entry is not of this version.
-        """
-        try:
-            return [Edit.unpack(key, value) for key, value in self._entries(EDIT, EDIT)]
-        except StoreDamaged:
-            raise
-        except StateError as error:
-            raise StateError(f"{self.path}: {error}") from None
-
-    def _entries(self, prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         if self._opened is None:
             return
         # Not Rdict.items(): it takes a damaged block for the end, and identities would be missing without a word.
@@ -392,79 +162,13 @@ class Store:
         finally:
             del at  # RocksDB keeps its lock for as long as there is an iterator
 
-    def get(self, key: bytes) -> bytes | None:
-        """The value of one entry; None where there is none.
-
-        Raises:
-            StoreDamaged: a file is not what was written.
-        """
-        return self._get(key)
-
-    def scan_from(self, prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-        """The entries whose keys begin so, from a key on, in the order of keys.
-
-        Raises:
-            StoreDamaged: a file is not what was written.
-        """
-        return self._entries(prefix, first)
-
-    @staticmethod
-    def remove(path: Path) -> None:
-        """Throw away a damaged store. Call it only where this process is known to be alone with the folder.
-
-        Raises:
-            StateError: the folder cannot be removed.
-        """
-        try:
-            shutil.rmtree(path)
-        except OSError as error:
-            raise StateError(f"{path}: is damaged and cannot be removed: {error.strerror}. Remove it by hand") from None
-
-    def write(
-        self,
-        entries: Iterable[tuple[bytes, bytes | None]],
-        position: int,
-        identities: int,
-        time: int | None = None,
-        sighting: Sighting | None = None,
-        *,
-        columns: Iterable[tuple[list[bytes], list[bytes | None]]] = (),
-        forget: bool = False,
-        missing: int | None = None,
-    ) -> None:
-        """Entries (None removes one), and what the store stands for with them, as in `stands_for`: in one WriteBatch.
-
-        columns: more entries, keys and values apart, each key once
-        forget: without every identity that it has had before these entries
-        missing: sequences that identities have not had; None: that is not known
+    def apply(self, batch: WriteBatch, entries: int) -> None:
+        """Write all of a batch or nothing. entries: how many it has, about.
 
         Raises:
             StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.
         """
-        batch = WriteBatch(raw_mode=True)
-        batch.put(_LAYOUT, bytes([LAYOUT]))
-        if forget:
-            batch.delete_range(b"i", b"j")
-        for keys, values in columns:
-            self._in_log += len(keys)
-            if None in values:
-                for key, value in zip(keys, values, strict=True):
-                    _put(batch, key, value)
-            else:
-                deque(map(batch.put, keys, values), maxlen=0)  # a loop without steps of Python's own
-        for key, value in entries:
-            self._in_log += 1
-            _put(batch, key, value)
-        if time is None:
-            batch.put(_CHANGELOG, _STANDS_FOR.pack(position, identities))
-        else:
-            batch.put(_CHANGELOG, _STANDS_FOR_TIMED.pack(position, identities, time))
-        if missing is None:
-            batch.delete(_MISSING)
-        else:
-            batch.put(_MISSING, missing.to_bytes(_MISSING_BYTES, "big"))
-        if sighting is not None:
-            batch.put(_SIGHTING, _SIGHTED.pack(*sighting))
+        self._in_log += entries
         db = self._db
         try:
             db.write(batch)
@@ -505,12 +209,17 @@ class Store:
         finally:
             del self._opened
 
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Throw away a damaged store. Call it only where this process is known to be alone with the folder.
 
-def _put(batch: WriteBatch, key: bytes, value: bytes | None) -> None:
-    if value is None:
-        batch.delete(key)
-    else:
-        batch.put(key, value)
+        Raises:
+            StateError: the folder cannot be removed.
+        """
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise StateError(f"{path}: is damaged and cannot be removed: {error.strerror}. Remove it by hand") from None
 
 
 def _options() -> Options:

@@ -11,7 +11,8 @@ from kafka_ratchet.tables.edits import Edits
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
-from kafka_ratchet.tables.rocksdb import LAYOUT, Evicted, Progress, Store
+from kafka_ratchet.tables.store import LAYOUT, Store
+from kafka_ratchet.tables.totals import Evicted, Progress
 
 SNAPSHOT_EVERY_S: Final = 1.0
 """How far the store on disk may lag behind the last commit. After a crash so much of the changelog is replayed: a

@@ -16,7 +16,7 @@ from kafka_ratchet.app.why.scan import Scan
 from kafka_ratchet.errors import RatchetError, StateError
 from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
-from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
+from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.transport.batch.heads import HEAD, LENGTH_FROM
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options

@@ -14,7 +14,7 @@ from kafka_ratchet.tables.identities import in_columns
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import Kept
-from kafka_ratchet.tables.rocksdb import Progress
+from kafka_ratchet.tables.totals import Progress
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.dropped import Dropped, encode_dropped

@@ -13,7 +13,7 @@ from kafka_ratchet.app.worker.kept import kept_of
 from kafka_ratchet.app.worker.resume import Resume, Wanted
 from kafka_ratchet.app.worker.state_rows import Row
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.rocksdb import Store
+from kafka_ratchet.tables.store import Store
 
 SEQUENCE, SEEN = 8, 4
 """bytes, first and last of an entry in a store that knows when identities were active."""

@@ -33,7 +33,7 @@ from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.entries import ENTRY_PREFIX
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.replays import LETTER
-from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
+from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH

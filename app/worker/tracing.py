@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kafka_ratchet.app.version import ratchet_version
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.tables.rocksdb import Progress
+from kafka_ratchet.tables.totals import Progress
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, unpack_headers
 from kafka_ratchet.transport.lane_spec import LaneSpec
 

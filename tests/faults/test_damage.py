@@ -13,7 +13,7 @@ import pytest
 
 from faults.damage import WAYS, Damage
 from faults.disk import SmallDisk
-from kafka_ratchet.tables.rocksdb import Store
+from kafka_ratchet.tables.store import Store
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,7 +19,8 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.tables.rocksdb import Evicted, Store
+from kafka_ratchet.tables.store import Store
+from kafka_ratchet.tables.totals import Evicted
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch

@@ -10,7 +10,7 @@ import pytest
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
+from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import encode_entries
 from tests.tables.fetched_records import Sent, fetched, judged, stored

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafka_ratchet.tables.invalid_share import InvalidShare, RecentShare
-from kafka_ratchet.tables.rocksdb import Progress
+from kafka_ratchet.tables.totals import Progress
 
 
 class Clock:

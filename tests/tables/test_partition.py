@@ -12,8 +12,9 @@ from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.tables.rocksdb import Evicted, Progress, Store
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
+from kafka_ratchet.tables.store import Store
+from kafka_ratchet.tables.totals import Evicted, Progress
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import Sighting

@@ -18,8 +18,8 @@ from kafka_ratchet.app.status.lookup import verdict_of
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.tables.rocksdb import Evicted
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
+from kafka_ratchet.tables.totals import Evicted
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.policy import Policy
 from tests.clock import SAVES_AT_ONCE, Clock

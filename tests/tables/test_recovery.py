@@ -7,7 +7,7 @@ import pytest
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.eviction import NULLS_LAST_S
 from kafka_ratchet.tables.recovery import Replay, is_too_old, read_totals
-from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.transport.batch.encoding import pack_entries
 
 

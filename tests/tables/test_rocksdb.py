@@ -14,13 +14,15 @@ from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import StateError, StateFolderInUse, StoreDamaged
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.tables.rocksdb import PROGRESS, Progress, Store
+from kafka_ratchet.tables.store import Store
+from kafka_ratchet.tables.totals import Progress
 from tests.tables.fetched_records import Sent, fetched, judged
 
 WRITER = """
 import sys
 from pathlib import Path
-from kafka_ratchet.tables.rocksdb import PROGRESS, Progress, Store
+from kafka_ratchet.tables.store import Store
+from kafka_ratchet.tables.totals import PROGRESS, Progress
 
 store = Store(Path(sys.argv[1]))
 number, _, _ = store.stands_for
@@ -83,54 +85,6 @@ def test_the_folder_is_free_once_the_store_is_closed(tmp_path: Path) -> None:
         Store(tmp_path / "0")
     store.close()
     Store(tmp_path / "0").close()
-
-
-def test_a_store_makes_no_files_before_the_first_write(tmp_path: Path) -> None:
-    store = Store(tmp_path / "0")
-    store.flush_much()
-    assert (store.get(b"p"), store.find([b"a"]), store.edits(), store.missing, store.bytes) == (None, [], [], None, 0)
-    store.close()
-    assert list((tmp_path / "0").iterdir()) == []
-    store = Store(tmp_path / "0")
-    store.write([(b"ia", value(7))], 5, 1)
-    assert (store.find([b"a"]), store.stands_for) == ([(b"ia", value(7))], (5, 1, None))
-    store.close()
-    store = Store(tmp_path / "0")
-    assert (store.find([b"a"]), store.stands_for) == ([(b"ia", value(7))], (5, 1, None))
-    store.close()
-
-
-def test_a_new_store_is_empty(tmp_path: Path) -> None:
-    store = Store(tmp_path / "a" / "b" / "0")
-    assert (store.stands_for, store.progress, list(store.entries())) == ((0, 0, None), None, [])
-    store.close()
-
-
-def test_identities_that_look_like_the_stores_own_keys(tmp_path: Path) -> None:
-    names = sorted([b"", b"p", b"c", b"i", b"\0", b"\xff", b"p\0", b"ii", b"\xff" * 1024])
-    store = Store(tmp_path / "0")
-    entries = [(b"i" + name, value(n)) for n, name in enumerate(names)]
-    store.write([*entries, (PROGRESS, Progress(1, 2, 3, 4).pack())], 77, len(names))
-    store.close()
-    store = Store(tmp_path / "0")
-    assert list(store.entries()) == entries
-    assert (store.stands_for, store.progress) == ((77, len(names), None), Progress(1, 2, 3, 4))
-    store.close()
-
-
-def test_progress_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path / "0")
-    store.write([(PROGRESS, b"\4" + Progress(1, 2, 3, 4).pack()[1:])], 1, 0)
-    with pytest.raises(StateError, match=r"version 04; this Ratchet reads versions up to 3") as raised:
-        _ = store.progress
-    assert str(tmp_path / "0") in str(raised.value)
-    store.close()
-
-
-@pytest.mark.parametrize("number", [0, 1, 2**63 - 1])
-def test_progress_is_read_as_it_was_packed(number: int) -> None:
-    progress = Progress(number, number, number, number)
-    assert Progress.unpack(progress.pack()) == progress
 
 
 COUNT = 20_000

@@ -51,7 +51,8 @@ from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
-from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
+from kafka_ratchet.tables.store import Store
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.values.own_table import OWN
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.delivery import LETTER_AGENTS

@@ -22,7 +22,8 @@ from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
-from kafka_ratchet.tables.rocksdb import PROGRESS, Evicted, Progress, Store
+from kafka_ratchet.tables.store import Store
+from kafka_ratchet.tables.totals import PROGRESS, Evicted, Progress
 from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import FORMAT, Owner

@@ -21,7 +21,7 @@ import msgspec
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.replay.outputs import SHOWN, shown
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.tables.rocksdb import Store
+from kafka_ratchet.tables.store import Store
 
 MINE, THEIRS = b"m", b"t"
 _TOPIC: Final = struct.Struct(">H")

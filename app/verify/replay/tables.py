@@ -19,7 +19,8 @@ from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.errors import TableError
-from kafka_ratchet.tables.rocksdb import EVICTED, PROGRESS, Evicted, Progress, Store
+from kafka_ratchet.tables.store import Store
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.values.codec import Codec
 from kafka_ratchet.tables.values.own_table import OWN
 from kafka_ratchet.tables.values.partition import ENTRY_BYTES, PartitionTables

@@ -16,7 +16,7 @@ from kafka_ratchet.app.why.explain import Explanation
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
-from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
+from kafka_ratchet.tables.totals import PROGRESS, Progress
 from tests.app.written_stream import NewTopic, Stage, record
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from kafka_ratchet.tables.identities import Identities
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.map.written import telling
-from kafka_ratchet.tables.rocksdb import Store
 
 
 def judged(table: LastSequences, names: list[bytes], sequences: list[int]) -> None:
@@ -84,13 +82,3 @@ def test_the_bytes_that_tell() -> None:
     assert [hex(n) for n in telling(first, second).tolist()] == ["0x708111213141516", "0x808111213141516"]
     first[1] += 1 << 63
     assert telling(first, second).tolist() == first.tolist()
-
-
-def test_a_store_takes_columns_as_it_takes_entries(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    store.write([(b"ia", b"1" * 8), (b"ib", b"2" * 8)], 1, 2)
-    columns = [([b"ib", b"ic"], [None, b"3" * 8]), ([b"id"], [b"4" * 8])]
-    store.write([(b"ie", b"5" * 8)], 2, 4, columns=columns)
-    expected = [(b"ia", b"1" * 8), (b"ic", b"3" * 8), (b"id", b"4" * 8), (b"ie", b"5" * 8)]
-    assert list(store.entries()) == expected
-    store.close()

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kafka_ratchet.app.worker.application import _partition_status
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.rocksdb import Evicted
+from kafka_ratchet.tables.totals import Evicted
 from tests.transport.kafka_side import Read
 from tests.transport.lane_site import PRODUCER, SEQUENCE, Site
 

@@ -25,7 +25,7 @@ from kafka_ratchet.producers import made_topic
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.ownership import Ownership
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.tables.rocksdb import PROGRESS, Progress
+from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.transport.client.topic_id import FetchByIdRequest, FetchRequest_v13
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.move import PartitionMove

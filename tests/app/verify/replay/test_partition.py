@@ -19,7 +19,7 @@ from kafka_ratchet.app.verify.replay.tables import ReplayTables, merged
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
-from kafka_ratchet.tables.rocksdb import Progress
+from kafka_ratchet.tables.totals import Progress
 from kafka_ratchet.tables.values.view import close_views
 from kafka_ratchet.transport.sent_topics import SentTopic
 

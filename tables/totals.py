@@ -1,0 +1,88 @@
+"""What a partition has come to: totals that are committed with everything else."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from kafka_ratchet.errors import StateError
+from kafka_ratchet.transport.client.topic_id import NO_EPOCH
+
+PROGRESS: Final = b"p"
+EVICTED: Final = b"e"
+_EVICTED: Final = struct.Struct(">Bqq")
+_PROGRESS: Final = {1: struct.Struct(">Bqqqq"), 2: struct.Struct(">Bqqqqq"), 3: struct.Struct(">Bqqqqqqq")}
+"""By version; 1 was without the leader epoch. 3 has records that were too late, and conflicts; it is written only where
+there were any, so that an earlier Ratchet reads what a stream without these settings writes."""
+_PROGRESS_VERSION: Final = 3
+_VERSION: Final = 1
+
+
+class Progress(NamedTuple):
+    """What a partition has come to, committed with everything else: the totals are exact whatever crashes.
+
+    next: input offset to read next; fresh, duplicate, invalid, late, conflict: records judged so since the beginning;
+    epoch: leader epoch of the input batch that ends before `next`; -1 where it is not known
+    """
+
+    next: int
+    fresh: int
+    duplicate: int
+    invalid: int
+    epoch: int = NO_EPOCH
+    late: int = 0
+    conflict: int = 0
+
+    @property
+    def judged(self) -> int:
+        """Records, whatever the verdict."""
+        return self.fresh + self.duplicate + self.invalid + self.late + self.conflict
+
+    def pack(self) -> bytes:
+        """Version byte and five big-endian integers; seven where some were too late or in conflict."""
+        if self.late or self.conflict:
+            return _PROGRESS[3].pack(3, *self)
+        return _PROGRESS[2].pack(2, *self[:5])
+
+    @classmethod
+    def unpack(cls, value: bytes) -> Progress:
+        """Read what `pack` wrote.
+
+        Raises:
+            StateError: not a progress entry of this version.
+        """
+        form = _PROGRESS.get(value[0]) if value else None
+        if form is None or len(value) != form.size:
+            raise StateError(
+                f"a progress entry of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads versions up to "
+                f"{_PROGRESS_VERSION}"
+            )
+        return cls(*form.unpack(value)[1:])
+
+
+class Evicted(NamedTuple):
+    """Identities that were evicted since the beginning: after they were quiet for too long; because there were more."""
+
+    inactive: int = 0
+    displaced: int = 0
+
+    def plus(self, more: Evicted) -> Evicted:
+        """Both together."""
+        return Evicted(self.inactive + more.inactive, self.displaced + more.displaced)
+
+    def pack(self) -> bytes:
+        """Version byte and two big-endian integers."""
+        return _EVICTED.pack(_VERSION, *self)
+
+    @classmethod
+    def unpack(cls, value: bytes) -> Evicted:
+        """Read what `pack` wrote.
+
+        Raises:
+            StateError: not a count of this version.
+        """
+        if len(value) != _EVICTED.size or value[0] != _VERSION:
+            raise StateError(
+                f"a count of evictions of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads version 1"
+            )
+        return cls(*_EVICTED.unpack(value)[1:])
