@@ -339,7 +339,7 @@ class CommitPath(RuleBasedStateMachine):
             "kafka_ratchet.agents.reading",
             "kafka_ratchet.transport.lane",
             "kafka_ratchet.transport.transactions.producer",
-            "kafka_ratchet.tables.partition",
+            "kafka_ratchet.tables.committed_partition",
         ):
             self.patch.setattr(f"{module}.crash_point", crash_point)
         self.patch.setattr("kafka_ratchet.transport.transactions.requests.LAST_EPOCH", last_epoch)
