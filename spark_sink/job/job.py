@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def run_batch(
             require_local_master(store, spark.conf.get("spark.master", None))
             resolved = _resolved(job, planner, store, spark, run)
             if resolved is not None:
-                _commit_to_end(resolved, planner, store, spark, run)
+                _commit_to_end(resolved, planner, store, spark, run, offset_range.topic_id)
     run.finished(run.generation or store.generation(), run.offsets)
     return run.outcome()
 
@@ -78,19 +79,27 @@ def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkS
             time.sleep(RETRY_PAUSE_S)
 
 
-def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> None:
-    """Take over, and commit up to the topic's end as of then."""
+def _commit_to_end(
+    job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState, topic_id: int
+) -> None:
+    """Take over, and commit up to the topic's end as of then.
+
+    Spark reads by the topic's name, and its start takes long enough to delete a topic and create it again. So the id is
+    asked for again before the first commit and after each: rows of another topic are noticed by the run that has read
+    them.
+    """
     stored = take_over(job, store, job.pipeline.schema(spark))
     try:
         run.opened(store.generation(), stored)
         offset_range = planner.offset_range()
+        require_topic_id(offset_range, topic_id, stored)
         start = resume(offset_range, stored)
         run.looked(offset_range, start)
         with bar_of(run, sum(run.lag.values())):
             while start != offset_range.end:
                 try:
                     for _ in commit_slices(offset_range, start, job, store, spark, run):
-                        continue
+                        require_topic_id(replace(offset_range, topic_id=planner.topic_id()), topic_id, run.offsets)
                 except RegistryUnavailable as error:
                     wait_for_registry(run, error)
                     time.sleep(RETRY_PAUSE_S)

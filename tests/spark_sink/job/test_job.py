@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.errors import OffsetsLost, TopicMissing, TopicRecreated
+from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
 from tests.spark_sink.sites import delta_store
@@ -119,6 +123,45 @@ def test_refuses_a_topic_that_was_created_again(
     with pytest.raises(TopicRecreated, match="not the one that"):
         run(topic)
     assert count(TableLocation("delta", table)) == 10
+
+
+def test_refuses_a_topic_that_is_created_again_while_spark_starts(
+    broker: str, new_topic: Callable[..., str], write: Write, spark: SparkSession, table: str
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"x"] * 10)
+
+    @contextmanager
+    def session() -> Iterator[SparkSession]:
+        _create_again(broker, topic)
+        write(topic, [b"z"] * 30)
+        yield spark
+
+    planner = TopicPlanner(broker, topic, {})
+    store = delta_store(table, "job", topic, planner.topic_id())
+    with pytest.raises(TopicRecreated, match="was deleted and created again while the job read it"):
+        run_batch(Job(broker, topic, "job"), planner, store, session)
+    assert count(TableLocation("delta", table)) == 0
+
+
+def test_says_that_a_topic_was_created_again_between_two_commits(
+    broker: str, new_topic: Callable[..., str], write: Write, spark: SparkSession, table: str
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"x"] * 10)
+
+    def create_again(run: RunState) -> None:
+        if run.step == "committed" and run.commits == 1:
+            _create_again(broker, topic)
+            write(topic, [b"z"] * 30)
+
+    planner = TopicPlanner(broker, topic, {})
+    store = delta_store(table, "job", topic, planner.topic_id())
+    with pytest.raises(TopicRecreated, match=r"while the job read it \(up to \{0: 4\}\)"):
+        run_batch(
+            Job(broker, topic, "job", max_records=4), planner, store, lambda: nullcontext(spark), RunState(create_again)
+        )
+    assert count(TableLocation("delta", table)) == 4
 
 
 def _run_without_identity(planner: TopicPlanner, table: str, topic: str) -> None:
