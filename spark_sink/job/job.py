@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, RegistryUnavailable, SparkFailed
 from kafka_ratchet.spark_sink.job.commit import commit_slices
 from kafka_ratchet.spark_sink.job.lag import LagWatch
-from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_topic_id, resume, warn_of_missing_beginning
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_log import bar_of, log_run
 from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
@@ -64,7 +63,7 @@ def run_batch(
             require_local_master(store, spark.conf.get("spark.master", None))
             resolved = _resolved(job, planner, store, spark, run)
             if resolved is not None:
-                _commit_to_end(resolved, planner, store, spark, run, offset_range.topic_id)
+                _commit_to_end(resolved, planner, store, spark, run)
     run.finished(run.generation or store.generation(), run.offsets)
     return run.outcome()
 
@@ -79,27 +78,24 @@ def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkS
             time.sleep(RETRY_PAUSE_S)
 
 
-def _commit_to_end(
-    job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState, topic_id: int
-) -> None:
+def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> None:
     """Take over, and commit up to the topic's end as of then.
 
-    Spark reads by the topic's name, and its start takes long enough to delete a topic and create it again. So the id is
-    asked for again before the first commit and after each: rows of another topic are noticed by the run that has read
-    them.
+    The topic's id is asked for before the first commit and after each: rows of another topic are noticed by the run
+    that has read them.
     """
     stored = take_over(job, store, job.pipeline.schema(spark))
     try:
         run.opened(store.generation(), stored)
         offset_range = planner.offset_range()
-        require_topic_id(offset_range, topic_id, stored)
+        planner.require_first_topic(offset_range.topic_id, stored)
         start = resume(offset_range, stored)
         run.looked(offset_range, start)
         with bar_of(run, sum(run.lag.values())):
             while start != offset_range.end:
                 try:
                     for _ in commit_slices(offset_range, start, job, store, spark, run):
-                        require_topic_id(replace(offset_range, topic_id=planner.topic_id()), topic_id, run.offsets)
+                        planner.require_first_topic(planner.topic_id(), run.offsets)
                 except RegistryUnavailable as error:
                     wait_for_registry(run, error)
                     time.sleep(RETRY_PAUSE_S)
@@ -153,7 +149,6 @@ class _Stream:
         self._job, self._spark, self._schema = found.job, found.spark, found.schema
         self._planner, self._store, self._stop, self._run = planner, store, stop, run
         self._lag = LagWatch(planner, run)
-        self._topic_id = planner.topic_id()
         self._has_looked = False
 
     def look(self) -> None:
@@ -164,7 +159,7 @@ class _Stream:
         except KafkaUnavailable as error:
             run.failed(error)
             return
-        require_topic_id(offset_range, self._topic_id, run.offsets)
+        self._planner.require_first_topic(offset_range.topic_id, run.offsets)
         start = resume(offset_range, run.offsets)
         if not self._has_looked:
             warn_of_missing_beginning(offset_range, run.offsets)

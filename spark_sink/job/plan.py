@@ -72,6 +72,7 @@ class TopicPlanner:
         self._timeout_s = timeout_s
         self._options = dict(options)
         self._refused = ""
+        self._first_id: int | None = None
         try:
             self._admin = AdminClient(
                 {"bootstrap.servers": bootstrap, "error_cb": self._hear, **options},
@@ -106,6 +107,24 @@ class TopicPlanner:
         end = self._offsets(partitions, cast(Any, OffsetSpec).latest())
         return OffsetRange(self._topic, earliest, end, _topic_id(topic))
 
+    def require_first_topic(self, topic_id: int, offsets: Mapping[int, int]) -> None:
+        """Require that this is the topic which this planner was told of first: the store has that one's id.
+
+        Spark reads by the topic's name, and its start takes long enough to delete a topic and create it again.
+
+        Args:
+            topic_id: as of now.
+            offsets: the store's.
+
+        Raises:
+            TopicRecreated: it is another.
+        """
+        if self._first_id is not None and topic_id != self._first_id:
+            raise TopicRecreated(
+                f"topic {self._topic} was deleted and created again while the job read it (up to {dict(offsets)}): "
+                f"its id was {text(self._first_id)} and is {text(topic_id)}. {NEW_TOPIC}"
+            )
+
     def first_unread_timestamps(self, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, int]:
         """Timestamp of the first record of each partition that is not stored yet, see module `first_unread`.
 
@@ -125,7 +144,10 @@ class TopicPlanner:
 
         request = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s)
         try:
-            return self._answer(request[self._topic])
+            found = self._answer(request[self._topic])
+            if self._first_id is None:
+                self._first_id = _topic_id(found)
+            return found
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise TopicMissing(
@@ -205,15 +227,6 @@ def _topic_id(topic: Any) -> int:
     found = topic.topic_id
     high, low = (int(half) & HALF for half in (found.get_most_significant_bits(), found.get_least_significant_bits()))
     return high << 64 | low
-
-
-def require_topic_id(offset_range: OffsetRange, topic_id: int, offsets: Mapping[int, int]) -> None:
-    """Raise `TopicRecreated` unless the topic is still the one that the job began with."""
-    if offset_range.topic_id != topic_id:
-        raise TopicRecreated(
-            f"topic {offset_range.topic} was deleted and created again while the job read it (up to {dict(offsets)}): "
-            f"its id was {text(topic_id)} and is {text(offset_range.topic_id)}. {NEW_TOPIC}"
-        )
 
 
 def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, int]:

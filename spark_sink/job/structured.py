@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from kafka_ratchet.spark_sink.errors import OptionRefused, RegistryUnavailable, SinkError, SparkFailed
 from kafka_ratchet.spark_sink.job.commit import commit_records
 from kafka_ratchet.spark_sink.job.lag import LagWatch
-from kafka_ratchet.spark_sink.job.plan import TopicPlanner, require_topic_id, resume, warn_of_missing_beginning
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job, kafka_reader
 from kafka_ratchet.spark_sink.job.run_log import log_run
 from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
@@ -129,7 +129,7 @@ class _Query:
         self._run, self._state_is_lost = run, state_is_lost
         self._lag = LagWatch(planner, run)
         offset_range = planner.offset_range()
-        self._topic_id = offset_range.topic_id
+        planner.require_first_topic(offset_range.topic_id, run.offsets)
         warn_of_missing_beginning(offset_range, run.offsets)
         run.looked(offset_range, resume(offset_range, run.offsets))
         self._committing = Lock()
@@ -183,7 +183,7 @@ class _Query:
                 "result that the store keeps (upsert, totals), or say --state-is-lost"
             )
         end, stored, offset_range = self._end(number), self._run.offsets, self._planner.offset_range()
-        require_topic_id(offset_range, self._topic_id, stored)
+        self._planner.require_first_topic(offset_range.topic_id, stored)
         # A partition that was added since begins at 0; Spark takes another beginning for a loss, and ends the query.
         start = {partition: stored.get(partition, 0) for partition in end}
         pipeline, run = self._job.pipeline, self._run
@@ -223,7 +223,7 @@ class _Query:
             return
         if not isinstance(failed, SinkError):
             offset_range = self._planner.offset_range()
-            require_topic_id(offset_range, self._topic_id, self._run.offsets)
+            self._planner.require_first_topic(offset_range.topic_id, self._run.offsets)
             resume(offset_range, self._run.offsets)
         if isinstance(failed, spark_errors()):
             raise SparkFailed(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -14,10 +16,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.errors import OffsetsLost, TopicMissing, TopicRecreated
-from kafka_ratchet.spark_sink.job.job import run_batch
+from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
+from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
 from tests.spark_sink.sites import delta_store
@@ -125,8 +128,9 @@ def test_refuses_a_topic_that_was_created_again(
     assert count(TableLocation("delta", table)) == 10
 
 
+@pytest.mark.parametrize("mode", ["batch", "stream", "structured"])
 def test_refuses_a_topic_that_is_created_again_while_spark_starts(
-    broker: str, new_topic: Callable[..., str], write: Write, spark: SparkSession, table: str
+    broker: str, new_topic: Callable[..., str], write: Write, spark: SparkSession, table: str, mode: str
 ) -> None:
     topic = new_topic(partitions=1)
     write(topic, [b"x"] * 10)
@@ -139,8 +143,14 @@ def test_refuses_a_topic_that_is_created_again_while_spark_starts(
 
     planner = TopicPlanner(broker, topic, {})
     store = delta_store(table, "job", topic, planner.topic_id())
+    job = Job(broker, topic, "job")
+    start = {
+        "batch": run_batch,
+        "stream": partial(run_stream, interval_s=0.0, stop=Event()),
+        "structured": partial(run_structured, interval_s=0.0, stop=Event()),
+    }[mode]
     with pytest.raises(TopicRecreated, match="was deleted and created again while the job read it"):
-        run_batch(Job(broker, topic, "job"), planner, store, session)
+        start(job, planner, store, session)  # type: ignore[operator]
     assert count(TableLocation("delta", table)) == 0
 
 
