@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,14 +21,15 @@ from bench.java_peers import DELTA_SPARK, LOCK_FILE
 from bench.kafka import create, produce
 from bench.process import cpu_seconds
 from bench.spread import spread
-from faults.postgres import PostgresServer, run_postgres
+from faults.database_server import DatabaseServer
+from faults.servers import SERVERS
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars
 from kafka_ratchet.errors import BenchFailed
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import read_rows
 
-RATCHET: Final = ("delta", "postgres", "duckdb", "iceberg")
+RATCHET: Final = ("delta", "postgres", "mysql", "duckdb", "iceberg")
 OTHERS: Final = ("usual", "nothing")
 PARTITIONS: Final = 4
 COLUMNS: Final = "n long, user string, amount double, note string"
@@ -88,11 +89,13 @@ def results(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-bench-")))
         broker = stack.enter_context(EmbeddedBroker(folder / "kafka"))
-        server = stack.enter_context(run_postgres()) if "postgres" in kinds else None
+        servers: dict[str, DatabaseServer] = {
+            kind: stack.enter_context(run()) for kind, run in SERVERS.items() if kind in kinds
+        }
         _fill(broker.bootstrap, "results", records, value_bytes)
         for number in range(rounds + 1):
             for kind in kinds:
-                place = _place(kind, folder / f"{kind}-{number}", f"results_{number}", server)
+                place = _place(kind, folder / f"{kind}-{number}", f"results_{number}", servers)
                 run = _run(kind, broker.bootstrap, place, at_a_time, records)
                 if kind != "nothing":
                     _require_all(kind, place, records)
@@ -116,10 +119,9 @@ def _fill(bootstrap: str, topic: str, records: int, value_bytes: int) -> None:
         producer.commit_transaction(FLUSH_S)
 
 
-def _place(kind: str, path: Path, table: str, server: PostgresServer | None) -> TableLocation:
-    if kind == "postgres":
-        assert server is not None
-        return TableLocation("postgres", "", table, server.url, server.password)
+def _place(kind: str, path: Path, table: str, servers: Mapping[str, DatabaseServer]) -> TableLocation:
+    if kind in servers:
+        return TableLocation(kind, "", table, servers[kind].url, servers[kind].password)
     return TableLocation("delta" if kind in OTHERS else kind, str(path), "results")
 
 

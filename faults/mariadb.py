@@ -6,25 +6,16 @@ No package registry that Python or Java knows carries a server of MySQL or Maria
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from kafka_ratchet.app.local.ports import free_port
+from faults.database_server import DatabaseServer, running
 from kafka_ratchet.errors import SetupError
-
-PATIENCE_S = 60.0
-"""A server that is not up by then will not be; it takes some seconds."""
-
-STOP_PATIENCE_S = 30.0
-"""How long a server may take to stop before it is killed, in seconds."""
 
 HOW_TO_INSTALL = (
     "Install one: 'apt install mariadb-server' (Debian, Ubuntu), 'dnf install mariadb-server' (Fedora), "
@@ -46,32 +37,22 @@ def find_mariadb() -> Programs | None:
     return Programs(install, server) if install and server else None
 
 
-class MariadbServer:
-    """A server on a free port of 127.0.0.1, with a random password; `run_mariadb` starts it.
+class MariadbServer(DatabaseServer):
+    """See `DatabaseServer`; `run_mariadb` starts it.
 
     Args:
         programs: see `find_mariadb`.
-        folder: for its data; must be empty and, where this process is root, passable for others.
+        folder: for its data.
     """
 
-    user = "ratchet"
+    title, own_user = "MariaDB", "mysql"
+    stops, crashes = signal.SIGTERM, signal.SIGKILL
 
     def __init__(self, programs: Programs, folder: Path) -> None:
-        self._programs, self._data, self._log = programs, folder / "data", folder / "log"
-        self._server: subprocess.Popen[bytes] | None = None
-        # The server refuses to run as root, so that it runs as somebody without rights.
-        self._as_user = _unprivileged() if os.geteuid() == 0 else None
-        self.password = secrets.token_hex(16)
-        if self._as_user is not None:
-            shutil.chown(folder, self._as_user)
-        done = subprocess.run(
-            [programs.install, "--no-defaults", f"--datadir={self._data}", "--skip-test-db", "--skip-name-resolve",
-             "--auth-root-authentication-method=normal"],
-            user=self._as_user, extra_groups=None if self._as_user is None else [],
-            capture_output=True, text=True, cwd="/",
-        )  # fmt: skip
-        if done.returncode:
-            raise SetupError(f"mariadb-install-db failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+        super().__init__(folder)
+        self._programs = programs
+        self._run(Path(programs.install), "--no-defaults", f"--datadir={self._data}", "--skip-test-db",
+                  "--skip-name-resolve", "--auth-root-authentication-method=normal")  # fmt: skip
         # Before it listens anywhere: the password, and a database for results. Others than this user cannot get in.
         self._first = folder / "first.sql"
         self._first.touch(mode=0o600)
@@ -81,70 +62,34 @@ class MariadbServer:
             f"GRANT ALL ON *.* TO '{self.user}'@'127.0.0.1' WITH GRANT OPTION;\n"
             "CREATE DATABASE IF NOT EXISTS results;\n"
         )
-        if self._as_user is not None:
-            shutil.chown(self._first, self._as_user)
+        self._give(self._first)
         self._socket = folder / "socket"
-        self.port = free_port()  # it is stopped and started again here
 
     @property
     def url(self) -> str:
         """Its address with a database, without the password."""
         return f"mysql://{self.user}@127.0.0.1:{self.port}/results"
 
-    def start(self) -> None:
-        """Start it, and wait until it takes connections.
-
-        Raises:
-            SetupError: it does not.
-        """
-        with self._log.open("ab") as log:
-            self._server = subprocess.Popen(
-                [
-                    self._programs.server,
-                    "--no-defaults",
-                    f"--datadir={self._data}",
-                    f"--socket={self._socket}",
-                    f"--pid-file={self._data}/pid",
-                    f"--port={self.port}",
-                    "--bind-address=127.0.0.1",
-                    "--skip-name-resolve",
-                    f"--init-file={self._first}",
-                    # Nothing of the data has to outlive the machine, and little is in it.
-                    "--innodb-flush-log-at-trx-commit=2",
-                    "--innodb-buffer-pool-size=64M",
-                    # Not what the store needs: a session of its own mode has to set these right.
-                    "--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT",
-                    "--default-storage-engine=MyISAM",
-                    "--character-set-server=latin1",
-                    "--default-time-zone=+05:30",
-                ],
-                user=self._as_user,
-                extra_groups=None if self._as_user is None else [],
-                stdout=log,
-                stderr=log,
-                cwd="/",
-            )
-        deadline = time.monotonic() + PATIENCE_S
-        while not self._answers():
-            if self._server.poll() is not None or time.monotonic() > deadline:
-                raise SetupError(f"MariaDB does not start:\n{self._log.read_text('utf-8', 'replace')[-2000:]}")
-            time.sleep(0.05)
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Stop it: SIGTERM ends its sessions and writes everything down, SIGKILL does nothing of it."""
-        if self._server is None:
-            return
-        self._server.send_signal(how)
-        try:
-            self._server.wait(STOP_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._server.kill()
-            self._server.wait()
-        self._server = None
-
-    def crash(self) -> None:
-        """Leave it as after a crash."""
-        self.stop(signal.SIGKILL)
+    def _command(self) -> Sequence[str | Path]:
+        return [
+            self._programs.server,
+            "--no-defaults",
+            f"--datadir={self._data}",
+            f"--socket={self._socket}",
+            f"--pid-file={self._data}/pid",
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            "--skip-name-resolve",
+            f"--init-file={self._first}",
+            # Nothing of the data has to outlive the machine, and little is in it.
+            "--innodb-flush-log-at-trx-commit=2",
+            "--innodb-buffer-pool-size=64M",
+            # Not what the store needs: a session of its own mode has to set these right.
+            "--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT",
+            "--default-storage-engine=MyISAM",
+            "--character-set-server=latin1",
+            "--default-time-zone=+05:30",
+        ]
 
     def _answers(self) -> bool:
         import pymysql
@@ -168,25 +113,5 @@ def run_mariadb() -> Iterator[MariadbServer]:
     programs = find_mariadb()
     if programs is None:
         raise SetupError(f"there is no MariaDB on this machine. {HOW_TO_INSTALL}")
-    # Of its own, directly below the folder for temporary files: the server's user has to get there.
-    folder = Path(tempfile.mkdtemp(prefix="ratchet-mariadb-"))
-    server = None
-    try:
-        server = MariadbServer(programs, folder)
-        server.start()
+    with running(partial(MariadbServer, programs), "mariadb") as server:
         yield server
-    finally:
-        if server is not None:
-            server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _unprivileged() -> str:
-    import pwd
-
-    for name in ("mysql", "nobody"):
-        try:
-            return pwd.getpwnam(name).pw_name
-        except KeyError:
-            continue
-    raise SetupError("MariaDB does not run as root, and there is neither a user mysql nor nobody to run it as")

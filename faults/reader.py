@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
 import tempfile
 import threading
 import time
@@ -286,7 +285,7 @@ class _StoreFaults:
 
     def _restart_database(self) -> None:
         if self._server is not None:
-            self._server.stop(self._chance.choice((signal.SIGINT, signal.SIGQUIT)))
+            self._chance.choice((self._server.stop, self._server.crash))()
             self._server.start()
             self.result.restarts += 1
 

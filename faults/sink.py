@@ -7,15 +7,15 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from faults.database_server import DatabaseServer
 from faults.disk import SmallDisk
-from faults.mariadb import MariadbServer, find_mariadb, run_mariadb
-from faults.postgres import PostgresServer, find_postgres, run_postgres
+from faults.servers import SERVERS, can_run
 from faults.sink_environment import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkEnvironment, signal_job
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import FaultRunFailed
@@ -119,12 +119,11 @@ def run_sink(
         else:
             folder.mkdir(parents=True)
         say(f"seed {seed}; logs and data in {folder}")
-        found = {"postgres": find_postgres(), "mysql": find_mariadb()}
-        names = only or tuple(name for name in STORES if found.get(name.partition("-")[0], True) is not None)
+        names = only or tuple(name for name in STORES if can_run(name.partition("-")[0]))
         if left_out := sorted(set(STORES) - set(names)):
             why = "" if only else ": there is no such server on this machine"
             say(f"left out: {', '.join(left_out)}{why}")
-        servers: dict[str, Server] = {}
+        servers: dict[str, DatabaseServer] = {}
         for kind, run_server in SERVERS.items():
             if any(name.partition("-")[0] == kind for name in names):
                 servers[kind] = stack.enter_context(run_server())
@@ -141,11 +140,7 @@ def run_sink(
     return result
 
 
-Server = PostgresServer | MariadbServer
-SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {"postgres": run_postgres, "mysql": run_mariadb}
-"""What has to run for a store whose name begins so."""
-
-STORES: dict[str, Callable[[Path, Server | None], TableLocation]] = {
+STORES: dict[str, Callable[[Path, DatabaseServer | None], TableLocation]] = {
     "delta": lambda folder, _: TableLocation("delta", str(folder / "table")),
     "duckdb": lambda folder, _: TableLocation("duckdb", str(folder / "table.duckdb")),
     "iceberg": lambda folder, _: TableLocation("iceberg", str(folder / "table")),
@@ -162,7 +157,7 @@ def judging_stores() -> list[str]:
     return [name for name in STORES if store_class(name.partition("-")[0]).keeps_sequences]
 
 
-def _of_server(server: Server | None, table: str, kind: str = "postgres") -> TableLocation:
+def _of_server(server: DatabaseServer | None, table: str, kind: str = "postgres") -> TableLocation:
     if server is None:
         raise FaultRunFailed(f"there is no server of {kind} to run this store on")
     return TableLocation(kind, "", table, server.url, server.password)
@@ -176,7 +171,7 @@ class _StoreFaults:
         name: str,
         broker: EmbeddedBroker,
         folder: Path,
-        server: Server | None,
+        server: DatabaseServer | None,
         chance: random.Random,
         say: Say,
         stack: ExitStack,

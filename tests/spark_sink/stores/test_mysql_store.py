@@ -356,7 +356,7 @@ def test_two_jobs_that_wait_for_each_other_both_commit(
 
 def test_a_crash_and_a_restart_of_the_server_keep_what_was_committed(site: MysqlSite, frame: Frame) -> None:
     store = read_on(site, frame, ("a", 1))
-    site.server.stop(signal.SIGKILL)
+    site.server.crash()
     try:
         with pytest.raises(StoreError, match="Can't connect to MySQL server"):
             store.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -127,7 +126,7 @@ def test_a_crash_and_a_restart_of_the_server_keep_what_was_committed(
     store = place.make()
     store.open(schema)
     store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
-    place.server.stop(signal.SIGQUIT)
+    place.server.crash()
     try:
         with pytest.raises(StoreError, match="connection"):
             store.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2})

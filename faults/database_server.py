@@ -1,0 +1,167 @@
+"""A real database server for tests and fault runs, in a folder of its own: what PostgreSQL's and MariaDB's share."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from kafka_ratchet.app.local.ports import free_port
+from kafka_ratchet.errors import SetupError
+
+PATIENCE_S = 60.0
+"""A server that is not up by then will not be; it takes some seconds."""
+
+STOP_PATIENCE_S = 30.0
+"""How long a server may take to stop before it is killed, in seconds."""
+
+
+class DatabaseServer:
+    """A server on a free port of 127.0.0.1, with a random password; `running` starts it.
+
+    A subclass makes its data in the constructor, and says how it is started, asked and stopped.
+
+    Args:
+        folder: for its data; must be empty and, where this process is root, passable for others.
+    """
+
+    title: ClassVar[str]
+    """What it is called in messages."""
+
+    own_user: ClassVar[str]
+    """The user of the distribution's own server."""
+
+    stops: ClassVar[signal.Signals]
+    """Ends its sessions and writes everything down."""
+
+    crashes: ClassVar[signal.Signals]
+    """Leaves it as after a crash."""
+
+    user = "ratchet"
+
+    def __init__(self, folder: Path) -> None:
+        self._data, self._log = folder / "data", folder / "log"
+        self._server: subprocess.Popen[bytes] | None = None
+        # The server refuses to run as root, so that it runs as somebody without rights.
+        self._as_user = self._unprivileged() if os.geteuid() == 0 else None
+        self._give(folder)
+        self.password = secrets.token_hex(16)
+        self.port = free_port()  # it is stopped and started again here
+
+    @property
+    def url(self) -> str:
+        """Its address, without the password."""
+        raise NotImplementedError
+
+    def _command(self) -> Sequence[str | Path]:
+        """The program that serves the data, with its arguments."""
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        """Whether it takes connections."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections.
+
+        Raises:
+            SetupError: it does not.
+        """
+        with self._log.open("ab") as log:
+            self._server = subprocess.Popen(
+                self._command(),
+                user=self._as_user,
+                extra_groups=None if self._as_user is None else [],
+                stdout=log,
+                stderr=log,
+                cwd="/",
+            )
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._answers():
+            if self._server.poll() is not None or time.monotonic() > deadline:
+                raise SetupError(f"{self.title} does not start:\n{self._log.read_text('utf-8', 'replace')[-2000:]}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop it as its operator does."""
+        self._end(self.stops)
+
+    def crash(self) -> None:
+        """Leave it as after a crash."""
+        self._end(self.crashes)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._server is None:
+            return
+        self._server.send_signal(how)
+        try:
+            self._server.wait(STOP_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+        self._server = None
+
+    def _give(self, path: Path) -> None:
+        """Let the server's user have a file or folder."""
+        if self._as_user is not None:
+            shutil.chown(path, self._as_user)
+
+    def _run(self, program: Path, *arguments: str) -> None:
+        """Run one of its other programs to its end."""
+        done = subprocess.run(
+            [program, *arguments],
+            user=self._as_user,
+            extra_groups=None if self._as_user is None else [],
+            capture_output=True,
+            text=True,
+            cwd="/",
+        )
+        if done.returncode:
+            raise SetupError(f"{program.name} failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+
+    def _unprivileged(self) -> str:
+        import pwd
+
+        for name in (self.own_user, "nobody"):
+            try:
+                return pwd.getpwnam(name).pw_name
+            except KeyError:
+                continue
+        raise SetupError(
+            f"{self.title} does not run as root, and there is neither a user {self.own_user} nor nobody to run it as"
+        )
+
+
+Server = TypeVar("Server", bound=DatabaseServer)
+
+
+@contextmanager
+def running(make: Callable[[Path], Server], name: str) -> Iterator[Server]:
+    """A running server, gone at the end.
+
+    Args:
+        make: given an empty folder.
+        name: part of the folder's.
+
+    Raises:
+        SetupError: it does not start.
+    """
+    # Of its own, directly below the folder for temporary files: the server's user has to get there.
+    folder = Path(tempfile.mkdtemp(prefix=f"ratchet-{name}-"))
+    server = None
+    try:
+        server = make(folder)
+        server.start()
+        yield server
+    finally:
+        if server is not None:
+            server.stop()
+        shutil.rmtree(folder, ignore_errors=True)

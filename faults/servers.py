@@ -1,0 +1,22 @@
+"""Which database servers there are to run: by the kind of store, as the registry of stores names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Final
+
+from faults.database_server import DatabaseServer
+from faults.mariadb import find_mariadb, run_mariadb
+from faults.postgres import find_postgres, run_postgres
+
+SERVERS: Final[Mapping[str, Callable[[], AbstractContextManager[DatabaseServer]]]] = {
+    "postgres": run_postgres,
+    "mysql": run_mariadb,
+}
+
+
+def can_run(kind: str) -> bool:
+    """Whether a store of that kind has its server on this machine, where it needs one."""
+    found = {"postgres": find_postgres, "mysql": find_mariadb}
+    return kind not in found or found[kind]() is not None
