@@ -85,7 +85,12 @@ class NothingStore:
         return {}
 
     def commit(
-        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None = None,
+        sequences: DataFrame | None = None,
     ) -> int:
         """Compute the rows."""
         dataframe.write.format("noop").mode("overwrite").save()

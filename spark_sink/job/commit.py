@@ -55,10 +55,7 @@ def commit_records(
     """One commit of what Spark's Kafka source has read from `start` up to `end`, by the job's pipeline."""
     began = time.monotonic()
     with _frames(read, job, store) as (rows, rejects, sequences):
-        if sequences is None:
-            count = store.commit(rows, start, end, rejects)
-        else:
-            count = cast("JudgingStore", store).commit_judged(rows, start, end, rejects, sequences)
+        count = store.commit(rows, start, end, rejects, sequences)
         seconds = time.monotonic() - began
         rejected = 0 if rejects is None else rejects.count()  # they are still cached
     run.committed(Commit(run.commits + 1, count, start, end, seconds, rejected))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class JudgingStore(ResultStore, Protocol):
-    """A store whose commits bring last sequences as well, which count from the same action on as rows and offsets."""
+    """A store whose commits bring last sequences as well, see `ResultStore.commit`."""
 
     def sequences(self, spark: SparkSession) -> DataFrame | None:
         """Last sequences as of the stored offsets, of an open store; read by the executors, and lazily.
@@ -28,24 +28,5 @@ class JudgingStore(ResultStore, Protocol):
         Raises:
             SequencesLost: they are not.
             StoreError: the store cannot be read.
-        """
-        ...
-
-    def commit_judged(
-        self,
-        dataframe: DataFrame,
-        start: dict[int, int],
-        end: dict[int, int],
-        rejects: DataFrame | None,
-        sequences: DataFrame,
-    ) -> int:
-        """As `commit`.
-
-        Args:
-            dataframe: see `commit`, and the next three likewise.
-            start: of the range.
-            end: of the range.
-            rejects: rows of the rejects table.
-            sequences: last sequences that the records have changed, one row for each identity.
         """
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.columns import rejects_schema
@@ -12,7 +12,10 @@ from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.pair import ExternallyNumbered, PairedStore
 from kafka_ratchet.spark_sink.stores.registry import STORES, store_class
-from kafka_ratchet.spark_sink.stores.store import ResultStore, TableStore
+from kafka_ratchet.spark_sink.stores.store import ResultStore
+
+if TYPE_CHECKING:
+    from kafka_ratchet.spark_sink.stores.table_store import TableStore
 
 
 def rejects_location(location: TableLocation) -> TableLocation:

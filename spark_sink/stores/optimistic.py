@@ -18,11 +18,10 @@ from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
 from kafka_ratchet.spark_sink.stores.sequence_files import SequenceFiles
 from kafka_ratchet.spark_sink.stores.store import (
     RUN_FIRST,
-    TableStore,
     next_generation,
-    require_start,
 )
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
+from kafka_ratchet.spark_sink.stores.table_store import TableStore
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
@@ -227,37 +226,16 @@ class OptimisticStore(TableStore, Generic[Table]):
         return None if self._sequence_files is None else self._sequence_files.read(spark)
 
     def commit(
-        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
-    ) -> int:
-        return self._commit(dataframe, start, end, rejects, None)
-
-    def commit_judged(
         self,
         dataframe: DataFrame,
         start: dict[int, int],
         end: dict[int, int],
-        rejects: DataFrame | None,
-        sequences: DataFrame,
+        rejects: DataFrame | None = None,
+        sequences: DataFrame | None = None,
     ) -> int:
-        """See `JudgingStore`."""
-        return self._commit(dataframe, start, end, rejects, sequences)
-
-    def _commit(
-        self,
-        dataframe: DataFrame,
-        start: dict[int, int],
-        end: dict[int, int],
-        rejects: DataFrame | None,
-        sequences: DataFrame | None,
-    ) -> int:
-        generation = require_start(self._generation, start, end)
-        if rejects is not None:
-            raise ValueError("a commit is one table's: rejects go to a store of their own")
-        table = self._table
+        generation, table = self._require_commit(start, end, rejects, sequences), self._table
         if table is None:
             raise RuntimeError("commit() after close()")
-        if (sequences is not None) != self.judges:
-            raise ValueError("last sequences go to a store that judges, with every commit")
         self._refresh(table)
         self._require_holder(table, start)  # before the work, so that a fenced job writes no more files
         crash_points.passing("before-write")

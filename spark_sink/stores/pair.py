@@ -140,28 +140,21 @@ class PairedStore:
         return cast("JudgingStore", self._rows).sequences(spark)
 
     def commit(
-        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None = None,
+        sequences: DataFrame | None = None,
     ) -> int:
-        """Two actions, each with the offsets it reaches to.
+        """Two actions, each with the offsets it reaches to; last sequences count with the rows.
 
         Raises:
             Fenced: another job has taken over; no row of this call is visible. Rejects may be, and are there once.
             StoreError: a table cannot be written; likewise.
         """
         self._commit_rejects(start, end, rejects)
-        return self._rows.commit(dataframe, start, end)
-
-    def commit_judged(
-        self,
-        dataframe: DataFrame,
-        start: dict[int, int],
-        end: dict[int, int],
-        rejects: DataFrame | None,
-        sequences: DataFrame,
-    ) -> int:
-        """Likewise; the last sequences count with the rows."""
-        self._commit_rejects(start, end, rejects)
-        return cast("JudgingStore", self._rows).commit_judged(dataframe, start, end, None, sequences)
+        return self._rows.commit(dataframe, start, end, None, sequences)
 
     def _commit_rejects(self, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None) -> None:
         if rejects is None:

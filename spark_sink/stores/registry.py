@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kafka_ratchet.spark_sink.errors import OptionRefused
 
 if TYPE_CHECKING:
-    from kafka_ratchet.spark_sink.stores.store import TableStore
+    from kafka_ratchet.spark_sink.stores.table_store import TableStore
 
 STORES = {
     "delta": "kafka_ratchet.spark_sink.stores.delta.store:DeltaStore",

@@ -8,8 +8,9 @@ from typing import Generic, Protocol, TypeVar
 
 from kafka_ratchet.spark_sink.errors import RowsLost, SequencesLost, StoreError
 from kafka_ratchet.spark_sink.stores.decision import StoreCheck
-from kafka_ratchet.spark_sink.stores.store import TableStore, rows_lost
+from kafka_ratchet.spark_sink.stores.store import rows_lost
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
+from kafka_ratchet.spark_sink.stores.table_store import TableStore
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 Database = TypeVar("Database")

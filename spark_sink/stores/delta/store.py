@@ -249,17 +249,17 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
                 if job == self._name and generation.isdecimal() and int(generation) < before:
                     self._folder.remove_folder(STAGING, name)
 
-    def _commit(
+    def commit(
         self,
         dataframe: DataFrame,
         start: dict[int, int],
         end: dict[int, int],
-        rejects: DataFrame | None,
-        sequences: DataFrame | None,
+        rejects: DataFrame | None = None,
+        sequences: DataFrame | None = None,
     ) -> int:
         if self._table is not None:
             self._consistency.require_same_table(self._table_id, self._version)
-        return super()._commit(dataframe, start, end, rejects, sequences)
+        return super().commit(dataframe, start, end, rejects, sequences)
 
     def _staging(self, generation: int) -> list[str]:
         """Folders within the table's for the rows of a merge; files that are added lie in the table's own."""

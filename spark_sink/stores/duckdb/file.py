@@ -29,10 +29,18 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 """A result file fetches no code from anywhere; Parquet is part of DuckDB's wheel."""
 
 
+INTERRUPTED = "Query interrupted"
+"""What DuckDB raises, as a plain RuntimeError and without the cause, where the handler of a signal has raised something
+while a query ran: Ctrl-C's, or one of the program around the job."""
+
 INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 WIDENINGS = (
     "TINYINT, SMALLINT, INTEGER and BIGINT become larger ones of these, FLOAT DOUBLE, and DECIMAL gets more digits"
 )
+
+
+class Interrupted(StoreError):
+    """A signal has ended a query: somebody wants the program to stop, so that nothing is tried again."""
 
 
 class DatabaseFile:
@@ -48,26 +56,43 @@ class DatabaseFile:
     @contextmanager
     def writing(self) -> Iterator[DuckDBPyConnection]:
         """The file in one transaction, which commits unless something is raised."""
-        import duckdb
-
-        try:
-            with self._connect(read_only=False) as database:
-                database.begin()
-                yield database
-                database.commit()
-        except duckdb.Error as error:
-            refuse(self.path, error, "the file and its rights")
+        with self._errors(), self._connect(read_only=False) as database:
+            database.begin()
+            yield database
+            database.commit()
 
     @contextmanager
     def reading(self) -> Iterator[DuckDBPyConnection]:
         """The file as it is; an empty database where there is none."""
         import duckdb
 
+        with (
+            self._errors(),
+            self._connect(read_only=True) if self.path.exists() else duckdb.connect() as database,
+        ):
+            yield database
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """DuckDB's errors as ours.
+
+        Raises:
+            Interrupted: a signal has ended a query.
+            StoreError: the file cannot be read or written.
+        """
+        import duckdb
+
         try:
-            with self._connect(read_only=True) if self.path.exists() else duckdb.connect() as database:
-                yield database
+            yield
         except duckdb.Error as error:
             refuse(self.path, error, "the file and its rights")
+        except RuntimeError as error:
+            if str(error) != INTERRUPTED:
+                raise
+            raise Interrupted(
+                f"{self.path}: a signal has interrupted a query of the job (Ctrl-C, or a time limit of the program "
+                "around it). Rows and offsets agree, with this commit or without it: run again to go on"
+            ) from None
 
     def _connect(self, *, read_only: bool) -> DuckDBPyConnection:
         """Wait for a process that has the file open now: holders have it during a commit only."""

@@ -24,16 +24,13 @@ from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.duckdb import vacuum
-from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, has_table, quoted
+from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, Interrupted, has_table, quoted
 from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
 from kafka_ratchet.spark_sink.stores.duckdb.merge import add
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.sequence_files import SequenceFiles
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
-from kafka_ratchet.spark_sink.stores.store import (
-    require_start,
-)
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 
 if TYPE_CHECKING:
@@ -182,36 +179,16 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
             self._file.require_columns(database, table, schema)
 
     def commit(
-        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
-    ) -> int:
-        return self._commit(dataframe, start, end, rejects, None)
-
-    def commit_judged(
         self,
         dataframe: DataFrame,
         start: dict[int, int],
         end: dict[int, int],
-        rejects: DataFrame | None,
-        sequences: DataFrame,
-    ) -> int:
-        """See `JudgingStore`."""
-        return self._commit(dataframe, start, end, rejects, sequences)
-
-    def _commit(
-        self,
-        dataframe: DataFrame,
-        start: dict[int, int],
-        end: dict[int, int],
-        rejects: DataFrame | None,
-        sequences: DataFrame | None,
+        rejects: DataFrame | None = None,
+        sequences: DataFrame | None = None,
     ) -> int:
         import pyarrow as pa
 
-        generation = require_start(self._generation, start, end)
-        if (rejects is None) != (self._rejects is None):
-            raise ValueError("rejects go to a store that was made with rejects")
-        if (sequences is not None) != self.judges:
-            raise ValueError("last sequences go to a store that judges, with every commit")
+        generation = self._require_commit(start, end, rejects, sequences)
         with self._reading() as database:  # before the work, so that a fenced job writes no more files
             self._require_holder(database, generation, start)
         crash_points.passing("before-write")
@@ -234,6 +211,8 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
                 number = self._sequence_files.stage(sequences, generation, end)
             crash_points.passing("before-commit")
             self._bring_in(staged, rejected, generation, start, end, number)
+        except Interrupted:
+            raise  # committed or not: who sent the signal wants an end
         except Exception as failure:
             try:
                 is_committed = self._is_committed(generation, end)

@@ -26,7 +26,6 @@ from kafka_ratchet.spark_sink.stores.mysql.tasks import literals, stage
 from kafka_ratchet.spark_sink.stores.mysql.types import TOKEN, Column, column_types, names, spark_schema
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
-from kafka_ratchet.spark_sink.stores.store import require_start
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 
 if TYPE_CHECKING:
@@ -170,11 +169,14 @@ class MysqlStore(SqlStore["Database"]):
         return stored
 
     def commit(
-        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None = None,
+        sequences: DataFrame | None = None,
     ) -> int:
-        generation = require_start(self._generation, start, end)
-        if (rejects is None) != (self._rejects is None):
-            raise ValueError("rejects go to a store that was made with rejects")
+        generation = self._require_commit(start, end, rejects, sequences)
         with self._reading() as database:
             self._require_holder(database, generation, start)  # a fenced job stages nothing
             self._require_consistent(database)

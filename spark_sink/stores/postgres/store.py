@@ -24,7 +24,6 @@ from kafka_ratchet.spark_sink.stores.postgres.sequences import SequenceTable
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, stage, textual
 from kafka_ratchet.spark_sink.stores.postgres.types import Column, column_types, names, spark_schema, table_parts
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
-from kafka_ratchet.spark_sink.stores.store import require_start
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 
 if TYPE_CHECKING:
@@ -194,35 +193,15 @@ class PostgresStore(SqlStore["Database"]):
         return stored
 
     def commit(
-        self, dataframe: DataFrame, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None = None
+        self,
+        dataframe: DataFrame,
+        start: dict[int, int],
+        end: dict[int, int],
+        rejects: DataFrame | None = None,
+        sequences: DataFrame | None = None,
     ) -> int:
         """With `in_tasks`, the action is one per Kafka partition."""
-        return self._commit(dataframe, start, end, rejects, None)
-
-    def commit_judged(
-        self,
-        dataframe: DataFrame,
-        start: dict[int, int],
-        end: dict[int, int],
-        rejects: DataFrame | None,
-        sequences: DataFrame,
-    ) -> int:
-        """See `JudgingStore`."""
-        return self._commit(dataframe, start, end, rejects, sequences)
-
-    def _commit(
-        self,
-        dataframe: DataFrame,
-        start: dict[int, int],
-        end: dict[int, int],
-        rejects: DataFrame | None,
-        sequences: DataFrame | None,
-    ) -> int:
-        generation = require_start(self._generation, start, end)
-        if (rejects is None) != (self._rejects is None):
-            raise ValueError("rejects go to a store that was made with rejects")
-        if (sequences is not None) != self.judges:
-            raise ValueError("last sequences go to a store that judges, with every commit")
+        generation = self._require_commit(start, end, rejects, sequences)
         rows: list[int] = []
         try:
             with self._state.database(generation) as database:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import duckdb
 import pytest
+from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
 from kafka_ratchet.spark_sink.rows.columns import record_schema
@@ -70,3 +77,58 @@ def test_what_is_no_database_is_named(tmp_path: Path) -> None:
 def test_paths_that_are_no_files_are_refused(path: str) -> None:
     with pytest.raises(OptionRefused):
         duckdb_store(path, "results", "job", "events")
+
+
+@contextmanager
+def signal_soon() -> Iterator[None]:
+    """The handler of a signal raises something while the query runs: what Ctrl-C does, and a test's time limit."""
+
+    def handler(*_: object) -> None:
+        raise TimeoutError("enough")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def never_ends(database: duckdb.DuckDBPyConnection, first: str) -> None:
+    database.execute(first)
+    with signal_soon():
+        database.execute("SELECT sum(a.range * b.range % 7) FROM range(1000000) a, range(1000000) b")
+
+
+def test_a_signal_amid_a_query_is_a_sentence_and_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    # DuckDB raises RuntimeError for it, which is none of its own errors, and forgets what the handler raised.
+    store = duckdb_store(str(tmp_path / "file"), "results", "job", "events")
+    store.open(record_schema())
+    said = r"file: a signal has interrupted a query of the job \(Ctrl-C, .*run again to go on"
+    for opened, first in ((store._file.writing, "DELETE FROM ratchet_sink_jobs"), (store._file.reading, "SELECT 1")):
+        with pytest.raises(StoreError, match=said), opened() as database:
+            never_ends(database, first)
+    assert store.generation() == 1
+    with pytest.raises(RuntimeError, match="of another kind"), store._file.reading():
+        raise RuntimeError("of another kind")
+
+
+def test_a_signal_amid_a_commit_ends_the_job_even_if_the_commit_is_done(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = duckdb_store(str(tmp_path / "file"), "results", "job", "events")
+    store.open(record_schema())
+    bring_in = store._bring_in
+
+    def interrupted(*arguments: Any) -> None:
+        bring_in(*arguments)
+        with store._file.reading():
+            raise RuntimeError("Query interrupted")
+
+    monkeypatch.setattr(store, "_bring_in", interrupted)
+    with pytest.raises(StoreError, match="a signal has interrupted"):
+        store.commit(spark.createDataFrame([], record_schema()), {}, {0: 1})
+    assert store.offsets() == {0: 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -243,7 +243,7 @@ def test_a_commit_without_sequences_is_a_mistake(site: Site, spark: SparkSession
     rows = spark.createDataFrame([], raw.pipeline.schema(spark))
     rejects = spark.createDataFrame([], "_partition int, _offset long, _timestamp timestamp, _key binary, _value binary, _reason string")  # fmt: skip # noqa: E501
     with pytest.raises(ValueError, match="with every commit"):
-        store.commit(rows, stored, {0: 11, 1: 10}, rejects)  # `commit_judged` is the one
+        store.commit(rows, stored, {0: 11, 1: 10}, rejects)
 
 
 @JUDGING
