@@ -15,7 +15,7 @@ from typing import Any
 
 from kafka_ratchet import App
 from kafka_ratchet.errors import TableError
-from tests.transport.memory_kafka import Record
+from tests.transport.memory_log import Record
 
 COUNTED, FORWARDED, SILENT, WAITED, DELETED, FAILED, NULL = range(7)
 """Lengths of values, and what becomes of such a record."""

@@ -28,7 +28,8 @@ from kafka_ratchet.transport.owner import AGENTS
 from kafka_ratchet.transport.policy import Forget, Policy, Requests
 from kafka_ratchet.transport.standby import Standby
 from tests.transport import modelled_program
-from tests.transport.memory_kafka import Fate, Link, MemoryKafka, PowerOff
+from tests.transport.memory_kafka import MemoryKafka
+from tests.transport.memory_link import Fate, Link, PowerOff
 
 INPUT, OUTPUT, DEAD, CHANGELOG, GROUP = "in", "out", "dead", "changelog", "group"
 SPEC = LaneSpec(

@@ -21,7 +21,8 @@ from kafka_ratchet.transport.batch.rows import encode_pairs
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneState
-from tests.transport.memory_kafka import Link, MemoryKafka
+from tests.transport.memory_kafka import MemoryKafka
+from tests.transport.memory_link import Link
 from tests.transport.modelled_worker import CHANGELOG, GROUP, INPUT, OUTPUT, READ, SPEC, ReadPolicies, VirtualLoop
 
 

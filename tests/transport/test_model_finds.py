@@ -22,9 +22,13 @@ from kafka_ratchet.transport.policy import Forget
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import TransactionRequests
 from kafka_ratchet.transport.transactions.version_2 import FeaturesRequest, ends_raise_epochs
-from tests.transport.memory_kafka import Fate, Link, MemoryKafka
+from tests.transport.memory_kafka import MemoryKafka
+from tests.transport.memory_link import Fate, Link
+from tests.transport.memory_log import Record
+from tests.transport.modelled_commit_path import CommitPath
+from tests.transport.modelled_input import Sent
+from tests.transport.modelled_runs import Protocol
 from tests.transport.modelled_worker import CHANGELOG, INPUT, OUTPUT, VirtualLoop, run
-from tests.transport.test_commit_path import CommitPath, Protocol, Record, Sent
 from tests.transport.transactions.test_producer import batch_of
 
 END, INITIALISE = TransactionRequests.end, TransactionRequests.initialise

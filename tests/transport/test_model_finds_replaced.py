@@ -24,8 +24,9 @@ from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.move import PartitionMove
 from kafka_ratchet.transport.owner import Decision, Owner
-from tests.transport import test_commit_path as model
-from tests.transport.memory_kafka import Link
+from tests.transport import modelled_taken_away as model
+from tests.transport.memory_link import Link
+from tests.transport.modelled_commit_path import CHECKS
 from tests.transport.modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPUT, run
 from tests.transport.test_model_finds import FIRST, one_lane, sent
 
@@ -114,7 +115,7 @@ def test_what_is_taken_away_is_seen_only_with_its_fix(
     chosen = {"kinds": st.just(what), "bounds_of_a_run": st.none()}
     machine = type("TakenAwayNow", (model.TakenAway,), chosen)
     take_out(monkeypatch)
-    checks = {**model.CHECKS, "phases": (Phase.generate,), "derandomize": True, "print_blob": False}
+    checks = {**CHECKS, "phases": (Phase.generate,), "derandomize": True, "print_blob": False}
     with pytest.raises(AssertionError) as found:
         run_state_machine_as_test(machine, settings=settings(max_examples=RUNS, **checks))
     # It went on, or what came out was not what had been there.

@@ -1,0 +1,153 @@
+"""One partition's log in memory: batches, markers, what is known of producers, and what an operator does to it."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from kafka_ratchet.transport.client.cluster import Fetched
+from tests.transport.batch.known_batches import HEAD, marker, stamped
+
+INVALID_EPOCH, OUT_OF_ORDER = 47, 45
+ABORT, COMMIT = 0, 1
+BATCHES_PER_FETCH = 3
+"""Few, so that a backlog takes several fetches and several transactions."""
+
+
+class Record(NamedTuple):
+    """As a reader sees it, without its offset."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass
+class Appended:
+    """A batch in a log. committed: None while its transaction is open."""
+
+    offset: int
+    count: int
+    data: bytes
+    records: list[Record]
+    producer: int
+    committed: bool | None
+    epoch: int = -1
+
+
+class Log:
+    """One partition."""
+
+    def __init__(self) -> None:
+        self.batches: list[Appended] = []
+        self.history: list[Appended] = []
+        """All that was ever appended, for an oracle."""
+        self.start = self.end = 0
+        self.leader_epoch = 0
+        self.aborted: list[tuple[int, int, int]] = []
+        """(producer, first offset, offset of the marker)"""
+        self.producers: dict[int, tuple[int, int]] = {}
+        """(epoch, next sequence) by producer: what is known here even if no coordinator is asked."""
+        self.marked_by: dict[int, int] = {}
+        """The coordinator epoch of each producer's last marker."""
+
+    def append(self, data: bytes, producer: int = -1, at_ms: int = -1) -> int:
+        """Returns the offset of the first record. at_ms: what all are stamped with, if not -1."""
+        fields = HEAD.unpack_from(data)
+        placed = struct.pack(">q", self.end) + data[8:12] + struct.pack(">i", self.leader_epoch) + data[16:]
+        if at_ms >= 0:
+            placed = stamped(placed, at_ms)
+        decoded = DefaultRecordBatch(bytearray(placed))
+        assert decoded.validate_crc()
+        records = [Record(r.key, r.value, tuple(r.headers)) for r in decoded]
+        committed = True if producer < 0 else None
+        self.batches.append(Appended(self.end, fields[6] + 1, placed, records, producer, committed, fields[10]))
+        self.history.append(self.batches[-1])
+        self.end += fields[6] + 1
+        return self.batches[-1].offset
+
+    def refuses(self, producer: int, epoch: int, base: int) -> int:
+        """The error code for a batch that begins with this sequence; 0 if it fits."""
+        known, following = self.producers.get(producer, (epoch, 0))
+        if epoch < known:
+            return INVALID_EPOCH
+        return OUT_OF_ORDER if base != (following if epoch == known else 0) else 0
+
+    def write_marker(self, producer: int, kind: int, epoch: int = 0, by: int = 0) -> None:
+        """Write the marker that ends a producer's open transaction here, unless a newer coordinator has written one.
+
+        Args:
+            producer: whose
+            kind: ABORT or COMMIT
+            epoch: what the marker carries
+            by: the epoch of the coordinator that writes it
+        """
+        known, following = self.producers.get(producer, (epoch, 0))
+        if epoch < known or by < self.marked_by.get(producer, by):
+            return
+        self.marked_by[producer] = by
+        self.producers[producer] = (epoch, following if epoch == known else 0)
+        mine = [batch for batch in self.batches if batch.producer == producer and batch.committed is None]
+        for batch in mine:
+            batch.committed = kind == COMMIT
+        if mine and kind == ABORT:
+            self.aborted.append((producer, mine[0].offset, self.end))
+        data = marker(self.end, producer, kind)
+        data = data[:12] + struct.pack(">i", self.leader_epoch) + data[16:]
+        self.batches.append(Appended(self.end, 1, data, [], -1, True))
+        self.end += 1
+
+    def delete_before(self, offset: int) -> None:
+        """What retention does."""
+        self.start = max(self.start, min(offset, self.end))
+        self.batches = [batch for batch in self.batches if batch.offset + batch.count > offset]
+
+    def truncate(self, offset: int) -> None:
+        """What an unclean leader election does: a leader that has heard of less takes over."""
+        self.leader_epoch += 1
+        self.batches = [batch for batch in self.batches if batch.offset + batch.count <= offset]
+        self.end = self.batches[-1].offset + self.batches[-1].count if self.batches else self.start
+        self.aborted = [each for each in self.aborted if each[2] < self.end]
+        self.producers.clear()
+        self.marked_by.clear()
+
+    def compact(self) -> None:
+        """Take out the batches of which every entry is replaced by a later one."""
+        last = {record.key: batch.offset for batch in self.batches if batch.committed for record in batch.records}
+        stable = self.stable_end
+        self.batches = [
+            batch
+            for batch in self.batches
+            if not (batch.committed and batch.records and batch.offset < stable)
+            or any(last[record.key] == batch.offset for record in batch.records)
+        ]
+
+    def diverges(self, position: int, last_epoch: int) -> bool:
+        """Whether what was read up to position, its last batch in this leader epoch, is not what is here (KIP-595)."""
+        if last_epoch < 0:
+            return False
+        known = [b for b in self.batches if struct.unpack_from(">i", b.data, 12)[0] <= last_epoch]
+        later = [b.offset for b in self.batches if struct.unpack_from(">i", b.data, 12)[0] > last_epoch]
+        end = later[0] if later else self.end
+        return last_epoch <= self.leader_epoch and bool(known or self.start < position) and end < position
+
+    @property
+    def stable_end(self) -> int:
+        return next((batch.offset for batch in self.batches if batch.committed is None), self.end)
+
+    def committed(self) -> list[Record]:
+        """What a reader of committed data sees."""
+        stable = self.stable_end
+        return [r for batch in self.batches if batch.committed and batch.offset < stable for r in batch.records]
+
+    def fetch(self, position: int) -> Fetched:
+        stable = self.stable_end
+        found = [b for b in self.batches if b.offset + b.count > position and b.offset < stable][:BATCHES_PER_FETCH]
+        if not found:
+            return Fetched(b"", [], stable)
+        last = found[-1].offset + found[-1].count
+        aborted = [(who, first) for who, first, end in self.aborted if first < last and end >= found[0].offset]
+        return Fetched(b"".join(batch.data for batch in found), aborted, stable)

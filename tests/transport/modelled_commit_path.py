@@ -1,0 +1,183 @@
+"""The model of the commit path: what must hold after each step, and at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from itertools import pairwise
+
+from hypothesis import HealthCheck, Phase
+from hypothesis.stateful import invariant, precondition
+
+from kafka_ratchet.tables.edits import EDIT, Edit
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
+from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
+from kafka_ratchet.tables.values.own_table import OWN
+from kafka_ratchet.transport.delivery import LETTER_AGENTS
+from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.owner import KEY as OWNER
+from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.transport.policy import Forget
+from tests.transport.batch.known_batches import HEAD
+from tests.transport.memory_log import Record
+from tests.transport.modelled_failures import Failures
+from tests.transport.modelled_input import all_names
+from tests.transport.modelled_oracle import Expected, Transaction
+from tests.transport.modelled_program import LATE_S, TABLES, Plain
+from tests.transport.modelled_windows import check_entry
+from tests.transport.modelled_worker import CHANGELOG, DEAD, INPUT, OUTPUT, run, with_agents
+
+TABLE_ENTRY = b"t"
+"""What the keys of such entries begin with."""
+CHECKS = {
+    "deadline": None,
+    "suppress_health_check": list(HealthCheck),
+    "stateful_step_count": 40,
+    "print_blob": True,
+    "phases": (Phase.explicit, Phase.generate, Phase.shrink),
+}
+EVICTED_IN_ALL = Counter[str]()
+"""By all workers that came to the end of a run."""
+
+
+class CommitPath(Failures):
+    """Two workers and one partition."""
+
+    @invariant()
+    def nobody_halts(self) -> None:
+        for worker in filter(None, self.workers):
+            assert worker.lane.status.state is not LaneState.HALTED, worker.lane.status.error
+
+    def transactions(self) -> list[Transaction]:
+        """What is committed in the changelog, in order; each begins with its progress."""
+        log, found, owner = self.kafka.logs[CHANGELOG, 0], list[Transaction](), None
+        for batch in log.history:
+            if not batch.committed or batch.offset >= log.stable_end:
+                continue
+            for key, value, _ in batch.records:
+                if key == PROGRESS:
+                    at_s = HEAD.unpack_from(batch.data)[8] // 1000
+                    found.append(Transaction(Progress.unpack(value or b""), at_s, [], None, {}, [], owner))
+                elif key == OWNER:
+                    owner = Owner.unpack(value or b"")
+                elif key == EVICTED:
+                    found[-1] = found[-1]._replace(evicted=Evicted.unpack(value or b""))
+                elif key is not None and key.startswith(EDIT):
+                    found[-1].edits.append(Edit.unpack(key, value or b"")[1])
+                elif key is not None and key.startswith(TABLE_ENTRY):
+                    if not key.startswith(OWN):  # how each table's entries are written
+                        found[-1].tables[key] = value
+                elif key is not None and value is None:
+                    found[-1].gone.append(key[1:])
+        return found
+
+    def expected(self) -> Expected:
+        """Of what is committed."""
+        unjudged = [range(each.start, each.end) for each in self.unjudged()]
+        program = Plain() if with_agents(self.spec) else None
+        requests = {each.id: each for each in self.policies if isinstance(each, Forget)}
+        expected, begin = Expected(self.bounds or Bounds(), unjudged, program, requests), 0
+        transactions = self.transactions()
+        for transaction in transactions:
+            assert transaction.judging(begin) in self.judging
+            if begin < transaction.progress.next:  # it stays known how these were judged
+                assert transaction.judging(begin) == transactions[-1].judging(begin)
+            expected.take(begin, self.sent[begin : transaction.progress.next], transaction)
+            begin = transaction.progress.next
+        assert begin == self.committed_offset
+        there = {key: value for key, value in expected.tables.items() if value is not None}
+        assert there == (program.entries if program else {})
+        return expected
+
+    @precondition(lambda self: not self._left_open)
+    @invariant()
+    def committed_is_what_the_oracle_says(self) -> None:
+        expected = self.expected()
+        assert sum(each.unjudged for each in self.unjudged()) == expected.unjudged
+        assert self.kafka.logs[OUTPUT, 0].committed() == expected.forwarded
+        assert self.letters(of_agents=False) == expected.rejected
+        assert self.letters(of_agents=True) == (expected.program.failed if expected.program else [])
+        changelog = {key[1:]: value for key, value in self.changelog().items() if key.startswith(b"i") and value}
+        assert changelog.keys() == expected.last.keys()
+        for name, entry in changelog.items():
+            check_entry(entry, expected.known.of[name])
+
+    def letters(self, *, of_agents: bool) -> list[Record]:
+        """The committed dead letters without what was added to them: those for which an agent raised, or the others."""
+        letters = self.kafka.logs[DEAD, 0].committed()
+        if any(self.judging):  # of one batch the invalid ones come first
+            letters.sort(key=lambda record: int(record.headers[-1][1] or b""))
+        return [
+            Record(record.key, record.value, tuple(each for each in record.headers[:-4] if each[0] != LETTER_AGENTS))
+            for record in letters
+            if (record.headers[-4][1] or b"").startswith(b"agent ") == of_agents
+        ]
+
+    def changelog(self) -> dict[bytes, bytes | None]:
+        """The committed one, compacted."""
+        return {record.key or b"": record.value for record in self.kafka.logs[CHANGELOG, 0].committed()}
+
+    def unjudged(self) -> list[PolicyInterval]:
+        """The intervals that were not judged; all of them must be what the policy topic said at their place in it."""
+        entries = [
+            (key, value or b"") for key, value in sorted(self.changelog().items()) if key.startswith(POLICY_INTERVAL)
+        ]
+        intervals = [PolicyInterval.unpack(key, value) for key, value in entries]
+        assert [interval.number for interval in intervals] == list(range(len(intervals)))
+        for before, after in pairwise(intervals):
+            assert (before.deduplicate, before.policy) != (after.deduplicate, after.policy)
+            assert before.start <= before.end <= after.start
+            assert before.policy <= after.policy
+        for interval in intervals:
+            assert self.policies[interval.policy - 1] == interval.deduplicate
+        return [interval for interval in intervals if not interval.deduplicate]
+
+    def teardown(self) -> None:
+        try:
+            self.kafka.without_leader.clear()
+            self.kafka.replaced = None
+            self._bury()
+            for worker in filter(None, self.workers):
+                worker.forget_plans()
+            if len(self._running()) == 1 and not self.kafka.has_late:
+                self.thaw(200)  # undisturbed, it comes to the end by itself
+                assert self.committed_offset == self.kafka.logs[INPUT, 0].end
+            for slot in self._running():
+                self._stop(slot)
+            self.workers = [last := self._new_worker("last"), None]
+            run(self.loop, last.start())
+            run(self.loop, asyncio.sleep(2))
+            self.kafka.deliver_late()
+            run(self.loop, asyncio.sleep(100))
+            assert self.committed_offset == self.kafka.logs[INPUT, 0].end
+            self.committed_is_what_the_oracle_says()
+            expected, table = self.expected(), last.sequences.partition(0)
+            assert not expected.requests
+            known = {name: table.last(name).persisted for name in all_names}
+            assert {name: number for name, number in known.items() if number >= 0} == expected.last
+            assert (len(table), sum(table.evicted)) == (len(expected.last), expected.gone)
+            missing = sum(seen.missing for seen in expected.known.of.values())
+            assert table.missing == (missing if "dense" in self.spec.judging else None)
+            EVICTED_IN_ALL.update(f"window {verdict}" for verdict in expected.judged if any(self.judging))
+            if expected.program is not None:
+                found = {each.name: table.tables.of(each.name) for each in TABLES}
+                there = {name: {key: each.get(key) for key in each.keys()} for name, each in found.items()}
+                assert there == expected.program.tables
+            EVICTED_IN_ALL.update(table.evicted._asdict())
+            run(self.loop, last.stop())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for worker in filter(None, self.workers):
+            if worker.is_at_work:  # something has failed
+                worker.power_off()
+        self._bury()
+        self.patch.undo()
+        self.loop.run_until_complete(asyncio.sleep(2 * LATE_S))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        self.loop.close()
+        shutil.rmtree(self.folder)
