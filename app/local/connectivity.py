@@ -40,6 +40,8 @@ class Reachability:
         self._heard = Heard(options)
         self.cluster_id: str | None = None
         """Of the Kafka that answered last."""
+        self.partitions: dict[str, int] = {}
+        """How many each topic has that it listed then; it lists those that this user may see."""
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "error_cb": self._note,
@@ -61,6 +63,7 @@ class Reachability:
             self._client.poll(0)  # delivers what error_cb is to note
             return self._reason or _text(error)
         self.cluster_id = answer.cluster_id
+        self.partitions = {name: len(found.partitions) for name, found in answer.topics.items()}
         return None if answer.brokers else "it knows of no broker yet"
 
     def refusal(self) -> KafkaRefused | None:

@@ -341,7 +341,7 @@ class ClusterView:
     async def _ask_kafka(self, problems: list[str]) -> tuple[Group | None, Mapping[str, list[InputPartition]]]:
         members, topics = await asyncio.gather(
             describe_group(self._bootstrap, self._settings),
-            asyncio.to_thread(self._kafka.read, dict(self._changelogs)),
+            asyncio.to_thread(self._kafka.read, dict(self._changelogs), self._reachability.partitions),
             return_exceptions=True,
         )
         for answer in (members, topics):

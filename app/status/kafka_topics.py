@@ -5,15 +5,16 @@ For commands, the page, verify, bench and fault runs. Workers have a client of t
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, TopicMetadata
 
-from kafka_ratchet.errors import BrokerUnavailable, TransportError
+from kafka_ratchet.errors import BrokerUnavailable, TopicError, TransportError
 from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained
 
 ADMIN_TIMEOUT_S: Final = 30.0
@@ -29,6 +30,7 @@ SETTLING: Final = {
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
 }
 """What brokers say of a partition that they do not know yet."""
+MISSING: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}  # noqa: SLF001
 SETTLE_PAUSE_S: Final = 0.2
 AT_A_TIME: Final = 10_000
 MEET_S: Final = 5.0
@@ -69,20 +71,53 @@ def partition_counts(admin: AdminClient, topics: list[str]) -> dict[str, int]:
     return {topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].partitions}
 
 
+def partition_count(asked: Consumer, topic: str, timeout_s: float = ADMIN_TIMEOUT_S) -> int:
+    """Partitions of one topic, 0 where there is none: Kafka tells of this topic only, and creates none.
+
+    Args:
+        asked: see `consumer`; another client might create the topic by asking
+        topic: name
+        timeout_s: how long an answer may take
+
+    Raises:
+        BrokerUnavailable: no answer.
+        TopicError: Kafka does not say.
+    """
+    try:
+        found = asked.list_topics(topic, timeout=timeout_s).topics.get(topic)
+    except KafkaException as failure:
+        raise BrokerUnavailable(
+            f"Kafka did not say whether there is a topic {topic}: {failure.args[0].str()}"
+        ) from None
+    if found is None or (found.error is not None and found.error.code() in MISSING):
+        return 0
+    if found.error is not None and not found.partitions:
+        raise TopicError(f"topic {topic!r} cannot be looked up: {explained(found.error)}")
+    return len(found.partitions)
+
+
 @contextmanager
-def consumer(options: Options, group: str, *, committed: bool = True) -> Iterator[Consumer]:
+def consumer(
+    options: Options, group: str, *, committed: bool = True, closes: Callable[[Consumer], None] = Consumer.close
+) -> Iterator[Consumer]:
     """A consumer that joins no group, commits nothing and says where a partition ends; closed with the context.
 
     Args:
         options: of the client.
         group: the client requires one; it is also the group that `committed` asks about.
         committed: whether it reads committed records only, and takes the end of a partition to be there.
+        closes: how; `close_later` for those who answer somebody.
     """
     opened = open_consumer(options, group, committed=committed)
     try:
         yield opened
     finally:
-        opened.close()
+        closes(opened)
+
+
+def close_later(client: Consumer) -> None:
+    """Close a client in a thread of its own: after reading a thousand partitions it takes as long as a question."""
+    threading.Thread(target=client.close, name="closing", daemon=True).start()
 
 
 def open_consumer(options: Options, group: str, *, committed: bool = True) -> Consumer:
@@ -92,6 +127,7 @@ def open_consumer(options: Options, group: str, *, committed: bool = True) -> Co
             "log_level": 0,
             "queued.max.messages.kbytes": 16 * 1024,  # fetched ahead; 64 MiB by default
             "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
+            "fetch.queue.backoff.ms": 10,  # one that has enough fetched ahead looks again; 1 s by default
             **options,
             "group.id": group,
             "enable.auto.commit": False,
@@ -117,15 +153,42 @@ def offset_ranges(
     Raises:
         BrokerUnavailable: Kafka did not answer in time, or does not know a partition.
     """
+    return [*ranges_of(asked, topic, range(partitions), timeout_s, settle_s).values()]
+
+
+def ranges_of(
+    asked: Consumer,
+    topic: str,
+    partitions: Collection[int],
+    timeout_s: float = ADMIN_TIMEOUT_S,
+    settle_s: float = 0.0,
+) -> dict[int, OffsetRange]:
+    """As `offset_ranges`, of some partitions, by number in the order given."""
     firsts, ends = (
-        _offsets(asked, topic, partitions, at, timeout_s, settle_s) for at in (OFFSET_BEGINNING, OFFSET_END)
+        offsets_at(asked, topic, partitions, at, timeout_s, settle_s) for at in (OFFSET_BEGINNING, OFFSET_END)
     )
-    return [OffsetRange(first, end) for first, end in zip(firsts, ends, strict=True)]
+    return {n: OffsetRange(first, end) for n, first, end in zip(partitions, firsts, ends, strict=True)}
 
 
-def _offsets(asked: Consumer, topic: str, partitions: int, at: int, timeout_s: float, settle_s: float) -> list[int]:
-    """at: OFFSET_BEGINNING or OFFSET_END, which ListOffsets takes in the place of a timestamp."""
-    missing, found, began = set(range(partitions)), dict[int, int](), time.monotonic()
+def offsets_at(
+    asked: Consumer, topic: str, partitions: Collection[int], at: int, timeout_s: float, settle_s: float = 0.0
+) -> list[int]:
+    """First or last offset of some partitions of a topic, in the order given: one question, however many they are.
+
+    Several topics in one question would cost more: librdkafka looks each partition up in the list of all.
+
+    Args:
+        asked: see `consumer`
+        topic: name
+        partitions: numbers
+        at: OFFSET_BEGINNING or OFFSET_END, which ListOffsets takes in the place of a timestamp
+        timeout_s: see `offset_ranges`
+        settle_s: see `offset_ranges`
+
+    Raises:
+        BrokerUnavailable: see `offset_ranges`.
+    """
+    missing, found, began = set(partitions), dict[int, int](), time.monotonic()
     while missing:
         try:
             answered = asked.offsets_for_times(
@@ -145,7 +208,7 @@ def _offsets(asked: Consumer, topic: str, partitions: int, at: int, timeout_s: f
                 )
         if missing:
             time.sleep(SETTLE_PAUSE_S)
-    return [found[number] for number in range(partitions)]
+    return [found[number] for number in partitions]
 
 
 class Consumers:
@@ -159,7 +222,8 @@ class Consumers:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._idle: dict[tuple[str, bool], Consumer] = {}
+        self._idle: dict[tuple[str, bool], tuple[Consumer, set[str]]] = {}
+        """And the topics that each has met."""
 
     def __enter__(self) -> Consumers:
         return self
@@ -168,9 +232,9 @@ class Consumers:
         self.close()
 
     def close(self) -> None:
-        """Close those that nobody uses."""
+        """Close those that nobody uses; this does not wait for it."""
         while self._idle:
-            self._idle.popitem()[1].close()
+            close_later(self._idle.popitem()[1][0])
 
     @contextmanager
     def consumer(self, group: str, *, committed: bool = True, topic: str | None = None) -> Iterator[Consumer]:
@@ -179,26 +243,30 @@ class Consumers:
         topic: what will be read. A client that has met others already would look for its leader after a second only.
         """
         kind = group, committed
-        opened = self._idle.pop(kind, None) or open_consumer(self._options, group, committed=committed)
+        if kind in self._idle:
+            opened, met = self._idle.pop(kind)
+        else:
+            opened, met = open_consumer(self._options, group, committed=committed), set[str]()
         try:
-            if topic is not None:
+            if topic is not None and topic not in met:
                 with suppress(KafkaException):  # who reads it then hears of that
                     opened.list_topics(topic, timeout=MEET_S)
+                    met.add(topic)
             yield opened
         except GeneratorExit:  # who read has seen enough
-            self._put_back(kind, opened)
+            self._put_back(kind, opened, met)
             raise
         except BaseException:
             opened.close()
             raise
-        self._put_back(kind, opened)
+        self._put_back(kind, opened, met)
 
-    def _put_back(self, kind: tuple[str, bool], used: Consumer) -> None:
+    def _put_back(self, kind: tuple[str, bool], used: Consumer, met: set[str]) -> None:
         if kind in self._idle:
             used.close()
             return
         used.unassign()
-        self._idle[kind] = used
+        self._idle[kind] = used, met
 
 
 def records(

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import structlog
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_counts, records
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_count, records
 from kafka_ratchet.errors import SourceError
-from kafka_ratchet.producers import PROGRESS_TOPIC, Progress, admin_client
+from kafka_ratchet.producers import PROGRESS_TOPIC, Progress
 
 log = structlog.get_logger(__name__)
 
@@ -32,12 +32,12 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
         TransportError: it refuses to give the records.
     """
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
-    if not partition_counts(admin_client(options), [PROGRESS_TOPIC]):
-        return {}
     found: dict[str, dict[bytes, Acknowledged]] = {}
     timeout_s = settings.kafka_timeout_s
     # As producers read it themselves (docs/decisions/0008): an open transaction of one name hides nobody else.
     with consumer(options, "ratchet-producers-reader", committed=False) as asked:
+        if not partition_count(asked, PROGRESS_TOPIC, timeout_s):
+            return {}
         (held,) = offset_ranges(asked, PROGRESS_TOPIC, 1, timeout_s)
         for message in records(asked, PROGRESS_TOPIC, begin=held.first, timeout_s=timeout_s):
             _take(found, message.key(), message.value(), message.offset() or 0)

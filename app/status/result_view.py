@@ -26,6 +26,9 @@ KAFKA_TIMEOUT_S = 5.0
 FRESH_FOR_S = 5.0
 """However many pages are open, the store is asked once in this time: it may be a database with other things to do."""
 
+STALE_MOST_S = 10.0
+"""An answer that is no older is shown, with its time, while the next one comes: nobody waits for that."""
+
 PATIENCE_S = 1.0
 """How long a page waits for the store. What is not there by then is on the next one, two seconds later."""
 
@@ -124,6 +127,8 @@ class ResultsView:
         self._planner: TopicPlanner | None = None
         self._asking: asyncio.Future[Results] | None = None
         self._began_at = float("-inf")
+        self._told_at: float | None = None
+        """When the store last answered without an error."""
 
     async def latest(self) -> Results | None:
         """What is known, some seconds old at most; None where the settings have no `[sink]`."""
@@ -135,10 +140,13 @@ class ResultsView:
             self._asking = in_thread(self._ask)
         if (asking := self._asking) is None:
             return self._last
+        if self._told_at is not None and now - self._told_at <= STALE_MOST_S and not asking.done():
+            return self._last
         await asyncio.wait({asking}, timeout=PATIENCE_S)
         if asking.done():
             if asking is self._asking:  # else another page was told first
                 self._last, self._asking = asking.result(), None
+                self._told_at = None if self._last.error else asyncio.get_running_loop().time()
         elif (waiting_s := asyncio.get_running_loop().time() - self._began_at) > FRESH_FOR_S:
             return replace(self._last, error=f"store {self._last.store} has not answered for {waiting_s:.0f} s")
         return self._last

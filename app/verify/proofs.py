@@ -14,7 +14,7 @@ import structlog
 
 from kafka_ratchet.app.names import proofs_topic
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_counts, records
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_count, records
 from kafka_ratchet.app.verify.report import ExitCode, Report
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.topics import prepare_single
@@ -106,10 +106,10 @@ def read_proofs(settings: Settings, bootstrap: str) -> dict[str, Proof]:
         TransportError: it refuses to give them.
     """
     options, topic = {"bootstrap.servers": bootstrap, **settings.kafka}, proofs_topic(settings.app)
-    if not partition_counts(admin_client(options), [topic]):
-        return {}
     found: dict[str, Proof] = {}
     with consumer(options, "ratchet-proofs-reader") as asked:
+        if not partition_count(asked, topic, settings.kafka_timeout_s):
+            return {}
         (held,) = offset_ranges(asked, topic, 1, settings.kafka_timeout_s)
         for message in records(asked, topic, begin=held.first, timeout_s=settings.kafka_timeout_s):
             try:

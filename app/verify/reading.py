@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
 
+from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.kafka_topics import Consumers, OffsetRange, offset_ranges, records, records_between
+from kafka_ratchet.app.status.kafka_topics import (
+    Consumers,
+    OffsetRange,
+    offset_ranges,
+    partition_count,
+    ranges_of,
+    records,
+    records_between,
+)
+from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
 from kafka_ratchet.app.verify.policies import PolicyTopic
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.worker.ownership import known_changelog
@@ -33,30 +42,6 @@ from kafka_ratchet.transport.owner import Owner
 log = structlog.get_logger(__name__)
 
 MESSAGE_EVERY_S = 3.0
-
-
-@dataclass(frozen=True)
-class OffsetRanges:
-    """The offsets to compare, read from Kafka in an order that is safe while workers run.
-
-    What is committed at `judged` must be in the output. Then the output's end is taken, once the transactions that were
-    open have ended, and after that `committed_to`: nothing before the output's end stems from an input beyond
-    `committed_to`. Input between the two may or may not be in the output yet.
-    """
-
-    judged: dict[int, int]
-    """Per input partition the committed offset, before the ends were taken; 0 where nothing was ever committed."""
-    committed_to: dict[int, int]
-    """... and after."""
-    uncommitted: frozenset[int]
-    """Input partitions of which nothing was ever committed."""
-    input_ends: dict[int, int]
-    output_ends: dict[int, int]
-    dead_letter_ends: dict[int, int]
-    input_begins: dict[int, int]
-    """First offsets that Kafka still has."""
-    output_begins: dict[int, int]
-    dead_letter_begins: dict[int, int]
 
 
 def plain_id(text: str) -> str:
@@ -81,6 +66,7 @@ class TopicReader:
         self._consumers, self._admin = Consumers(self._options), admin_client(self._options)
         self.topic_ids: dict[str, str] = {}
         """Of each topic that was asked about: a topic that is created again has another."""
+        self._counts: dict[str, int] = {}
         others = [] if input_only else [stream.output, stream.dead_letters]
         counts = self._partition_counts([stream.input, *others])
         self.partitions = counts[stream.input]
@@ -104,34 +90,61 @@ class TopicReader:
         """Close its clients."""
         self._consumers.close()
 
-    def offset_ranges(self) -> OffsetRanges:
+    def offset_ranges(self, numbers: Collection[int] | None = None) -> OffsetRanges:
         """How far to compare. Waits for transactions that are open on the output, as long as they can live.
+
+        Args:
+            numbers: of partitions of the input; None: all
 
         Raises:
             PositionLost: the input ends before the committed offset.
             TransportError: a transaction stays open.
             BrokerUnavailable: Kafka does not answer.
         """
-        stream = self._stream
+        stream, asked = self._stream, range(self.partitions) if numbers is None else sorted(set(numbers))
+        letters = range(self._dead_letter_partitions)
+        letters_asked = letters if numbers is None else [number for number in asked if number in letters]
         with self.consumer(self._settings.app) as committed, self.consumer(self._settings.app, False) as uncommitted:
-            judged, _ = self._committed(committed)
+            judged, _ = self._committed(committed, stream.input, asked)
             ends: dict[str, dict[int, int]] = {}
             begins: dict[str, dict[int, int]] = {}
-            for topic, count in ((stream.output, self.partitions), (stream.dead_letters, self._dead_letter_partitions)):
+            for topic, of_topic in ((stream.output, asked), (stream.dead_letters, letters_asked)):
                 # The commit's markers reach the topics one after the other: what was written by now must have ended.
-                begins[topic], written = self._ends(uncommitted, topic, count)
+                begins[topic], written = self._ends(uncommitted, topic, of_topic)
                 ends[topic] = self._when_ended(committed, topic, written)
-            committed_to, never = self._committed(committed)
-            begins[stream.input], ends[stream.input] = self._ends(committed, stream.input, self.partitions)
-        for partition, end in ends[stream.input].items():
-            if (position := committed_to[partition]) > end:
-                raise PositionLost(
-                    f"{stream.input} partition {partition} ends at offset {end}, and group {self._settings.app!r} has "
-                    f"committed {position}: it was deleted and created again, or has lost its end. What it "
-                    "holds now is not what was judged; see docs/reference/halted.md"
-                )
+            committed_to, never = self._committed(committed, stream.input, asked)
+            begins[stream.input], ends[stream.input] = self._ends(committed, stream.input, asked)
+        self._require_held(committed_to, ends[stream.input])
         spans = ((of[stream.input], of[stream.output], of[stream.dead_letters]) for of in (ends, begins))
         return OffsetRanges(judged, committed_to, never, *next(spans), *next(spans))
+
+    def waiting(self, judged_to: Mapping[int, int]) -> dict[int, OffsetRange]:
+        """What may not have been judged yet, of some partitions of the input.
+
+        Args:
+            judged_to: by partition, an offset before which all is known to be judged
+
+        Raises:
+            PositionLost: the input ends before the committed offset.
+            BrokerUnavailable: Kafka does not answer.
+        """
+        with self.consumer(self._settings.app) as asked:
+            committed_to, _ = self._committed(asked, self._stream.input, judged_to)
+            begins, ends = self._ends(asked, self._stream.input, judged_to)
+        self._require_held(committed_to, ends)
+        return {
+            number: OffsetRange(max(begins[number], min(to, committed_to[number])), ends[number])
+            for number, to in judged_to.items()
+        }
+
+    def _require_held(self, committed_to: Mapping[int, int], ends: Mapping[int, int]) -> None:
+        for partition, end in ends.items():
+            if (position := committed_to[partition]) > end:
+                raise PositionLost(
+                    f"{self._stream.input} partition {partition} ends at offset {end}, and group "
+                    f"{self._settings.app!r} has committed {position}: it was deleted and created again, or has lost "
+                    "its end. What it holds now is not what was judged; see docs/reference/halted.md"
+                )
 
     def sent(self, topic: str) -> list[OffsetRange]:
         """First offset and end of each partition of a topic that lanes write to, once open transactions have ended.
@@ -143,7 +156,7 @@ class TopicReader:
         """
         count = self.count(topic)
         with self.consumer("ratchet-verify") as committed, self.consumer("ratchet-verify", False) as uncommitted:
-            begins, written = self._ends(uncommitted, topic, count)
+            begins, written = self._ends(uncommitted, topic, range(count))
             ends = self._when_ended(committed, topic, written)
         return [OffsetRange(begins[number], ends[number]) for number in range(count)]
 
@@ -155,6 +168,17 @@ class TopicReader:
             BrokerUnavailable: Kafka does not answer.
         """
         return self._partition_counts([topic])[topic]
+
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic, as Kafka's tools print it; it is asked for once.
+
+        Raises:
+            TopicMissing: it does not exist.
+            BrokerUnavailable: Kafka does not answer.
+        """
+        if topic not in self.topic_ids:
+            self._partition_counts([topic])
+        return self.topic_ids[topic]
 
     def is_compacted(self, topic: str) -> bool:
         """Whether Kafka removes records of a topic that have a newer one of their key."""
@@ -211,6 +235,10 @@ class TopicReader:
 
     def changelog_name(self, app: str, stream: str) -> str:
         """The name of a stream's changelog topic, of the earlier form where it has one of those."""
+        present = changelog_name(app, stream)
+        with self.consumer("ratchet-verify") as asked:
+            if self._known_count(asked, present):
+                return present
         return known_changelog(app, stream, self._admin.list_topics(timeout=self._timeout_s).topics)
 
     def changelog(
@@ -260,6 +288,19 @@ class TopicReader:
         with self.consumer("ratchet-verify") as asked:
             return dict(enumerate(offset_ranges(asked, topic, count, self._timeout_s)))
 
+    def span(self, topic: str, partition: int) -> OffsetRange | None:
+        """As `spans`, of one partition; None where there is no such one."""
+        with self.consumer("ratchet-verify", topic=topic) as asked:
+            if not 0 <= partition < self._known_count(asked, topic):
+                return None
+            return ranges_of(asked, topic, [partition], self._timeout_s)[partition]
+
+    def _known_count(self, asked: Consumer, topic: str) -> int:
+        """Partitions of a topic, 0 where there is none; one that was there is not asked for again."""
+        if not self._counts.get(topic):
+            self._counts[topic] = partition_count(asked, topic, self._timeout_s)
+        return self._counts[topic]
+
     def _partition_counts(self, topics: list[str]) -> dict[str, int]:
         counts = {}
         for topic, answer in self._admin.describe_topics(
@@ -267,7 +308,7 @@ class TopicReader:
         ).items():
             try:
                 described = answer.result()
-                counts[topic] = len(described.partitions)
+                counts[topic] = self._counts[topic] = len(described.partitions)
                 self.topic_ids[topic] = str(described.topic_id)
             except KafkaException as failure:
                 error = failure.args[0]
@@ -290,16 +331,15 @@ class TopicReader:
             BrokerUnavailable: Kafka does not answer.
         """
         with self.consumer(self._settings.app) as asked:
-            return self._committed(asked, topic, count)[0]
+            return self._committed(asked, topic, range(count))[0]
 
     def _committed(
-        self, consumer: Consumer, topic: str | None = None, count: int = 0
+        self, consumer: Consumer, topic: str, numbers: Collection[int]
     ) -> tuple[dict[int, int], frozenset[int]]:
         """Read with read_committed, Kafka answers only when no commit of these offsets is half-way (KIP-447)."""
-        places = (topic, count) if topic else (self._stream.input, self.partitions)
-        asked = [TopicPartition(places[0], partition) for partition in range(places[1])]
+        asked = [TopicPartition(topic, partition) for partition in numbers]
         try:
-            answered = consumer.committed(asked, timeout=self._timeout_s)
+            answered = consumer.committed(asked, timeout=self._timeout_s) if asked else []
         except KafkaException as failure:
             raise BrokerUnavailable(
                 f"offsets of group {self._settings.app!r} cannot be read: {explained(failure.args[0])}"
@@ -307,16 +347,16 @@ class TopicReader:
         offsets = {found.partition: max(0, found.offset) for found in answered}
         return offsets, frozenset(found.partition for found in answered if found.offset < 0)
 
-    def _ends(self, asked: Consumer, topic: str, count: int) -> tuple[dict[int, int], dict[int, int]]:
-        """The first offset of each partition, and its end."""
-        held = offset_ranges(asked, topic, count, self._timeout_s)
-        return {n: each.first for n, each in enumerate(held)}, {n: each.end for n, each in enumerate(held)}
+    def _ends(self, asked: Consumer, topic: str, numbers: Collection[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """The first offset of each of these partitions, and its end."""
+        held = ranges_of(asked, topic, numbers, self._timeout_s)
+        return {n: each.first for n, each in held.items()}, {n: each.end for n, each in held.items()}
 
     def _when_ended(self, consumer: Consumer, topic: str, written: dict[int, int]) -> dict[int, int]:
         limit_s = self._settings.transaction_timeout_ms / 1000 + 15  # the broker looks for dead ones every 10 s
         began = said_at = time.monotonic()
         while True:
-            _, ends = self._ends(consumer, topic, len(written))
+            _, ends = self._ends(consumer, topic, written)
             still_open = [partition for partition, end in written.items() if ends[partition] < end]
             if not still_open:
                 return ends

@@ -14,8 +14,9 @@ from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.dropped import DroppedRecords, Kept
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.letters import Letters
+from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
 from kafka_ratchet.app.verify.policies import PolicyTopic, check_intervals
-from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader, plain_id
+from kafka_ratchet.app.verify.reading import TopicReader, plain_id
 from kafka_ratchet.app.verify.report import Begin, Halted, NeverJudged, Report, Skipped
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.source import SourceComparison

@@ -74,12 +74,12 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
     """
     topic = reader.changelog_name(settings.app, name)
     log = Log(topic, partition)
-    spans = reader.spans(topic)
-    if partition not in spans:
+    span = reader.span(topic, partition)
+    if span is None:
         return log
     intervals: dict[bytes, PolicyInterval] = {}
     edits: dict[int, Edit] = {}
-    begin, _ = spans[partition]
+    begin, _ = span
     with reader.consumer("ratchet-verify", topic=topic) as asked:
         given = within.bounded(
             records(asked, topic, partition, begin, timeout_s=settings.kafka_timeout_s),

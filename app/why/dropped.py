@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -13,9 +13,10 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.kafka_topics import (
     OffsetRange,
+    close_later,
     consumer,
     offset_ranges,
-    partition_counts,
+    partition_count,
     records_between,
 )
 from kafka_ratchet.app.status.producers import shown
@@ -23,11 +24,13 @@ from kafka_ratchet.app.verify.rule import Headers, RecordView, Rule
 from kafka_ratchet.app.why.answer import moment
 from kafka_ratchet.app.why.origin import Origin, origin_of
 from kafka_ratchet.errors import BrokerUnavailable, TopicMissing
-from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.producers import explained
 from kafka_ratchet.tables.identity import SequenceSource
 
 READ_MOST: Final = 20_000
-"""Records that are looked at, the newest of each partition."""
+"""Offsets that are looked at, the newest of each partition ..."""
+LOOK_MOST: Final = 5_000
+"""... and where nothing is asked for but a look: each thousand records takes some 50 ms."""
 LIMIT_S: Final = 4.0
 LIMIT_BYTES: Final = 64 << 20
 REASONS_MOST: Final = 200
@@ -41,6 +44,7 @@ APPENDED: Final = (
     ("ratchet-verdict", "ratchet-last-sequence", "ratchet-topic", "ratchet-partition", "ratchet-offset"),
 )
 """The last headers of a dead letter and of a duplicate."""
+MOST_APPENDED: Final = max(map(len, APPENDED))
 
 
 class Wanted(NamedTuple):
@@ -53,6 +57,8 @@ class Wanted(NamedTuple):
     since: int | None = None
     until: int | None = None
     limit: int = 20
+    most: int = READ_MOST
+    """Offsets to look at, of all partitions together; each partition has its share, and one more."""
 
 
 @dataclass(slots=True)
@@ -151,23 +157,24 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wa
         TransportError: it refuses to give the records.
     """
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
-    count = partition_counts(admin_client(options), [topic]).get(topic)
-    if count is None:
-        raise TopicMissing(f"stream {name}: there is no topic {topic}. A worker creates it when it starts")
-    if wanted.partition is not None and wanted.partition >= count:
-        raise TopicMissing(f"{topic} has partitions 0 to {count - 1}, and no {wanted.partition}")
     stream = settings.streams[name]
     rule = Rule(stream.identity, SequenceSource.parse(stream.sequence), stream.sequence_form)
     reading = _Reading(Sample(topic), rule, wanted)
-    numbers = range(count) if wanted.partition is None else [wanted.partition]
-    with consumer(options, "ratchet-page") as asked:
+    with consumer(options, "ratchet-page", closes=close_later) as asked:
+        count = partition_count(asked, topic, settings.kafka_timeout_s)
+        if not count:
+            raise TopicMissing(f"stream {name}: there is no topic {topic}. A worker creates it when it starts")
+        if wanted.partition is not None and wanted.partition >= count:
+            raise TopicMissing(f"{topic} has partitions 0 to {count - 1}, and no {wanted.partition}")
+        numbers = range(count) if wanted.partition is None else [wanted.partition]
         held = offset_ranges(asked, topic, count, settings.kafka_timeout_s)
         reading.found.held = sum(each.end - each.first for each in held)
         spans, cut = _spans(asked, topic, {number: held[number] for number in numbers}, wanted)
         reading.read(records_between(asked, topic, spans, timeout_s=settings.kafka_timeout_s))
     if cut:
         of = f"partition {cut[0]}" if len(cut) == 1 else f"{len(cut):,} of its {count:,} partitions"
-        reading.found.problems.append(f"{topic}: of {of} only the newest {_share(len(numbers)):,} offsets were read")
+        share = _share(wanted, len(numbers))
+        reading.found.problems.append(f"{topic}: of {of} only the newest {share:,} offsets were read")
     return reading.result()
 
 
@@ -177,7 +184,7 @@ def _spans(
     """The offsets to read, and the partitions of which they are not all that are meant."""
     if (offset := wanted.offset) is not None:
         return {n: OffsetRange(max(each.first, offset), min(each.end, offset + 1)) for n, each in held.items()}, []
-    spans, cut, most = {}, [], _share(len(held))
+    spans, cut, most = {}, [], _share(wanted, len(held))
     since, until = (_at(asked, topic, held, each) for each in (wanted.since, wanted.until))
     for number, (first, end) in held.items():
         first, end = max(first, since.get(number, first)), min(end, until.get(number, end))
@@ -187,9 +194,9 @@ def _spans(
     return spans, cut
 
 
-def _share(partitions: int) -> int:
+def _share(wanted: Wanted, partitions: int) -> int:
     """Offsets of each."""
-    return READ_MOST // partitions + 1
+    return wanted.most // partitions + 1
 
 
 def _at(asked: Consumer, topic: str, held: dict[int, OffsetRange], ms: int | None) -> dict[int, int]:
@@ -210,8 +217,9 @@ class _Reading:
         self.found, self._rule, self._wanted = found, rule, wanted
         self._ends_at, self._bytes = time.monotonic() + LIMIT_S, 0
         self._newest: list[tuple[int, int, int, Dropped]] = []
-        self._reasons: dict[str, Count] = {}
-        self._identities: dict[str, Count] = {}
+        self._reasons: dict[str | bytes | None, Count] = {}
+        self._identities: dict[str | bytes | None, Count] = {}
+        """By their bytes: as text they are written once, and not for each record."""
 
     def read(self, messages: Iterator[Message]) -> None:
         """Read, as far as there is time."""
@@ -226,36 +234,32 @@ class _Reading:
 
     def _take(self, message: Message) -> None:
         self.found.read += 1
-        self._bytes += len(message.key() or b"") + len(message.value() or b"")
-        record = self._dropped(message)
-        if not self._is_wanted(record):
+        key, value, at_ms = message.key(), message.value(), message.timestamp()[1]
+        self._bytes += len(key or b"") + len(value or b"")
+        headers: Headers = [each for each in message.headers() or () if not isinstance(each[1], str)]
+        appended = _appended(headers)
+        origin = origin_of(headers) if appended else None
+        own = headers[: len(headers) - appended] if origin is not None else headers
+        reason = (origin.reason or origin.verdict or "") if origin is not None else "(not written by Ratchet)"
+        identity = self._rule.identity_of(RecordView(key, value, own, at_ms))
+        if not self._is_wanted(reason, identity):
             return
         self.found.matching += 1
-        _count(self._reasons, record.reason[:REASON_SHOWN], record.timestamp_ms)
-        who = "(not known)" if record.identity is None else shown(record.identity)
-        _count(self._identities, who, record.timestamp_ms)
-        item = record.timestamp_ms, record.partition, record.offset, record
+        _count(self._reasons, reason[:REASON_SHOWN], at_ms)
+        _count(self._identities, identity, at_ms)
+        where = at_ms, message.partition() or 0, message.offset() or 0
+        if len(self._newest) == self._wanted.limit and where < self._newest[0][:3]:
+            return
+        item = *where, Dropped(*where[1:], at_ms, reason, identity, origin, own, key, value)
         if len(self._newest) < self._wanted.limit:
             heapq.heappush(self._newest, item)
         else:
-            heapq.heappushpop(self._newest, item)
+            heapq.heapreplace(self._newest, item)
 
-    def _dropped(self, message: Message) -> Dropped:
-        headers: Headers = [(each, value) for each, value in message.headers() or [] if not isinstance(value, str)]
-        names = tuple(each for each, _ in headers)
-        appended = next((each for each in APPENDED if names[-len(each) :] == each), ())
-        origin = origin_of(headers) if appended else None
-        own = headers[: len(headers) - len(appended)] if origin is not None else headers
-        reason = (origin.reason or origin.verdict or "") if origin is not None else "(not written by Ratchet)"
-        key, value, at_ms = message.key(), message.value(), message.timestamp()[1]
-        identity = self._rule.identity_of(RecordView(key, value, own, at_ms))
-        where = message.partition() or 0, message.offset() or 0, at_ms
-        return Dropped(*where, reason, identity, origin, own, key, value)
-
-    def _is_wanted(self, record: Dropped) -> bool:
+    def _is_wanted(self, reason: str, identity: bytes | None) -> bool:
         wanted = self._wanted
-        return (wanted.reason is None or record.reason.startswith(wanted.reason)) and (
-            wanted.identity is None or record.identity == wanted.identity
+        return (wanted.reason is None or reason.startswith(wanted.reason)) and (
+            wanted.identity is None or identity == wanted.identity
         )
 
     def result(self) -> Sample:
@@ -266,11 +270,23 @@ class _Reading:
         return self.found
 
 
-def _count(counts: dict[str, Count], name: str, at_ms: int) -> None:
-    if name not in counts and len(counts) >= REASONS_MOST:
-        name = OTHERS
-    counts.setdefault(name, Count(name)).add(at_ms)
+def _appended(headers: Headers) -> int:
+    """How many of the last headers Ratchet has appended, by their names."""
+    last = tuple([name for name, _ in headers[-MOST_APPENDED:]])
+    return next((len(names) for names in APPENDED if last[-len(names) :] == names), 0)
 
 
-def _largest(counts: dict[str, Count]) -> list[Count]:
+def _count(counts: dict[str | bytes | None, Count], what: str | bytes | None, at_ms: int) -> None:
+    """One more of a reason or an identity; of the others, where too many are told apart."""
+    if (count := counts.get(what)) is None:
+        what = what if len(counts) < REASONS_MOST else OTHERS
+        count = counts.setdefault(what, Count("(not known)" if what is None else _text(what)))
+    count.add(at_ms)
+
+
+def _text(what: str | bytes) -> str:
+    return shown(what) if isinstance(what, bytes) else what
+
+
+def _largest(counts: Mapping[str | bytes | None, Count]) -> list[Count]:
     return sorted(counts.values(), key=lambda each: (-each.records, each.name))

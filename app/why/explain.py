@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from kafka_ratchet.app.repartition import Arrivals, arrives_in
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import OffsetRange
 from kafka_ratchet.app.verify.baseline import Baseline
 from kafka_ratchet.app.verify.compare import UNTOLD, ExpectedPartition
 from kafka_ratchet.app.verify.reading import TopicReader
@@ -62,13 +61,18 @@ class Explanation:
         self._reader = TopicReader(settings, stream, bootstrap)
         source = SequenceSource.parse(stream.sequence)
         self._rule = Rule(stream.identity, source, stream.sequence_form, self._reader.letters_topic())
-        self._ranges = self._reader.offset_ranges()
         self._scan = Scan(self._reader, limit_s, watch, limit_bytes=limit_bytes)
         self._arrives_in = arrives_in(settings.streams, name)
         self._logs: dict[int, Log] = {}
         self._against: int | None = None
         """What the record was judged against that was judged last."""
-        self._following = Following(settings, name, bootstrap, self._reader, self._ranges, self._rule, self._scan)
+        self._look_at(())
+
+    def _look_at(self, numbers: Collection[int]) -> None:
+        """Ask how far these partitions go, once: a question about one record is about one of very many."""
+        self._ranges = self._reader.offset_ranges(numbers)
+        where = self._settings, self._name, self._bootstrap, self._reader
+        self._following = Following(*where, self._ranges, self._rule, self._scan)
 
     def close(self) -> None:
         """Close its clients."""
@@ -97,10 +101,13 @@ class Explanation:
         if partitions:  # the least and the largest are enough: each is a question to Kafka about all partitions
             self._require(self._stream.input, min(partitions))
             self._require(self._stream.input, max(partitions))
-        ranges, answer = self._ranges, Answer(self._name, self._asked(identity, sequence), identity, sequence)
+        answer = Answer(self._name, self._asked(identity, sequence), identity, sequence)
         numbers = range(self._reader.partitions) if partitions is None else partitions
         if judged_to:
             numbers = self._where_it_can_be(answer, numbers, judged_to)
+        if not set(numbers) <= self._ranges.input_ends.keys():
+            self._look_at(numbers)
+        ranges = self._ranges
         spans = [(ranges.input_begins, ranges.input_ends), (ranges.output_begins, ranges.output_ends)]
         self._scan.total = sum(ends[number] - begins[number] for begins, ends in spans for number in numbers)
         for number in numbers:
@@ -118,15 +125,8 @@ class Explanation:
 
     def _where_it_can_be(self, answer: Answer, numbers: Sequence[int], judged_to: Mapping[int, int]) -> list[int]:
         """Without the partitions that know nothing of the identity, and in which none of its records waits."""
-        ranges, there = self._ranges, set[int]()
-        waiting = {
-            number: OffsetRange(
-                max(ranges.input_begins[number], min(judged_to[number], ranges.committed_to[number])),
-                ranges.input_ends[number],
-            )
-            for number in numbers
-            if number in judged_to
-        }
+        there = set[int]()
+        waiting = self._reader.waiting({number: judged_to[number] for number in numbers if number in judged_to})
         for number, record in self._scan.between(self._stream.input, waiting):
             found = self._rule.judge(record)
             if found is not None and found[0] == answer.identity:
@@ -161,6 +161,7 @@ class Explanation:
             )
             return nothing
         if topic == stream.input:
+            self._look_at([partition])
             return self._of_input(place, record)
         if topic in (stream.output, self._arrives_in):
             return self._of_output(place, record)
@@ -334,7 +335,7 @@ class Explanation:
         return self._logs[number]
 
     def _require(self, topic: str, number: int) -> None:
-        count = self._reader.count(topic)
+        count = self._reader.partitions if topic == self._stream.input else self._reader.count(topic)
         if not 0 <= number < count:
             raise SettingsError(f"{topic} has {count} partitions, 0 to {count - 1}: there is no partition {number}")
 

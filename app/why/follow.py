@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.dropped import Kept
-from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
+from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
+from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.app.why.answer import Answer, Arrival, Place, Transaction, moment
 from kafka_ratchet.app.why.changelog import Log, who_wrote
 from kafka_ratchet.app.why.origin import Origin, origin_of
-from kafka_ratchet.app.why.result import find_rows
+from kafka_ratchet.app.why.result import find_rows, id_number
 from kafka_ratchet.app.why.scan import Scan
 
 WRITERS_MOST = 20
@@ -38,7 +39,6 @@ class Following:
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
         self._stream = settings.streams[name]
         self._reader, self._ranges, self._rule, self._scan = reader, ranges, rule, scan
-        self._kept_spans: dict[int, tuple[int, int]] | None = None
 
     def follow(self, answer: Answer, logs: Mapping[int, Log]) -> None:
         """Say of each arrival where it went.
@@ -63,7 +63,8 @@ class Following:
                 self._find_transaction(each, logs[number])
         self._find_writers(answer)
         forwarded = [each.forwarded for each in answer.arrivals if each.forwarded is not None]
-        results, limits = find_rows(self._settings, self._name, self._bootstrap, forwarded, self._scan)
+        topic_id = id_number(self._reader.topic_id(self._stream.output)) if forwarded else None
+        results, limits = find_rows(self._settings, self._name, self._bootstrap, forwarded, self._scan, topic_id)
         for each in answer.arrivals:
             each.results = results.get(each.forwarded, []) if each.forwarded is not None else []
             each.result = next(iter(each.results), None)
@@ -121,7 +122,7 @@ class Following:
         if topic is None or not arrivals:
             return
         wanted = {each.at.offset: each for each in arrivals}
-        begin, end = self._spans_of_kept().get(number, (0, 0))
+        begin, end = self._reader.span(topic, number) or (0, 0)
         for offset, record in self._scan.records(topic, number, end, begin):
             origin = origin_of(record.headers)
             if origin is None or (origin.topic, origin.partition) != (self._stream.input, number):
@@ -175,24 +176,20 @@ class Following:
 
     # The topic of duplicates, without reading all of it
 
-    def _spans_of_kept(self) -> dict[int, tuple[int, int]]:
-        if self._kept_spans is None:
-            self._kept_spans = dict(self._reader.spans(self._stream.duplicates or ""))
-        return self._kept_spans
-
     def kept_at(self, place: Place, log: Log) -> tuple[Place, Origin] | None:
         """Where the topic of duplicates has a record of the input; None: it does not, or it cannot be told.
 
         Its records stand in the order of the input, unless a person has moved the partition back.
         """
         topic, number = self._stream.duplicates, place.partition
-        if topic is None or number not in self._spans_of_kept():
+        span = None if topic is None else self._reader.span(topic, number)
+        if topic is None or span is None:
             return None
         compared = range(place.offset, place.offset + 1)
-        kept = Kept(log.owner, topic, self._reader.topic_ids[topic], compared, whole=True, complete=True)
+        kept = Kept(log.owner, topic, self._reader.topic_id(topic), compared, whole=True, complete=True)
         if not kept.is_kept(place.offset) or not kept.is_told(place.offset):
             return None
-        low, high = self._spans_of_kept()[number]
+        low, high = span
         while low < high:
             middle = (low + high) // 2
             found = next(iter(self._reader.records(topic, number, high, middle)), None)

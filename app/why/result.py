@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.results import access_of, planner_of, sinks_of, spec_of
+from kafka_ratchet.app.verify.reading import plain_id
 from kafka_ratchet.app.verify.rows import RowOffsets
 from kafka_ratchet.app.why.answer import Place, Result
 from kafka_ratchet.app.why.scan import Scan
@@ -15,8 +17,13 @@ from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 
 
+def id_number(text: str) -> int:
+    """A topic id in 128 bits, as the Spark job keeps it; 0 where the broker gives none."""
+    return int.from_bytes(base64.urlsafe_b64decode(plain_id(text) + "=="), "big")
+
+
 def find_rows(
-    settings: Settings, name: str, bootstrap: str, places: Iterable[Place], within: Scan
+    settings: Settings, name: str, bootstrap: str, places: Iterable[Place], within: Scan, topic_id: int | None = None
 ) -> tuple[dict[Place, list[Result]], list[str]]:
     """Look for rows of records of a stream's output.
 
@@ -26,6 +33,7 @@ def find_rows(
         bootstrap: host:port[,host:port]
         places: of the output
         within: the time and room that there is
+        topic_id: of the output, in 128 bits; None: it is asked for
 
     Returns:
         what each table has of each, nothing where there is no table; and what cannot be known
@@ -40,7 +48,7 @@ def find_rows(
             )
             continue
         try:
-            results, unknown = _find(each, name, bootstrap, wanted, within)
+            results, unknown = _find(each, name, bootstrap, wanted, within, topic_id)
         except SinkError as error:
             of_sink = f" of sink {each.sink.name}" if settings.sinks else ""
             limits.append(f"the result table{of_sink} cannot be read: {error}")
@@ -52,12 +60,14 @@ def find_rows(
 
 
 def _find(
-    settings: Settings, name: str, bootstrap: str, wanted: list[Place], within: Scan
+    settings: Settings, name: str, bootstrap: str, wanted: list[Place], within: Scan, topic_id: int | None
 ) -> tuple[dict[Place, Result], list[str]]:
     kept, access, topic = settings.sink, access_of(settings), settings.streams[name].output
     spec = spec_of(settings, topic, bootstrap)
     location = spec.location(access)
-    store = store_class(location.kind)(location, kept.name, topic, planner_of(bootstrap, settings, topic).topic_id())
+    if topic_id is None:
+        topic_id = planner_of(bootstrap, settings, topic).topic_id()
+    store = store_class(location.kind)(location, kept.name, topic, topic_id)
     try:
         if store.generation() == 0:
             return {}, []

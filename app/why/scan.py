@@ -98,7 +98,7 @@ class Scan:
 
     def one(self, topic: str, partition: int, offset: int) -> RecordView | None:
         """The record at an offset; None: there is none that is committed, or it is deleted."""
-        begin, stable_end = self._reader.spans(topic).get(partition, (0, 0))
+        begin, stable_end = self._reader.span(topic, partition) or (0, 0)
         if not begin <= offset < stable_end:
             return None
         return next((found for at, found in self._reader.records(topic, partition, offset + 1, offset)), None)

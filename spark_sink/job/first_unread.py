@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable
@@ -43,7 +44,7 @@ def first_unread_timestamps(
     Raises:
         KafkaUnavailable: Kafka did not answer, or refused.
     """
-    from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, TopicPartition
+    from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaException, TopicPartition
 
     waiting = {partition for partition, offset in start.items() if offset < end[partition]}
     found: dict[int, int] = {}
@@ -52,6 +53,8 @@ def first_unread_timestamps(
     consumer = _consumer(bootstrap, options)
     deadline = time.monotonic() + timeout_s
     try:
+        with suppress(KafkaException):  # what lasts runs into the deadline
+            consumer.list_topics(topic, timeout=timeout_s)  # else it would look for the leaders a second later
         consumer.assign([TopicPartition(topic, partition, start[partition]) for partition in sorted(waiting)])
         while waiting:
             message = consumer.poll(max(0.0, min(1.0, deadline - time.monotonic())))
@@ -97,5 +100,6 @@ def _consumer(bootstrap: str, options: Mapping[str, str]) -> Consumer:
             "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
             "fetch.message.max.bytes": FETCH_BYTES,
             "queued.min.messages": 1,
+            "fetch.queue.backoff.ms": 10,  # a client that has one record waits for so long before it asks for others
         }
     )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from kafka_ratchet.app.status import kafka_topics
+from tests.app.questions import Counted
 
 
 @pytest.fixture(autouse=True)
@@ -28,3 +32,12 @@ def no_settings_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         if variable.upper().startswith("RATCHET_"):
             monkeypatch.delenv(variable)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
+    """Each question of the clients of `kafka_topics`, and about how many partitions it is."""
+    monkeypatch.setattr(kafka_topics, "Consumer", Counted)
+    Counted.asked.clear()
+    yield Counted.asked
+    Counted.asked.clear()

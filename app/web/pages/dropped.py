@@ -24,13 +24,16 @@ from kafka_ratchet.app.status.model import Totals
 from kafka_ratchet.app.web.downloads import csv_response, ndjson_response
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import CLUSTER_VIEW
-from kafka_ratchet.app.why.dropped import Sample, Wanted, sample
+from kafka_ratchet.app.why.dropped import LOOK_MOST, READ_MOST, Sample, Wanted, sample
 from kafka_ratchet.errors import RatchetError, SettingsError
 
 SHOWN: Final = 20
 SHOWN_MOST: Final = 200
 FILE_MOST: Final = 10_000
 REASON_MOST: Final = 500
+END_S: Final = 1.0
+"""How long a reading that nobody waits for any more may take to end by itself."""
+FILTERS: Final = ("reason", "identity", "hex", "partition", "offset", "since", "until")
 COLUMNS: Final = (
     "partition",
     "offset",
@@ -84,14 +87,29 @@ def _look(
     settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted, kind: str
 ) -> tuple[Sample, Replayed | None]:
     """The records, and which dead letters were replayed; None where that is not known."""
-    found = sample(impatient(settings), bootstrap, name, topic, wanted)
-    if kind != "dead-letters" or not found.records:
-        return found, None
+    if kind != "dead-letters":
+        return sample(impatient(settings), bootstrap, name, topic, wanted), None
+    return asyncio.run(_letters(impatient(settings), bootstrap, name, topic, wanted))
+
+
+async def _letters(
+    settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted
+) -> tuple[Sample, Replayed | None]:
+    """Both at a time."""
+    asking = asyncio.create_task(_replayed(settings, bootstrap, name))
     try:
-        return found, asyncio.run(_replayed(impatient(settings), bootstrap, name))
-    except RatchetError as error:
-        found.problems.append(f"which of them were replayed is not known: {error}")
-        return found, None
+        found = await asyncio.to_thread(sample, settings, bootstrap, name, topic, wanted)
+        if not found.records:
+            return found, None
+        try:
+            return found, await asking
+        except RatchetError as error:
+            found.problems.append(f"which of them were replayed is not known: {error}")
+            return found, None
+    finally:
+        await asyncio.wait({asking}, timeout=END_S)  # not in the midst of connecting, which would leave a socket open
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
 
 
 async def _replayed(settings: Settings, bootstrap: str, name: str) -> Replayed:
@@ -132,7 +150,10 @@ def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int
     if not re.fullmatch(r"[0-9]{1,6}", limit) or not 1 <= int(limit) <= most:
         raise QueryError(f"the limit must be a whole number from 1 to {most}")
     since, until = (_time(each, asked.get(each)) for each in ("since", "until"))
-    return Wanted(reason, identity, partition, offset, since, until, int(limit))
+    is_look = usual == SHOWN and not any(asked.get(each) for each in FILTERS)
+    return Wanted(
+        reason, identity, partition, offset, since, until, int(limit), most=LOOK_MOST if is_look else READ_MOST
+    )
 
 
 def _time(name: str, text: str | None) -> int | None:

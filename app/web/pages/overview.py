@@ -32,6 +32,10 @@ from kafka_ratchet.app.web.render import (
 
 ROWS_MOST: Final = 20
 """Partitions of a stream on the first page; /streams/S has all."""
+FINDINGS_MOST: Final = 20
+"""Sentences about what is wrong; a thousand partitions may have one each. The JSON has all."""
+SAID_MOST: Final = 3
+"""Of them, those that a screen reader is told when they come."""
 RATE_S: Final = 60
 """Seconds over which a rate is taken."""
 TABLE_ROWS: Final = 24
@@ -109,6 +113,8 @@ async def _context(request: web.Request) -> dict[str, Any]:
         "flows": {flow.stream: flow for flow in flows},
         "findings": findings(overview),
         "rows_most": ROWS_MOST,
+        "findings_most": FINDINGS_MOST,
+        "said_most": SAID_MOST,
     }
 
 

@@ -11,14 +11,13 @@ from aiohttp import web
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_counts, records
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_count, records
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import SETTINGS
 from kafka_ratchet.app.why.answer import moment
 from kafka_ratchet.app.worker.policy import BY_HEADER
 from kafka_ratchet.app.worker.policy_topic import read_policies
-from kafka_ratchet.producers import admin_client
 
 HISTORY_MOST: Final = 200
 READ_MOST: Final = 10_000
@@ -55,10 +54,10 @@ def policies_now(settings: Settings, bootstrap: str) -> dict[str, Any]:
 def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], int]:
     """The newest records, and how many offsets before them are not here."""
     options, topic = {"bootstrap.servers": bootstrap, **settings.kafka}, policy_topic(settings.app)
-    if not partition_counts(admin_client(options), [topic]):
-        return [], 0
     found: list[dict[str, Any]] = []
     with consumer(options, "ratchet-page") as asked:
+        if not partition_count(asked, topic, settings.kafka_timeout_s):
+            return [], 0
         (held,) = offset_ranges(asked, topic, 1, settings.kafka_timeout_s)
         first = max(held.first, held.end - READ_MOST)
         for message in records(asked, topic, 0, first, timeout_s=settings.kafka_timeout_s):

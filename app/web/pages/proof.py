@@ -10,6 +10,7 @@ from aiohttp import web
 from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.status.model import StreamView
 from kafka_ratchet.app.verify.proofs import Proof, read_proofs
+from kafka_ratchet.app.web.paging import PAGE_ROWS
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import CLUSTER_VIEW
 
@@ -24,7 +25,7 @@ async def proof_page(request: web.Request) -> web.StreamResponse:
         streams = {each.stream: each for each in (await view.overview()).streams}
         return {"streams": [of_stream(name, proofs.get(name), streams[name]) for name in judging(settings.streams)]}
 
-    return await answer(request, "proof.html", ask)
+    return await answer(request, "proof.html", ask, rows_most=PAGE_ROWS)
 
 
 def of_stream(name: str, proof: Proof | None, stream: StreamView) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.result_view import Results
 from kafka_ratchet.app.status.sink_commits import SinkCommit, read_commits
+from kafka_ratchet.app.web.paging import paged
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import RESULTS, SETTINGS
 from kafka_ratchet.errors import RatchetError
@@ -38,10 +39,11 @@ async def sink_page(request: web.Request) -> web.StreamResponse:
             there = f"there is {names}" if names else "the settings have no [sink]"
             raise QueryError(f"no sink is called {name[:100]!r}: {there}")
         results, settings = found
+        paged(results.partitions, asked)  # refuses a page that is not there
         commits, problem = await _commits(request, results, settings)
         return {"sink": results, "commits": commits, "problem": problem}
 
-    return await answer(request, "sink.html", ask, name=name)
+    return await answer(request, "sink.html", ask, name=name, paged=paged)
 
 
 async def _commits(request: web.Request, results: Results, settings: Settings) -> tuple[list[SinkCommit], str | None]:

@@ -14,10 +14,10 @@ from aiohttp import web
 from kafka_ratchet.app.status.history_routes import Interval
 from kafka_ratchet.app.status.lookup import QueryError, parse_query
 from kafka_ratchet.app.status.model import PartitionView, StreamView
+from kafka_ratchet.app.web.paging import paged
 from kafka_ratchet.app.web.render import CLUSTER_VIEW, PAST, html_response, json_response, wants_json
 from kafka_ratchet.app.web.svg import sparkline
 
-PAGE_ROWS: Final = 50
 SORTS: Final = ("partition", "lag")
 SPARK_S: Final = 6 * 3_600
 INTERVALS_SHOWN: Final = 200
@@ -81,12 +81,7 @@ async def _stream_page(request: web.Request) -> StreamPage:
     rows = [row for row in stream.partitions if state in (None, row.state)]
     if sort == "lag":
         rows.sort(key=lambda row: (-(row.lag_s or 0), -(row.lag or 0), row.partition))
-    pages = max(1, -(-len(rows) // PAGE_ROWS))
-    text = query.get("page") or "1"
-    if not (text.isascii() and text.isdigit() and len(text) < 8 and 1 <= int(text) <= pages):
-        raise QueryError(f"page is a number from 1 to {pages}")
-    page = int(text)
-    shown = rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
+    shown, page, pages = paged(rows, query)
     past, numbers = request.app[PAST], [row.partition for row in shown]
     lags = await past.lags(name, numbers, len(stream.partitions)) if numbers else {}
     intervals = [each for each in await past.intervals(name) if each.partition in numbers]

@@ -553,3 +553,36 @@ async def test_a_table_of_ones_own_is_shown_escaped_and_paged(
     assert [name for name, _, _ in asked] == ["<t>", "t"]
     assert refused[0] == 400
     assert "hex must be pairs" in refused[1]
+
+
+async def test_a_page_of_very_many_partitions_has_some_rows_the_sums_and_ways_to_the_others(
+    broker: str, new_topic: Callable[..., str], http: aiohttp.ClientSession
+) -> None:
+    """1,000 partitions that a worker tells of, each with a sentence about what is wrong."""
+    topic = new_topic(partitions=2)
+    settings = settings_for(broker, topic)
+    jumped = InvalidShare(judged=100, invalid=50)
+    rows = [partition(number, fresh=10, recent=jumped) for number in range(1_000)]
+    known = KnownWorker([table(*rows, topic=topic)])
+    async with one_worker(settings, topic, known), page(settings) as url:
+        body = await read_json(http, url)
+        first = await read(http, url)
+        every = await read(http, f"{url}/streams/events")
+        last = await read(http, f"{url}/streams/events", page="20")
+        async with http.get(f"{url}/streams/events", params={"page": "21"}) as response:
+            assert response.status == 400
+
+    assert len(body["streams"][0]["partitions"]) == len(body["findings"]) == len(body["problems"]) == 1_000
+    (partitions,) = [each for each in first.split("<table>") if "Partitions of" in each]
+    assert partitions.partition("<tfoot>")[0].count('<th scope="row">') == 20
+    assert "10,000" in partitions.partition("<tfoot>")[2]  # the sum is of all
+    assert '<a href="/streams/events">all partitions of events</a>' in first
+    assert first.partition('aria-labelledby="wrong"')[2].partition("</section>")[0].count('<p class="notice">') == 20
+    assert "And 980 more; <a" in first
+    (summary,) = re.findall(r'data-summary="([^"]*)"', first)
+    assert summary.count("were invalid") == 3
+    assert summary.endswith("And 997 more")
+    assert every.count('<th scope="row">') == last.count('<th scope="row">') == 50
+    assert "page 1 of 20" in every
+    assert re.search(r'rel="next" href="/streams/events\?[^"]*page=2"', every)
+    assert '<th scope="row">999</th>' in last

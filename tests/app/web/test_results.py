@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +160,37 @@ async def test_a_slow_store_does_not_hold_up_the_page(
     finally:
         answer.set()
         await server.stop()
+
+
+async def test_an_answer_that_is_not_old_is_shown_while_the_next_one_comes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(result_view, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(result_view, "FRESH_FOR_S", 0.0)
+    settings = Settings(sink=SinkSettings(path=str(tmp_path)))
+    view, goes_on, asked = result_view.ResultsView("127.0.0.1:1", settings), threading.Event(), [0]
+    last = await view.latest()  # Kafka is away, and nothing is known
+    assert last is not None
+    assert last.error
+
+    def ask() -> result_view.Results:
+        asked[0] += 1
+        assert asked[0] == 1 or goes_on.wait(60)
+        return replace(last, error=None, taken_at=str(asked[0]))
+
+    async def taken_at() -> str | None:
+        found = await view.latest()
+        return found.taken_at if found is not None else None
+
+    monkeypatch.setattr(view, "_ask", ask)
+    await asyncio.sleep(0.01)
+    assert await taken_at() == "1"  # an error is no answer that would be shown instead
+    await asyncio.sleep(0.01)
+    assert [await taken_at() for _ in range(3)] == ["1"] * 3
+    assert asked[0] == 2
+    monkeypatch.setattr(result_view, "STALE_MOST_S", -1.0)
+    waits = asyncio.create_task(taken_at())
+    await asyncio.sleep(0.05)
+    assert not waits.done()
+    goes_on.set()
+    assert await waits == "2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka.admin import NewTopic as Topic
 
 from kafka_ratchet.app.cli.why import sentences
 from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
 from kafka_ratchet.app.why.answer import Answer, ExitCode, Place
 from kafka_ratchet.app.why.changelog import Log, Step
 from kafka_ratchet.app.why.explain import Explanation
@@ -116,3 +118,46 @@ def test_what_the_output_lacks_or_has_too_often_is_said(broker: str, new_topic: 
     twice = asked(stage).of_identity(b"a", 2)
     assert [each.forwarded and each.forwarded.offset for each in twice.arrivals] == [0, None]
     assert not twice.limits  # without bounds the output is read up to the first only
+
+
+def test_a_question_about_one_record_asks_about_its_partition_only(
+    broker: str, new_topic: NewTopic, questions: list[tuple[str, int]]
+) -> None:
+    dropped = new_topic(32)
+    stage = Stage(broker, new_topic, 32, duplicates=dropped)
+    given, output, _ = stage.topics
+    stage.write(0, 7, [record(1), record(1)])
+    stage.write(1, 7, [record(1)])
+    stage.write(0, 9, [record(1, b"b")])
+    stage.commit(*[0] * 7, 2)
+    changelog = changelog_name(stage.settings.app, "events")
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([Topic(changelog, 32, 1)])[changelog].result(30)
+    with consumer({"bootstrap.servers": broker}, "reads") as client:
+        offset_ranges(client, changelog, 32, settle_s=60)  # until it is there
+
+    def question(ask: Callable[[Explanation], Answer]) -> tuple[Answer, list[int]]:
+        """The answer, and of how many partitions each question to Kafka about offsets was, the largest first."""
+        questions.clear()
+        explanation = asked(stage)
+        found = ask(explanation)
+        explanation.close()
+        names = [what for what, _ in questions]
+        assert names.count("topic") <= 6  # each topic once, by each client that reads it
+        assert "all topics" not in names
+        return found, sorted((of for what, of in questions if what in ("offsets", "committed")), reverse=True)
+
+    answer, sizes = question(lambda explanation: explanation.of_record(given, 7, 1))
+    assert verdicts(answer) == [(0, "fresh", None), (1, "duplicate", 1)]
+    assert answer.arrivals[0].forwarded == Place(output, 7, 0)
+    assert set(sizes) == {1}
+    # A worker knows the identity in one partition, and nothing of it in the others: of those only what waits is read.
+    known_nowhere = dict.fromkeys(set(range(32)) - {7}, 0)
+    answer, sizes = question(lambda explanation: explanation.of_identity(b"a", 1, range(32), known_nowhere))
+    assert verdicts(answer) == [(0, "fresh", None), (1, "duplicate", 1)]
+    assert "of 31 of 32 partitions only what waits was read" in answer.limits[0]
+    assert sizes[:4] == [31, 31, 31, 1]
+    answer, sizes = question(lambda explanation: explanation.of_identity(b"b", 1, range(32), known_nowhere))
+    assert [(each.at.partition, each.verdict) for each in answer.arrivals] == [(9, "waiting")]
+    answer, sizes = question(lambda explanation: explanation.of_identity(b"nobody", 1, range(32), known_nowhere))
+    assert (answer.arrivals, answer.read_all) == ([], False)

@@ -1,0 +1,38 @@
+"""Long tables, a page at a time: a person does not read a thousand rows. The JSON of the same address has all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from kafka_ratchet.app.status.lookup import QueryError
+
+PAGE_ROWS: Final = 50
+
+Row = TypeVar("Row")
+
+
+class Paged(NamedTuple, Generic[Row]):
+    """Some rows of a table. page: their page, from 1; pages: how many there are, 1 at least."""
+
+    rows: list[Row]
+    page: int
+    pages: int
+
+
+def paged(rows: Sequence[Row], asked: Mapping[str, str]) -> Paged[Row]:
+    """The rows of the page that is asked for, the first one where none is.
+
+    Args:
+        rows: all of them
+        asked: parameters of the address; `page` is looked at
+
+    Raises:
+        QueryError: there is no such page.
+    """
+    pages = max(1, -(-len(rows) // PAGE_ROWS))
+    text = asked.get("page") or "1"
+    if not (text.isascii() and text.isdigit() and len(text) < 8 and 1 <= int(text) <= pages):
+        raise QueryError(f"page is a number from 1 to {pages}")
+    page = int(text)
+    return Paged([*rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]], page, pages)
