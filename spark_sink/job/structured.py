@@ -23,6 +23,7 @@ from kafka_ratchet.spark_sink.job.run_log import log_run
 from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
 from kafka_ratchet.spark_sink.job.start import Session, opened, require_startable, wait_for_registry
 from kafka_ratchet.spark_sink.rows.undeclared import report_undeclared
+from kafka_ratchet.spark_sink.spark.dialect import keeps_state
 from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
 from kafka_ratchet.spark_sink.spark.session import REMOTE
 from kafka_ratchet.spark_sink.stores.store import ResultStore
@@ -176,7 +177,7 @@ class _Query:
             raise
 
     def _commit_batch(self, batch: DataFrame, number: int) -> None:
-        if not self._state_is_lost and (self._folder / "state").exists():
+        if not self._state_is_lost and keeps_state(batch, self._folder):
             raise OptionRefused(
                 "the pipeline keeps state from one micro-batch to the next (an aggregation, deduplication, a join of "
                 "streams, a limit), and a start begins without it: results would be lost or doubled. Use a kind of "

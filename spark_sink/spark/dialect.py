@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,23 @@ def is_valid_utf8(value: Column) -> Column:
         return F.is_valid_utf8(value.cast("string"))
     # Spark 3.5 reads what is not UTF-8 as replacement characters, which are written as other bytes.
     return F.encode(F.decode(value, "UTF-8"), "UTF-8") == value
+
+
+def keeps_state(batch: DataFrame, checkpoint: Path) -> bool:
+    """Whether the query of a micro-batch keeps state, asked before anything of the micro-batch is computed.
+
+    Args:
+        batch: what `foreachBatch` was given.
+        checkpoint: folder of the query.
+    """
+    if (checkpoint / "state").exists():
+        return True
+    if not batch.sparkSession.version.startswith("3.5."):
+        return False
+    # Newer ones make the folder when they plan a micro-batch, Spark 3.5 when tasks run. All of its operators with state
+    # compute by a StateStoreRDD or a StateStoreAwareZipPartitionsRDD.
+    lineage: str = batch._jdf.queryExecution().toRdd().toDebugString()  # noqa: SLF001
+    return "StateStore" in lineage
 
 
 def to_arrow(dataframe: DataFrame) -> pa.Table:
