@@ -142,7 +142,7 @@ async def _serve(
     instance_id, listening = seat or (None, None)
     application = Application(settings, bootstrap, prepared.topics, program, prepared.sends, instance_id)
     status = StatusServer(
-        application, settings.web.host, settings.web.status_port, history=application.past, listening=listening
+        application.answers, settings.web.host, settings.web.status_port, history=application.past, listening=listening
     )
     url = await status.start()
     try:

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from kafka_ratchet.app.repartition import Arrivals, arrives_in, judging, repartitioned
 from kafka_ratchet.app.settings import Settings, load, with_arrivals
 from kafka_ratchet.app.settings_sections import StreamSettings
-from kafka_ratchet.app.worker.application import Stream
 from kafka_ratchet.app.worker.steps import with_steps
+from kafka_ratchet.app.worker.stream import Stream
 from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.errors import SettingsError
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.worker.application import _bounds
+from kafka_ratchet.app.worker.stream import _bounds
 from kafka_ratchet.app.worker.topics import COMPACTED, config_of, create, prepare
 from kafka_ratchet.errors import SettingsError, TopicError
 from kafka_ratchet.tables.eviction import Bounds

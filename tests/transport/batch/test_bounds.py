@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from kafka_ratchet.app.worker.application import _partition_status
+from kafka_ratchet.app.worker.answers import _partition_status
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.totals import Evicted
 from tests.transport.kafka_side import Read

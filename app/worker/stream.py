@@ -1,0 +1,173 @@
+"""One stream of a worker: its settings, its topics as found, its table, and the lanes that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import structlog
+
+from kafka_ratchet.agents.deduplicate import Then, withhold
+from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.agents.route import router
+from kafka_ratchet.agents.run import StreamProgram
+from kafka_ratchet.agents.whose import whose
+from kafka_ratchet.app.names import earlier_transactional_id, is_repartition_topic, policy_topic, transactional_id
+from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.worker.claim_check import ClaimCheck
+from kafka_ratchet.app.worker.kept import kept_of
+from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
+from kafka_ratchet.app.worker.topics import StreamTopics
+from kafka_ratchet.app.worker.tracing import Tracing, totals_of
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
+from kafka_ratchet.tables.reasons import CONTENT_DIFFERS, LATE
+from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.lane import Lane
+from kafka_ratchet.transport.lane_spec import LaneSpec
+from kafka_ratchet.transport.measures import StreamMeasures
+from kafka_ratchet.transport.owner import AGENTS
+from kafka_ratchet.transport.policy import AlwaysOff
+from kafka_ratchet.transport.sent_topics import SentTopic, SentTopics
+from kafka_ratchet.transport.standby import Standby
+from kafka_ratchet.transport.turns import Turns
+
+log = structlog.get_logger(__name__)
+
+
+class Stream:
+    """One stream at work: its settings, its topics as found, its table."""
+
+    def __init__(
+        self,
+        app: str,
+        name: str,
+        settings: StreamSettings,
+        topics: StreamTopics,
+        folder: Path,
+        memory: int,
+        program: App | None = None,
+        sends: SentTopics = MappingProxyType({}),
+    ) -> None:
+        self.name, self.settings, self.topics = name, settings, topics
+        agents = program.of(name) if program else []
+        tables = program.tables_of(name) if program and agents else []
+        self.sends = sends if agents else {}
+        self.rule = settings.rule | ({"output": AGENTS} if agents else {})
+        self.then: Then | None = None if settings.forward else withhold
+        if isinstance(settings, Arrivals):
+            self.then = router(settings.identity, settings.output)
+            self.sends = {settings.output: SentTopic(topics.sent, read_by=settings.of)}
+        self.is_internal = is_repartition_topic(settings.input, app)
+        self.is_judged = not isinstance(settings, Arrivals) and (
+            not self.is_internal or settings.repartition_by is not None
+        )
+        source = SequenceSource.parse(settings.sequence)
+        self.sequence_header = source.name.encode() if source.kind == "header" else b""
+        self.identity_header = (settings.identity.header or "").encode()
+        if source.kind == "none" and not settings.is_bounded:
+            log.warning(
+                "every identity is kept for ever, and each event brings one: the state grows with the input. Set "
+                "inactive_after_s to how long a record may be sent again, or max_identities",
+                stream=name,
+            )
+        self.read = reader_for(source, settings.sequence_form)
+        self.whose = whose(settings.identity)
+        self.sequences = Sequences(
+            folder / name,
+            topics.changelog,
+            settings.identity,
+            topics.changelog_limit,
+            memory,
+            _bounds(name, settings, topics.partitions),
+            tables=tables,
+            kept=kept_of(settings),
+        )
+        self.program = None
+        if program is not None and agents:
+            timers = program.streams[name].timers
+            self.program = StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables, timers)
+            self.then = self.program.take
+        self.lettered = _lettered(settings)
+        self.measures = StreamMeasures()
+
+    def lane(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        policies: PolicyFollower,
+        claims: ClaimCheck,
+        tracing: Tracing,
+        turns: Turns,
+        number: int,
+        deliver: Callable[[Delivery], Awaitable[None]],
+    ) -> Lane:
+        """Make the lane of a partition, with all that the settings say of it."""
+        spec = LaneSpec(
+            topic=self.settings.input,
+            partition=number,
+            output=self.settings.output,
+            dead_letters=self.settings.dead_letters,
+            group=settings.app,
+            transactional_id=transactional_id(settings.app, self.settings.input, number),
+            earlier_id=earlier_transactional_id(settings.app, self.settings.input, number),
+            app=settings.app,
+            stream=self.name,
+            rule=self.rule,
+            policy_topic=policy_topic(settings.app),
+            begins_at_0=self.is_internal,
+            claimed=self.topics.claimed,
+            sequence_header=self.sequence_header,
+            identity_header=self.identity_header,
+            compression=self.settings.compression,
+            commit_interval_ms=settings.commit_interval_ms,
+            records_per_transaction=settings.records_per_transaction,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+            output_limit=self.topics.output_limit,
+            dead_letters_limit=self.topics.dead_letters_limit,
+            judging=self.settings.judging,
+            duplicates=self.settings.duplicates or "",
+            duplicates_limit=self.topics.duplicates_limit,
+            duplicates_values=self.settings.duplicates_keep == "all",
+            batch_most=settings.max_batch_mb << 20,
+            sends=self.sends,
+        )
+        # An internal stream of a program has nothing to judge by, whatever is said of all streams.
+        switch = StreamSwitch(policies, self.name) if self.is_judged else AlwaysOff()
+        permit = partial(claims.refuse, self.name, self.topics.changelog)
+        ticks = self.program.ticks(number) if self.program else None
+        partition = self.sequences.partition(number)
+        trace = tracing.of(spec, partial(totals_of, partition))
+        return Lane(cluster, spec, partition, deliver, switch, permit, ticks, self.measures, trace, turns)
+
+    def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
+        """Make the standby of a partition."""
+        most = settings.max_batch_mb << 20
+        return Standby(cluster, self.sequences.partition(number), number, most, stream=self.name)
+
+
+def _lettered(settings: StreamSettings) -> dict[int, str]:
+    """By verdict, the reason with which its records become dead letters, where the stream asks for it."""
+    asked = {TOO_LATE: (settings.late, LATE), CONFLICT: (settings.conflicts, CONTENT_DIFFERS)}
+    return {verdict: reason for verdict, (what, reason) in asked.items() if what == "dead-letter"}
+
+
+def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:
+    """What one partition may keep; None where a stream keeps all."""
+    if not settings.is_bounded:
+        return None
+    most = settings.max_identities
+    if most is not None and most < partitions:
+        raise SettingsError(
+            f"streams.{name}.max_identities: {most} are too few for {partitions} partitions, each of which has an even "
+            f"share. Write {partitions} or more"
+        )
+    return Bounds(None if most is None else most // partitions, settings.inactive_after_s)
