@@ -52,6 +52,7 @@ from kafka_ratchet.transport.client.topic_id import FetchByIdRequest, TopicsRequ
 PINS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
 
 CLUSTER, TRANSACTION = "transport/client/cluster.py", "transport/transactions/requests.py"
+CONNECTING = "transport/client/connecting.py"
 PRODUCER = "transport/transactions/producer.py"
 LANES, COMPRESSION = "transport/assignment.py", "transport/batch/compression.py"
 DESCRIBE, CONNECTION = "transport/client/describe.py", "transport/client/connection.py"
@@ -61,11 +62,11 @@ APPLICATION, FAUST_APP = "app/worker/application.py", "app/worker/faust_app.py"
 TABLE, SECURITY = "tables/table.py", "transport/client/security.py"
 
 SIGNATURES: list[tuple[str, Any, str, list[str]]] = [
-    (CLUSTER, AIOKafkaClient, "__init__", ["bootstrap_servers", "client_id", "request_timeout_ms"]),
+    (CONNECTING, AIOKafkaClient, "__init__", ["bootstrap_servers", "client_id", "request_timeout_ms"]),
     (SECURITY, AIOKafkaClient, "__init__", ["ssl_context", "security_protocol", "sasl_mechanism"]),
     (SECURITY, AIOKafkaClient, "__init__", ["sasl_plain_username", "sasl_plain_password"]),
     (SECURITY, AIOKafkaClient, "__init__", ["sasl_kerberos_service_name"]),
-    (CLUSTER, AIOKafkaClient, "bootstrap", []),
+    (CONNECTING, AIOKafkaClient, "bootstrap", []),
     (CLUSTER, AIOKafkaClient, "close", []),
     (CLUSTER, AIOKafkaClient, "send", ["node_id", "request", "group"]),
     (CONNECTION, AIOKafkaConnection, "close", ["reason", "exc"]),
@@ -168,7 +169,7 @@ def test_requests_and_their_versions(ours: str, request_class: Any, arguments: t
 
 
 RESPONSES: list[tuple[str, str, Any, list[str]]] = [
-    (CLUSTER, "offset", OffsetRequest, ["partition", "error_code", "timestamp", "offset"]),
+    (CLUSTER, "offsets", OffsetRequest, ["partition", "error_code", "timestamp", "offset"]),
     (CLUSTER, "committed", OffsetFetchRequest, ["partition", "offset", "metadata", "error_code"]),
     (HANGING, "record_outcome", OffsetCommitRequest, ["partition", "error_code"]),
     (TRANSACTION, "_produce", ProduceRequest, ["partition", "error_code", "offset"]),
@@ -233,9 +234,7 @@ def test_what_a_connection_reads_with() -> None:
 
 async def test_the_request_timeout_of_a_client() -> None:
     client = AIOKafkaClient(bootstrap_servers="127.0.0.1:1", request_timeout_ms=1_234)
-    assert client._request_timeout_ms == 1_234, (
-        f"AIOKafkaClient keeps its time-out elsewhere; {CLUSTER} (start) sets it"
-    )
+    assert client._request_timeout_ms == 1_234, f"AIOKafkaClient keeps its time-out elsewhere; {CONNECTING} sets it"
     await client.close()
 
 

@@ -18,11 +18,11 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from kafka_ratchet.errors import BrokerUnavailable, PositionLost, TopicReplaced, TransportError
-from kafka_ratchet.transport.client.connection import mend_connections, refused_by
+from kafka_ratchet.errors import PositionLost, TopicReplaced, TransportError
+from kafka_ratchet.transport.client.connecting import connected
+from kafka_ratchet.transport.client.descriptions import Descriptions
 from kafka_ratchet.transport.client.errors import explained, raise_for, replaced, truncated
 from kafka_ratchet.transport.client.retry import Retry
-from kafka_ratchet.transport.client.together import Together
 from kafka_ratchet.transport.client.topic_id import (
     NO_EPOCH,
     NOT_THIS_TOPIC,
@@ -32,17 +32,11 @@ from kafka_ratchet.transport.client.topic_id import (
     TopicState,
     diverging,
     id_text,
-    topics_of,
 )
 from kafka_ratchet.transport.client.watch import Watch
 
-mend_connections()
-
 REFRESH_S: Final = 0.0001
 """For each partition, until metadata is asked for again: five times of what reading it takes."""
-DESCRIPTIONS: Final = 8
-"""Sets of topics whose last answer is kept; a worker asks for few different ones, again and again."""
-
 SHARED: Final = 16
 """Connections on which what is answered at once is asked by everyone, instead of on two of each lane's own. A broker
 answers the requests of a connection one after the other, so there are as many as lanes that start at a time."""
@@ -52,9 +46,6 @@ EARLIEST: Final = -2
 
 GROUP, TRANSACTION = 0, 1
 """Coordinator types of FindCoordinator (KIP-98)."""
-
-ANSWER_LEAST_MS: Final = 100
-"""A broker gets this long for its first answer, however short the limit is."""
 
 GONE_AFTER_S: Final = 10.0
 """How long a topic may be missing, or a log may not know an epoch, before that is believed: a broker that has just
@@ -97,9 +88,7 @@ class Cluster:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._refresh_at = float("-inf")
         self._watches: dict[str, Watch] = {}
-        self._descriptions = Together(self._describe)
-        self._described: dict[tuple[str, ...], tuple[bytes, dict[str, TopicState]]] = {}
-        """The last answers about topics, by their names, and what they say."""
+        self._descriptions = Descriptions(self._send_anywhere)
 
     async def start(self, timeout_s: float) -> None:
         """Connect.
@@ -108,30 +97,7 @@ class Cluster:
             BrokerUnavailable: nobody answered within timeout_s.
             KafkaRefused: Kafka refuses this client, or has a certificate that this client refuses.
         """
-        retry = Retry("reach Kafka", bootstrap=self._options["bootstrap_servers"])
-        while True:
-            left_ms = max(ANSWER_LEAST_MS, int((timeout_s - retry.seconds) * 1000))
-            client = AIOKafkaClient(
-                **{"client_id": "ratchet", **self._options}, request_timeout_ms=min(left_ms, self.request_timeout_ms)
-            )
-            try:
-                await client.bootstrap()
-            except kafka.KafkaError as error:
-                await client.close()
-                if (refusal := refused_by(self._options["bootstrap_servers"])) is not None:
-                    raise refusal from None
-                if retry.seconds > timeout_s:
-                    servers = ", ".join(self._options["bootstrap_servers"])
-                    raise BrokerUnavailable(
-                        f"no Kafka broker answered at {servers} within {timeout_s:.0f} s ({error}). "
-                        "Start one (ratchet broker) or correct bootstrap in the settings"
-                    ) from None
-                await retry.wait(error)
-            else:
-                # The limit was for this; connections made from now on have the usual one.
-                client._request_timeout_ms = self.request_timeout_ms  # noqa: SLF001
-                self._client = client
-                return
+        self._client = await connected(self._options, timeout_s, self.request_timeout_ms)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -239,22 +205,12 @@ class Cluster:
 
     async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
         """First offset (EARLIEST) or last stable offset (LATEST) of a partition. Tries until it is known."""
-        request = OffsetRequest(-1, READ_COMMITTED, [(topic, [(partition, which)])])
-        retry = Retry("list offsets", topic=topic, partition=partition)
-        while True:
-            try:
-                response = await self.send(await self.leader(topic, partition), request, connection)
-                _, code, _, offset = response.topics[0][1][0]
-                raise_for(code)
-                return int(offset)
-            except kafka.KafkaError as error:
-                self.refresh()
-                await retry.wait(error)
+        return (await self.offsets(topic, [partition], which, connection))[partition]
 
     async def offsets(self, topic: str, partitions: Iterable[int], which: int, connection: Hashable) -> dict[int, int]:
         """As `offset`, of several partitions, with one request to each broker that leads some."""
-        retry = Retry("list offsets", topic=topic)
         missing, found = set(partitions), dict[int, int]()
+        retry = Retry("list offsets", topic=topic, partitions=sorted(missing))
         while missing:
             try:
                 by_leader: dict[int, list[tuple[int, int]]] = {}
@@ -308,16 +264,8 @@ class Cluster:
                 self.refresh()
                 await retry.wait(error)
 
-    async def _describe(self, names: set[str]) -> dict[str, TopicState]:
-        asked = tuple(sorted(names))
-        response = await self.send(self.client.get_random_node(), TopicsRequest(list(asked)), "topics")
-        before, states = self._described.get(asked, (b"", {}))
-        if response.body != before:  # mostly it is the same, and of thousands of partitions
-            states = topics_of(response)
-            if len(self._described) >= DESCRIPTIONS:
-                self._described.clear()
-            self._described[asked] = response.body, states
-        return states
+    async def _send_anywhere(self, request: TopicsRequest) -> Any:
+        return await self.send(self.client.get_random_node(), request, "topics")
 
     async def found(self, names: Iterable[str], besides: Iterable[str] = ()) -> dict[str, TopicState]:
         """`topics`, all of them. besides: others that are asked for as well, and may not be there.

@@ -1,5 +1,4 @@
 import asyncio
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 
-from kafka_ratchet.errors import BrokerUnavailable, PositionLost
+from kafka_ratchet.errors import PositionLost
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, TRANSACTION, Cluster, Fetched
 from kafka_ratchet.transport.client.errors import explained, raise_for
@@ -128,59 +127,6 @@ async def test_connections_that_are_cut_are_made_again(cluster: Cluster, broker:
     batch = read_chunk(topic, 0, 0, fetched.data, [])
     assert batch.count >= 1
     assert len(await asyncio.to_thread(read_topic, broker, topic)) == 3
-
-
-def closed_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-async def test_nobody_listens() -> None:
-    cluster = Cluster(client_options(f"127.0.0.1:{closed_port()}", {}))
-    with pytest.raises(
-        BrokerUnavailable, match=r"no Kafka broker answered at 127\.0\.0\.1:\d+ within 0 s .*ratchet broker"
-    ):
-        await cluster.start(0.2)
-    with pytest.raises(kafka.KafkaConnectionError, match="closed"):
-        _ = cluster.client
-    await cluster.close()
-
-
-async def test_somebody_listens_who_never_answers() -> None:
-    """The limit holds although a request may take far longer."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        cluster = Cluster(client_options(f"127.0.0.1:{listener.getsockname()[1]}", {}), request_timeout_ms=300_000)
-        with pytest.raises(BrokerUnavailable, match="no Kafka broker answered"):
-            await asyncio.wait_for(cluster.start(0.3), 60)
-
-
-async def test_a_broker_that_comes_late(broker: str) -> None:
-    port = closed_port()
-    cluster = Cluster(client_options(f"127.0.0.1:{port}", {}))
-    starting = asyncio.create_task(cluster.start(60))
-    await asyncio.sleep(0.2)
-    host, _, real = broker.rpartition(":")
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await asyncio.open_connection(host, int(real))
-
-        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-            while data := await source.read(1 << 16):
-                target.write(data)
-                await target.drain()
-            target.close()
-
-        await asyncio.gather(copy(reader, there_writer), copy(there_reader, writer))
-
-    server = await asyncio.start_server(pass_on, "127.0.0.1", port)
-    async with server:
-        await asyncio.wait_for(starting, 60)
-        assert cluster.client.cluster.brokers()
-        await cluster.close()
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1, kafka.OffsetOutOfRangeError), (90, kafka.ProducerFenced)])
