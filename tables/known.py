@@ -190,11 +190,7 @@ class KnownIdentities:
         Raises:
             StoreDamaged: a file is not what was written.
         """
-        known = self.map
-        if self.kept.window and self.beyond and self.store is not None and not known.holds(identity):
-            known = self._empty_map()
-            self._take(known, self.store.find([identity]))
-        return known.seen(identity, sequence)
+        return (self._with(identity) if self.kept.window else self.map).seen(identity, sequence)
 
     def page(
         self, after: bytes | None, limit: int, prefix: bytes = b"", until: bytes | None = None
@@ -239,11 +235,15 @@ class KnownIdentities:
         Raises:
             StoreDamaged: a file is not what was written.
         """
-        known = self.map
-        if self.beyond and self.store is not None and not known.holds(identity):
-            known = self._empty_map()
-            self._take(known, self.store.find([identity]))
-        return known.told(identity)
+        return self._with(identity).told(identity)
+
+    def _with(self, identity: bytes) -> LastSequences:
+        """The map, or one of what the store alone has of this identity."""
+        if not self.beyond or self.store is None or self.map.holds(identity):
+            return self.map
+        alone = self._empty_map()
+        self._take(alone, self.store.find([identity]))
+        return alone
 
     def discard(self) -> None:
         """Remove a damaged store; it is begun anew when it is opened next."""
