@@ -1,7 +1,7 @@
 """The compiled passes over the map of last sequences: judge, undo, commit, grow.
 
 The map is open addressing with linear probing in plain numpy arrays, one slot per identity, held by
-`kafka_ratchet.tables.map.map.LastSequences`:
+`kafka_ratchet.tables.map.slots.Slots`, and by `kafka_ratchet.tables.map.map.LastSequences` what a transaction changed:
 
     hashes   uint64[slots]  0 is an empty slot
     starts   int64[slots]   where the identity's bytes begin in the arena
