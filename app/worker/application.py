@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
@@ -99,16 +99,29 @@ class Application:
             },
         )
         by_changelog = {stream.topics.changelog: stream for stream in self.streams.values()}
-        shared = self.cluster, settings, self.policies, self.claims, self.tracing, Turns()
-        self.lanes = Lanes(
+        self.lanes = self._lanes(by_changelog, partial(refusal, bootstrap, settings, program))
+        Views(by_changelog, self.lanes.running).open()
+        self.answers = Answers(self.streams, self.lanes, self.policies, self.followed, self.empty_inputs)
+        self.past = Past(folder, self.streams, self.lanes.running)
+
+    def _lanes(self, by_changelog: Mapping[str, Stream], explain: Callable[[], Awaitable[str]]) -> Lanes:
+        """What makes lanes of partitions, with an agent behind the channel of each stream.
+
+        explain: makes the sentence about a group that goes by other rules
+        """
+        shared = self.cluster, self.settings, self.policies, self.claims, self.tracing, Turns()
+        lanes = Lanes(
             self.app,
             {changelog: stream.topics.partitions for changelog, stream in by_changelog.items()},
             {changelog: partial(stream.lane, *shared) for changelog, stream in by_changelog.items()},
-            {changelog: partial(stream.standby, self.cluster, settings) for changelog, stream in by_changelog.items()},
-            partial(refusal, bootstrap, settings, program),
+            {
+                changelog: partial(stream.standby, self.cluster, self.settings)
+                for changelog, stream in by_changelog.items()
+            },
+            explain,
         )
-        for stream in self.streams.values():
-            channel = self.lanes.channels[stream.topics.changelog]
+        for stream in by_changelog.values():
+            channel = lanes.channels[stream.topics.changelog]
             register(
                 self.app,
                 channel,
@@ -120,9 +133,7 @@ class Application:
                 stream.lettered,
                 stream.whose,
             )
-        Views(by_changelog, self.lanes.running).open()
-        self.answers = Answers(self.streams, self.lanes, self.policies, self.followed, self.empty_inputs)
-        self.past = Past(folder, self.streams, self.lanes.running)
+        return lanes
 
     async def start(self, url: str | None = None) -> None:
         """Join the group; lanes start as partitions are assigned.
