@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from bench.load import Load
     from bench.measure import Measured
 
-bench = typer.Typer(help="Measure the worker next to other programs on the same machine.", no_args_is_help=True)
+bench = typer.Typer(no_args_is_help=True)
 
 Records = Annotated[int, typer.Option(help="Records of the input. A fifth are duplicates, for totals none.")]
 Keys = Annotated[int, typer.Option(help="Number of identities; for totals: of users.")]
@@ -25,6 +26,13 @@ Partitions = Annotated[int, typer.Option(help="Partitions of input and output.")
 ValueBytes = Annotated[int, typer.Option(help="Size of a value in bytes, at least 80.", min=80)]
 BatchBytes = Annotated[int, typer.Option(help="Largest batch of the input, in bytes.")]
 Rounds = Annotated[int, typer.Option(help="How often each subject runs.")]
+
+
+@bench.callback()
+def prepare() -> None:
+    """Measure the worker next to other programs on the same machine."""
+    # An installed worker has its bytecode, as a peer has its jar: to compile 230 modules takes 0.25 s at each start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @bench.command()

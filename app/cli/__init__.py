@@ -95,12 +95,28 @@ for tool in TOOLS:
 
 def main() -> None:
     """Entry point of `ratchet`: a RatchetError becomes a sentence on stderr and exit code 2."""
+    _import_structlog()
     from kafka_ratchet.app.log_setup import configure
     from kafka_ratchet.spark_sink.secrets import hide_in_tracebacks
 
     hide_in_tracebacks()
     configure("warning")  # commands that run as services set the level of their settings
     sys.exit(run())
+
+
+def _import_structlog() -> None:
+    """Import it without rich, which it loads wherever it is installed, for tracebacks that we do not show.
+
+    That is 50 ms of the start of each command. Whoever imports rich later has it.
+    """
+    is_loaded = "rich" in sys.modules
+    if not is_loaded:
+        sys.modules["rich"] = None  # type: ignore[assignment] # as where it is not installed
+    try:
+        import structlog  # noqa: F401
+    finally:
+        if not is_loaded:
+            del sys.modules["rich"]
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -32,7 +32,7 @@ def broker(
 
     from rich.console import Console
 
-    from kafka_ratchet.app.local.broker import EmbeddedBroker
+    from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
     from kafka_ratchet.errors import SetupError
 
     stopping = threading.Event()

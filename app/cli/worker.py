@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,10 +30,20 @@ def worker(
     --app shop:app runs agents of your own over the deduplicated events: an App of kafka_ratchet called `app` in shop.py
     (docs/guide/agents.md; one to begin with: --app kafka_ratchet.agents.examples.running_totals:app).
     """
+    # Nearly all that a start makes stays. To look for garbage in it meanwhile, again and again, takes a tenth of the
+    # start; `process.serve` begins with that.
+    gc.disable()
+    try:
+        given = {"state_folder": state_folder, "processes": processes}
+        _run(config, app, {name: value for name, value in given.items() if value is not None})
+    finally:
+        gc.enable()
+
+
+def _run(config: Path | None, app: str | None, given: Mapping[str, Any]) -> None:
     from kafka_ratchet.app.settings import load
 
-    given = {"state_folder": state_folder, "processes": processes}
-    settings = load(config, **{name: value for name, value in given.items() if value is not None})
+    settings = load(config, **given)
     if settings.processes > 1:
         # One process for each core: none needs more threads for NumPy, which would start them when it is imported.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -39,7 +51,6 @@ def worker(
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.log_setup import configure
     from kafka_ratchet.app.worker import process
-    from kafka_ratchet.app.worker import processes as several
     from kafka_ratchet.app.worker.program import load_program
     from kafka_ratchet.app.worker.sent_topics import check_topics
     from kafka_ratchet.app.worker.steps import with_steps
@@ -57,6 +68,8 @@ def worker(
         require_package()
     configure(settings.log_level, settings.log_format)
     if settings.processes > 1:
+        from kafka_ratchet.app.worker import processes as several
+
         raise typer.Exit(several.run(settings, program))
     with choose_broker(settings) as bootstrap:
         process.run(settings, bootstrap, program)

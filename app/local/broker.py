@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_ratchet.app.local.connectivity import require_answer, wait_until_reachable
-from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.log_setup import say
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.client.security import client_options
 
-__all__ = ["ChosenBroker", "EmbeddedBroker", "choose_broker", "named_broker", "open_broker", "wait_until_reachable"]
+__all__ = ["ChosenBroker", "choose_broker", "named_broker", "open_broker", "wait_until_reachable"]
 
 
 @dataclass(frozen=True)
@@ -70,5 +69,7 @@ def open_broker(settings: Settings | None = None) -> Iterator[ChosenBroker]:
         wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, say)
         yield ChosenBroker(settings.bootstrap, None)
         return
+    from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker  # not loaded where a Kafka is named
+
     with EmbeddedBroker() as embedded:
         yield ChosenBroker(embedded.bootstrap, embedded.data_folder)

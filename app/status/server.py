@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
 from kafka_ratchet.app.status.answers import (
     INCOMPLETE,
@@ -47,12 +48,14 @@ from kafka_ratchet.app.status.lookup import (
     parse_query,
     parse_sequence,
 )
-from kafka_ratchet.app.status.metrics import PartitionsText, StatusCollector
 from kafka_ratchet.app.status.own_tables import TableAnswer, parse_table_query
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.app.version import ratchet_version
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.tables.identity import Identity
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 log = structlog.get_logger(__name__)
 
@@ -92,11 +95,6 @@ class StatusServer:
         self._provider, self._listening = provider, listening
         self._host, self._port = host, port
         self._worker = worker or worker_name()
-        self._partitions = PartitionsText(provider) if registry is None else None
-        if registry is None:
-            registry = CollectorRegistry()
-            registry.register(StatusCollector(provider, ratchet_version()))
-            ProcessCollector(registry=registry)
         self._registry = registry
         self._history = history
         self._runner: web.AppRunner | None = None
@@ -205,10 +203,23 @@ class StatusServer:
         return web.Response(text="".join(f"{line}\n" for line in lines), status=503 if found.waits else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        body = generate_latest(self._registry)
-        if self._partitions is not None:
-            body = self._partitions.text().encode() + body
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        from prometheus_client import CONTENT_TYPE_LATEST
+
+        return web.Response(body=self._figures(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    @cached_property
+    def _figures(self) -> Callable[[], bytes]:
+        """Writes the text of /metrics. Prometheus's client is loaded when that is asked for, not at the start."""
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+        from kafka_ratchet.app.status.metrics import PartitionsText, StatusCollector
+
+        if (given := self._registry) is not None:
+            return lambda: generate_latest(given)
+        registry, partitions = CollectorRegistry(), PartitionsText(self._provider)
+        registry.register(StatusCollector(self._provider, ratchet_version()))
+        ProcessCollector(registry=registry)
+        return lambda: partitions.text().encode() + generate_latest(registry)
 
 
 def _json(body: WorkerStatus | IdentityAnswer | IdentitiesAnswer | ProducersAnswer | TableAnswer) -> web.Response:

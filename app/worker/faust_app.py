@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 import faust
+from faust.transport.drivers.aiokafka import Transport
 from faust.types import ChannelT, TopicT
 
 from kafka_ratchet.app.settings import Settings
@@ -60,9 +61,33 @@ class WorkerApp(faust.App):
         """
         if isinstance(channel, TopicT) or not isinstance(channel, ChannelT):
             _refuse("an ordinary Faust agent")
-        return super().agent(channel, **options)
+
+        def register(function: Any) -> Any:
+            # As Faust does it, but for a note that its autodiscovery would read, which is off: to write it down, Faust
+            # resolves the path of every module that is loaded, at each start.
+            made = self.conf.Agent(
+                function,
+                app=self,
+                channel=channel,
+                on_error=self._on_agent_error,
+                help=function.__doc__,
+                **{"use_reply_headers": True, **options},
+            )
+            self.agents[made.name] = made
+            self.topics.beacon.add(made)
+            return made
+
+        return register
 
     actor = agent
+
+    def _init_fixups(self) -> Any:
+        """None: Django's is for Faust's own commands, and to find others the metadata of every package is read."""
+        return []
+
+    def _new_transport(self) -> Any:
+        """The only one for Kafka, without reading the metadata of every package for others."""
+        return Transport(self.conf.broker_consumer, self)
 
     def _new_conductor(self) -> Any:
         """Faust's register of the topics that its consumer subscribes to; whatever iterates over a topic asks it first.

@@ -30,7 +30,7 @@ from kafka_ratchet.tables.identity import SequenceSource
 
 log = structlog.get_logger(__name__)
 
-LATE_IMPORTS: Final = ("faust.transport.drivers.aiokafka",)
+LATE_IMPORTS: Final = ("faust.app.router", "faust.tables.objects", "faust.tables.sets", "faust.topics", "faust.worker")
 """What a worker's start would import otherwise, in each process anew."""
 
 KILL_AFTER_S: Final = STOP_WITHIN_S + 15.0
@@ -63,6 +63,7 @@ def run(settings: Settings, program: App | None = None) -> int:
         # What is there now is not looked at again by the processes' collectors, which would copy it.
         gc.collect()
         gc.freeze()
+        gc.enable()
         addresses = [_address(settings.web.host, seat.listening) for seat in seats]
 
         def worker(number: int) -> None:

@@ -10,8 +10,7 @@ from confluent_kafka import Producer as PlainProducer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.admin import NewTopic as Topic
 
-from kafka_ratchet.app.local.broker import EmbeddedBroker
-from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON
+from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import (
     BrokerUnavailable,
     ProducerFenced,

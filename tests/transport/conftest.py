@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from faults.kafka import EmbeddedKafka
-from kafka_ratchet.app.local.broker import EmbeddedBroker
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 from tests.transport.lane_site import MakeSite, Site

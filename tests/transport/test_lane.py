@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from kafka_ratchet.app.local.broker import EmbeddedBroker
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.transport.changelog import Sighting
 from kafka_ratchet.transport.lane_spec import LaneState

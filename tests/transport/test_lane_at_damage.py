@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.app.local.broker import EmbeddedBroker
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.transport.lane_spec import LaneState
 from tests.transport.kafka_side import Read, until
 from tests.transport.lane_site import PRODUCER, SEQUENCE, Site

@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ratchet.app.local import embedded_kafka, ports, supervisor
-from kafka_ratchet.app.local.broker import EmbeddedBroker, choose_broker, open_broker, wait_until_reachable
+from kafka_ratchet.app.local.broker import choose_broker, open_broker, wait_until_reachable
 from kafka_ratchet.app.local.connectivity import Reachability
-from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON
+from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, SetupError
 
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
 OWNER = """
 import signal, sys, threading
 from pathlib import Path
-from kafka_ratchet.app.local.broker import EmbeddedBroker
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 broker = EmbeddedBroker(Path(sys.argv[1]))
 # From a thread that ends: the broker belongs to the process, not to the thread.
 starter = threading.Thread(target=broker.start, kwargs={"wait": False})

@@ -8,6 +8,8 @@ from typing import Any
 
 import faust
 import pytest
+import venusian
+from faust.transport.drivers.aiokafka import Transport
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.worker.faust_app import WorkerApp, faust_app
@@ -59,6 +61,19 @@ async def test_what_stays(app: WorkerApp) -> None:
     app.timer(1.0)(nothing)
     app.task(nothing)
     assert len(app.agents) == 2
+
+
+async def test_a_start_reads_no_metadata_of_packages_and_no_paths_of_modules(app: WorkerApp) -> None:
+    made = app.agent(LaneChannel(app), name="lanes")(nothing)
+    assert app.agents["lanes"] is made
+    assert not hasattr(made, venusian.ATTACH_ATTR)
+    assert isinstance(app.transport, Transport)
+    assert not app.fixups
+    as_faust = faust.App.agent(app, LaneChannel(app), name="as-faust")(nothing)
+    assert {*vars(made), venusian.ATTACH_ATTR} == {*vars(as_faust)}
+    assert made._on_error == as_faust._on_error
+    for name in ("app", "concurrency", "isolated_partitions", "help", "supervisor_strategy", "use_reply_headers"):
+        assert getattr(made, name) == getattr(as_faust, name)
 
 
 def test_a_faust_app_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

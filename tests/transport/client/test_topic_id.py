@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kafka_ratchet.app.local.broker import EmbeddedBroker
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.producers import made_topic
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.ownership import Ownership

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_ratchet.app.local.broker import EmbeddedBroker
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.errors import RecordTooLarge, SettingsError, TopicMissing
 from kafka_ratchet.producers import Producer
 from kafka_ratchet.transport.publishing.producer import BLOCK_LEAST, RECORD_COSTS, BatchProducer
