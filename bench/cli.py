@@ -201,6 +201,27 @@ def survey(
 
 
 @bench.command()
+def verify(
+    kinds: Annotated[list[str] | None, typer.Argument(help="columns, independent; default: both.")] = None,
+    records: Records = 2_000_000,
+    keys: Keys = 10_000,
+    compression: Compression = "none",
+    partitions: Partitions = 4,
+    value_bytes: ValueBytes = 200,
+    rounds: Rounds = 3,
+) -> None:
+    """Measure `ratchet verify` over what a worker has made of an input; a line of JSON a run, and one with spreads."""
+    from bench.verifying import KINDS, verifying
+
+    for kind in kinds or []:
+        if kind not in KINDS:
+            raise typer.BadParameter(f"no kind {kind!r} (there are: {', '.join(KINDS)})")
+    load = _load(records, keys, compression, "spread", partitions, value_bytes, 1_000_000)
+    told = verifying(load, rounds, lambda run: print(run, flush=True), tuple(kinds or KINDS))
+    print(json_text.dumps(told), flush=True)
+
+
+@bench.command()
 def sink(
     kinds: Annotated[
         list[str] | None,

@@ -55,6 +55,12 @@ PendingOk = Annotated[
     typer.Option("--pending-ok", help="Input that still waits for a worker does not lead to exit code 3."),
 ]
 
+Independent = Annotated[
+    bool,
+    typer.Option(
+        "--independent", help="Read record by record, with another client than the worker's, however long it takes."
+    ),
+]
 Record = Annotated[
     bool,
     typer.Option("--record", help="Write the verdict to the topic APP-proofs, for the page."),
@@ -79,6 +85,7 @@ def verify(
     app: Program = None,
     pending_ok: PendingOk = False,
     record: Record = False,
+    independent: Independent = False,
 ) -> None:
     """Recompute from the input what the output must be, and compare record by record.
 
@@ -131,7 +138,7 @@ def verify(
         elif results:
             report = verify_results(named, name, _spark, source=files)
         else:
-            report = verify_stream(named, name, state=state, source=files)
+            report = verify_stream(named, name, state=state, source=files, independent=independent or None)
         judged_by_spark = results and settings.sink.from_input
         told = {each.partition for each in report.halted}
         halted = [] if judged_by_spark else halted_partitions(named, name)
@@ -194,6 +201,20 @@ def _spark() -> AbstractContextManager[SparkSession]:
     return spark_session("verify", [str(jar) for jar in spark_jars()])
 
 
+def _show_singly(console: Console, report: Report) -> None:
+    """Why partitions were not compared as columns, where that might have been expected."""
+    from kafka_ratchet.app.verify.columns.choice import EXPECTED
+
+    partitions: dict[str, list[str]] = {}
+    for number, reason in sorted(report.singly.items()):
+        if reason not in EXPECTED:
+            partitions.setdefault(reason, []).append(str(number))
+    for reason, numbers in partitions.items():
+        all_of_them = len(numbers) == len(report.singly) + len(report.columns)
+        which = "" if all_of_them else f"partition {', '.join(numbers)} "
+        console.print(f"  {which}compared record by record: {reason}")
+
+
 def _show(console: Console, report: Report) -> None:
     console.print(
         f"{report.stream}: {report.fresh:,} fresh, {report.duplicate:,} duplicate, {report.invalid:,} invalid "
@@ -207,6 +228,7 @@ def _show(console: Console, report: Report) -> None:
     )
     if report.late or report.conflict:
         console.print(f"  {report.late:,} too late, {report.conflict:,} with another value than the record they repeat")
+    _show_singly(console, report)
     if report.duplicates_kept:
         console.print(f"  {report.duplicates_kept:,} records in the topic of duplicates")
     if report.replay is not None:

@@ -150,7 +150,7 @@ class Topic:
         try:
             while waiting or reading:
                 while waiting and idle:
-                    reading.append((idle[-1], ahead(self._partition(waiting.popleft(), idle.pop()))))
+                    reading.append((idle[-1], ahead(self.records_of(waiting.popleft(), idle.pop()))))
                 connection, reader = reading[0]
                 batch = await anext(reader, None)
                 reading.popleft()
@@ -163,7 +163,8 @@ class Topic:
             for _, reader in reading:
                 await reader.aclose()
 
-    async def _partition(self, each: Range, connection: str) -> AsyncGenerator[RecordBatch, None]:
+    async def records_of(self, each: Range, connection: str) -> AsyncGenerator[RecordBatch, None]:
+        """All records of one range, in order. connection: of which nobody else asks anything meanwhile."""
         position = each.begin
         while position < each.end:
             batch = await self._read(each, position, FETCH_BYTES, connection)

@@ -153,6 +153,10 @@ class Report(Findings[FindingKind, Finding]):
     """The verdict on a producer's files; None: nobody asked for it."""
     from_input: bool = False
     """Spark has judged the input: there is no output, and no dead letters in a topic."""
+    columns: list[int] = field(default_factory=list)
+    """Partitions that were compared as columns, and are exactly as they must be."""
+    singly: dict[int, str] = field(default_factory=dict)
+    """Partitions that were compared record by record, and why."""
     replay: ReplayReport | None = None
     """What belongs to a replay of agents; None: the output holds records as they came."""
 
@@ -275,6 +279,8 @@ class Report(Findings[FindingKind, Finding]):
             "halted": [asdict(each) for each in self.halted],
             "never_judged": [asdict(each) for each in self.never_judged],
             "proven": self.is_proven,
+            "as_columns": self.columns,
+            "record_by_record": {str(number): reason for number, reason in sorted(self.singly.items())},
             "findings": [str(finding) for finding in self.findings],
             **({} if self.replay is None else {"replay": self.replay.as_dict()}),
             **({} if self.source is None else {"source": self.source.as_dict()}),

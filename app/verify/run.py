@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.kafka_topics import OffsetRange
-from kafka_ratchet.app.verify.baseline import Baseline
+from kafka_ratchet.app.verify.baseline import Baseline, Known
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.dropped import DroppedRecords, Kept
 from kafka_ratchet.app.verify.findings import Finding
@@ -38,6 +39,21 @@ def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline
         f"{topic} partition {partition} begins at offset {first}: what came before is deleted, and without it rows of "
         "the table cannot be told apart from invented ones. Without --results the topics are proven from there on"
     )
+
+
+class Ended(Protocol):
+    """A partition that was compared; see `ExpectedPartition`."""
+
+    baseline: Baseline
+
+    def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
+        """The input offset from which the next run goes on."""
+
+    def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
+        """Last sequences as of an input offset."""
+
+    def is_complete_at(self, end: int) -> bool:
+        """Whether an identity that is not in `known_at` was never there before."""
 
 
 class Run:
@@ -242,9 +258,7 @@ class Run:
         found = reader.records(topic, partition, end, begin)
         return dropped.compare(topic, self._stream.input, found, kept, ranges.judged[partition], self._report)
 
-    def end(
-        self, partition: int, expected: ExpectedPartition, waits_from: Iterable[int | None], lettered: list[int]
-    ) -> None:
+    def end(self, partition: int, expected: Ended, waits_from: Iterable[int | None], lettered: list[int]) -> None:
         """After a partition was compared: write down where the next run goes on in it.
 
         waits_from: input offsets of which the dead letter, or what was dropped, is still to come

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -79,4 +83,34 @@ class Stage:
         return replace(item, headers=[*item.headers, *zip(DEAD, said, strict=True)])
 
     def verify(self) -> Report:
-        return verify(self.settings)
+        return verified_twice(self.settings)
+
+
+def verified_twice(settings: Settings, stream: str | None = None) -> Report:
+    """As columns where that is possible, and record by record; both must say the same."""
+    return _alike(*(verify(settings, stream, independent=each) for each in (False, True)))
+
+
+def continued_twice(settings: Settings, state: Path) -> Report:
+    """Likewise from one run to the next; both must leave the same state."""
+    with TemporaryDirectory() as folder:
+        other = Path(folder) / "state"
+        if state.exists():
+            shutil.copy(state, other)
+        reports = verify(settings, state=state, independent=False), verify(settings, state=other, independent=True)
+        assert _said(state) == _said(other)
+        return _alike(*reports)
+
+
+def _said(state: Path) -> list[str]:
+    """What a state says, in no order: its lines without the checksum at the end, and when it was written."""
+    lines = state.read_text().splitlines()[:-1] if state.exists() else []
+    return sorted(re.sub(r'"written_at":"[^"]*"', "", line) for line in lines)
+
+
+def _alike(report: Report, other: Report) -> Report:
+    told = [{**each.as_dict(), "as_columns": 0, "record_by_record": 0} for each in (report, other)]
+    assert told[0] == told[1]
+    assert report.findings == other.findings
+    assert other.columns == []
+    return report

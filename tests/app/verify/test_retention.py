@@ -22,7 +22,7 @@ from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.errors import PositionLost, StateFileRefused
 from kafka_ratchet.tables.edits import FORGET, IMPORT, Edit
 from kafka_ratchet.tables.identity import Identity, SequenceSource
-from tests.app.written_stream import NOW_MS, NewTopic, Stage, record
+from tests.app.written_stream import NOW_MS, NewTopic, Stage, continued_twice, record
 
 INPUT, OUTPUT, LETTERS = 0, 1, 2
 FRESH = [record(5 * i, value=b"value %d" % i) for i in range(10)]
@@ -131,7 +131,7 @@ def test_input_that_was_deleted_before_a_worker_read_it_was_never_judged(stage: 
 
 
 def go_on(stage: Stage, state: Path) -> Report:
-    report = verify(stage.settings, state=state)
+    report = continued_twice(stage.settings, state)
     assert [path.name for path in state.parent.iterdir()] == [state.name]  # nothing is left lying about
     return report
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from kafka_ratchet.app.verify import verify
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
+from tests.app.written_stream import verified_twice
 
 TOML = """
 commit_interval_ms = 50
@@ -72,8 +72,9 @@ def test_ids_are_exact_whatever_crashes_and_are_found_by_their_parts(broker: str
     assert (refused.returncode, "have no sequence" in refused.stderr) == (2, True)
     assert "every identity is kept for ever" in worker.text()
     for name, topic in (("hooks", f"{app}.out"), ("orders", f"{app}.orders-once")):
-        report = verify(site.settings, name)
+        report = verified_twice(site.settings, name)
         assert report.is_proven, report.findings
+        assert bool(report.columns) == (name == "hooks"), report.singly
         assert (report.fresh, report.duplicate, report.invalid) == (len(IDS), len(IDS), 2)
         assert sum(len(records) for records in read_all(broker, topic).values()) == len(IDS)
     reasons = {

@@ -18,12 +18,12 @@ from confluent_kafka import Producer
 
 from bench.process import tree
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.verify import verify
 from kafka_ratchet.app.worker.process import Prepared
 from kafka_ratchet.app.worker.processes import decoded, encoded, settings_of, unused_stores
 from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.transport.sent_topics import SentTopic
 from tests.app.worker_process import Site, WorkerProcess
+from tests.app.written_stream import verified_twice
 
 TOML = """
 processes = 2
@@ -113,8 +113,10 @@ def test_what_is_killed_is_replaced_and_every_event_counts_once(broker: str, wor
     assert metrics.count("# TYPE ratchet_records_total counter") == 1
     assert json.loads(fetched("/processes/")[1]).keys() == {"0", "1"}
     worker.stop()
-    report = verify(site.settings, "events")
+    report = verified_twice(site.settings, "events")
     assert report.is_proven, report.findings
+    assert report.columns
+    assert report.singly == {}
     assert (report.fresh, report.duplicate) == (sent, sent)
 
 

@@ -1,0 +1,155 @@
+"""Which partitions are compared as columns, and why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.verify.baseline import Baseline
+from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.skips import skipped_by_decision
+from kafka_ratchet.app.verify.windows import judging_of
+from kafka_ratchet.tables.edits import Edit
+from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
+from kafka_ratchet.transport.owner import Owner
+
+if TYPE_CHECKING:
+    from kafka_ratchet.app.verify.columns.exact import Exact
+
+FEW: Final = 20_000
+"""Offsets of the input: fewer are compared record by record before the compiled passes are loaded."""
+REASON_FEW: Final = f"fewer than {FEW:,} records"
+REASON_ASKED: Final = "--independent"
+EXPECTED: Final = frozenset((REASON_FEW, REASON_ASKED))
+"""Reasons that nobody needs to be told."""
+
+IN_RECORD: Final = {"field": "stands in the value", "function": "is computed by a function"}
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """What a stream's changelog says of its partitions: intervals, whose they are, edits."""
+
+    intervals: Mapping[int, Sequence[PolicyInterval]]
+    owners: Mapping[int, Owner]
+    edits: Mapping[int, Sequence[Edit]]
+
+
+class AsColumns:
+    """Compares the partitions of one run as columns, where that is possible. The report gets how each was compared."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        bootstrap: str,
+        chosen: StreamSettings,
+        ranges: OffsetRanges,
+        changelog: Changelog,
+        topic_ids: Mapping[str, str],
+        report: Report,
+        *,
+        independent: bool | None,
+        more: str | None,
+        state: bool,
+    ) -> None:
+        """Compare those that begin at offset 0 side by side, unless there is a state, which is read one by one.
+
+        Args:
+            settings: for the client
+            bootstrap: host:port[,host:port]
+            chosen: settings of the stream
+            ranges: what is compared
+            changelog: of the stream
+            topic_ids: of input and output, as `ranges` are of
+            report: gets which partitions were compared how
+            independent: True: nothing is to be shared with the worker; False: as columns, however few there are
+            more: the option with which more is compared than the topics; None: no such
+            state: whether runs go on where the last one ended
+        """
+        self._settings, self._bootstrap, self._chosen, self._topic_ids = settings, bootstrap, chosen, topic_ids
+        self._ranges, self._changelog, self._report = ranges, changelog, report
+        self._independent, self._state = independent, state
+        self._found: dict[int, Exact | str] = {}
+        self._reason = _reason_for_stream(chosen, independent=independent, more=more)
+        if not state and self._are_few(sum(ranges.committed_to.values())):
+            self._reason = REASON_FEW
+        if state or self._reason is not None:
+            return
+        starts = {
+            number: Baseline.after_retention(begin, ranges.output_begins[number])
+            for number, begin in ranges.input_begins.items()
+        }
+        self._look({number: each for number, each in starts.items() if self._reason_for(number, each) is None})
+
+    def exact(self, number: int, baseline: Baseline) -> Exact | None:
+        """A partition that is exactly as it must be; None: compare it record by record. To be asked once for each."""
+        if self._state and self._are_few(self._ranges.committed_to[number] - baseline.input_from):
+            reason: str | None = REASON_FEW
+        else:
+            reason = self._reason or self._reason_for(number, baseline)
+        if reason is None and self._state:
+            self._look({number: baseline})
+        found = reason or self._found.pop(number)
+        if isinstance(found, str):
+            self._report.singly[number] = found
+            return None
+        self._report.columns.append(number)
+        return found
+
+    def _are_few(self, records: int) -> bool:
+        return self._independent is None and records < FEW
+
+    def _look(self, baselines: Mapping[int, Baseline]) -> None:
+        from kafka_ratchet.app.verify.columns.exact import exact_partitions
+        from kafka_ratchet.app.verify.columns.judging import Places
+
+        chosen = self._chosen
+        places = Places.of(chosen.identity, SequenceSource.parse(chosen.sequence), chosen.sequence_form)
+        assert places is not None  # noqa: S101 - of a stream that has none there is a reason
+        self._found |= exact_partitions(
+            self._settings,
+            self._bootstrap,
+            chosen,
+            places,
+            self._ranges,
+            baselines,
+            self._topic_ids,
+            keep=self._state,
+        )
+
+    def _reason_for(self, number: int, baseline: Baseline) -> str | None:
+        """Why a partition cannot be compared as columns; None: it can."""
+        owner, begin = self._changelog.owners.get(number), baseline.input_from
+        if not (baseline.aligned and baseline.output_whole):
+            return "the beginning of its input or output is deleted"
+        if any(not each.deduplicate and each.end > begin for each in self._changelog.intervals.get(number, ())):
+            return "deduplication was off at times"
+        if any(each.has_changed and each.position >= begin for each in self._changelog.edits.get(number, ())):
+            return "somebody has changed what was known of identities"
+        if any(skip.end > begin for skip in skipped_by_decision(owner)):
+            return "somebody has passed over a part of its input"
+        if judging_of(owner):
+            return "it has, or had, reorder_window or conflicts"
+        return None
+
+
+def _reason_for_stream(chosen: StreamSettings, *, independent: bool | None, more: str | None) -> str | None:
+    """Why none of a stream's partitions can be compared as columns; None: some may."""
+    if independent:
+        return REASON_ASKED
+    if more is not None:
+        return f"{more} needs each record"
+    for part in chosen.identity.parts:
+        if part.kind in IN_RECORD:
+            return f"the identity {IN_RECORD[part.kind]}"
+    if (kind := SequenceSource.parse(chosen.sequence).kind) in IN_RECORD:
+        return f"the sequence {IN_RECORD[kind]}"
+    if not chosen.forward:
+        return "nothing is forwarded"
+    if chosen.duplicates is not None:
+        return "what is dropped is compared as well"
+    return None

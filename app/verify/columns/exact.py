@@ -1,0 +1,317 @@
+"""Partitions whose output is exactly what their input demands, found out over columns, side by side.
+
+Input and output are read at the same time. What has to be forwarded is judged from the input, and each record of it is
+compared, byte for byte, with the next one of the output. As soon as anything is otherwise the partition is given up:
+what it is then is found out record by record (`kafka_ratchet.app.verify.compare`), as if nobody had looked at it here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.survey.reading import Range, Topic, ahead, open_topic
+from kafka_ratchet.app.verify.baseline import Baseline, Known
+from kafka_ratchet.app.verify.columns import kernels
+from kafka_ratchet.app.verify.columns.judging import Judged, Judging, Places
+from kafka_ratchet.app.verify.compare import content
+from kafka_ratchet.app.verify.identities import Numbers
+from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
+from kafka_ratchet.app.verify.reading import plain_id
+from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rule import RecordView
+from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.client.topic_id import id_text
+
+SIDE_BY_SIDE: Final = max(2, min(4, os.cpu_count() or 2))
+"""Partitions at a time: each holds up to some 80 MB of what is read, and its own identities."""
+NOT_A_NAME: Final = "\ufffd"
+"""In the place of bytes of a header's name that are no text."""
+
+
+@dataclass(slots=True)
+class Exact:
+    """A partition of which the output is what it must be.
+
+    Attributes:
+        baseline: where it begins
+        fresh, duplicate: records of the input
+        invalid: offset of each invalid record -> digest of what its dead letter must carry
+        delivered: records of the output
+        pending: fresh records that are not in the output yet, and need not be
+        pending_from: input offset of the first of them
+        judging: last sequences as of there, or of the end; None where nobody asked for them
+    """
+
+    baseline: Baseline
+    fresh: int = 0
+    duplicate: int = 0
+    invalid: dict[int, bytes] = field(default_factory=dict)
+    delivered: int = 0
+    pending: int = 0
+    pending_from: int | None = None
+    judging: Judging | None = None
+
+    def add_to(self, report: Report) -> None:
+        """Add its counts, as the comparison record by record would."""
+        report.fresh += self.fresh
+        report.duplicate += self.duplicate
+        report.invalid += len(self.invalid)
+        report.delivered += self.delivered
+        report.pending += self.pending
+
+    def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
+        """The input offset from which the next run goes on; see `kafka_ratchet.app.verify.compare`."""
+        assert letters_pending_from is None  # noqa: S101 - such a partition is given up
+        ended = committed_to if self.pending_from is None else min(committed_to, self.pending_from)
+        return max(self.baseline.input_from, ended)
+
+    def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
+        """Last sequences of all identities that were ever met, as of `proven_to`."""
+        return iter(()) if self.judging is None else self.judging.known()
+
+    def is_complete_at(self, end: int) -> bool:
+        """Whether an identity that is not in `known_at` was never there before."""
+        return self.baseline.complete
+
+
+def exact_partitions(
+    settings: Settings,
+    bootstrap: str,
+    stream: StreamSettings,
+    places: Places,
+    ranges: OffsetRanges,
+    baselines: Mapping[int, Baseline],
+    topic_ids: Mapping[str, str],
+    *,
+    keep: bool = False,
+) -> dict[int, Exact | str]:
+    """Look at partitions whose output, from where they begin, stems from the input from there on, and is all there.
+
+    Args:
+        settings: for the client
+        bootstrap: host:port[,host:port]
+        stream: with the names of the topics
+        places: where identity and sequence stand
+        ranges: up to where they are compared
+        baselines: where they begin, by number
+        topic_ids: of input and output, as `ranges` are of
+        keep: whether the next run has to go on from there
+
+    Returns:
+        of each partition what was found, or why it has to be looked at record by record
+    """
+    looked = _look(settings, bootstrap, stream, places, ranges, baselines, topic_ids, keep)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run(looked)
+    with ThreadPoolExecutor(1) as pool:  # a loop is running here: another one needs a thread of its own
+        return pool.submit(_run, looked).result()
+
+
+def _run(looked: Coroutine[Any, Any, dict[int, Exact | str]]) -> dict[int, Exact | str]:
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        return runner.run(looked)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # not on Windows
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def _look(
+    settings: Settings,
+    bootstrap: str,
+    stream: StreamSettings,
+    places: Places,
+    ranges: OffsetRanges,
+    baselines: Mapping[int, Baseline],
+    topic_ids: Mapping[str, str],
+    keep: bool,
+) -> dict[int, Exact | str]:
+    try:
+        async with AsyncExitStack() as stack:
+            cluster = Cluster(client_options(bootstrap, settings.kafka))
+            await cluster.start(settings.kafka_timeout_s)
+            stack.push_async_callback(cluster.close)
+            limits = settings.kafka_timeout_s, settings.max_batch_mb << 20
+            given = await open_topic(cluster, stream.input, *limits)
+            output = await open_topic(cluster, stream.output, *limits)
+            for topic in (given, output):
+                if plain_id(id_text(topic.id)) != plain_id(topic_ids[topic.name]):
+                    return dict.fromkeys(baselines, f"{topic.name} was created again in the meantime")
+            return await _side_by_side(Pair(given, output, places, keep), ranges, baselines)
+    except RatchetError as error:
+        return dict.fromkeys(baselines, str(error))
+
+
+async def _side_by_side(pair: Pair, ranges: OffsetRanges, baselines: Mapping[int, Baseline]) -> dict[int, Exact | str]:
+    found: dict[int, Exact | str] = {}
+    waiting = iter(baselines)
+
+    async def one_after_the_other(name: str) -> None:
+        for partition in waiting:
+            try:
+                found[partition] = await pair.look(partition, baselines[partition], ranges, name)
+            except RatchetError as error:
+                found[partition] = str(error)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(SIDE_BY_SIDE):
+            group.create_task(one_after_the_other(f"verify-{number}"))
+    return found
+
+
+@dataclass(slots=True)
+class Pair:
+    """Input and output of a stream. keep: whether last sequences are kept."""
+
+    input: Topic
+    output: Topic
+    places: Places
+    keep: bool
+
+    async def look(self, partition: int, baseline: Baseline, ranges: OffsetRanges, name: str) -> Exact | str:
+        """Compare one partition. name: of its connections."""
+        begin, end, found = baseline.input_from, ranges.committed_to[partition], Exact(baseline)
+        given = _Given(self.input, Range(partition, begin, begin, end), self.places, f"{name}-input", found)
+        first, last = baseline.output_from, ranges.output_ends[partition]
+        output = ahead(self.output.records_of(Range(partition, first, first, last), f"{name}-output"))
+        async with aclosing(given.judged) as _, aclosing(output) as batches:
+            async for batch in batches:
+                if (differs := await given.compare(batch)) is not None:
+                    return given.refused or f"{self.output.name} offset {differs} is not what was expected there"
+                found.delivered += batch.count
+            missing = await given.finish(ranges.judged[partition])
+        if given.refused is not None:
+            return given.refused
+        if missing is not None:
+            return f"{self.output.name} lacks the record of input offset {missing}"
+        if self.input.deleted or self.output.deleted:
+            return "retention has deleted records while they were read"
+        if not given.is_whole or given.records != end - begin:
+            return (
+                f"{self.input.name} has offsets that hold no committed record: it was written in transactions, or is "
+                "compacted. Which records that leaves out is not taken from the worker's reader"
+            )
+        if self.keep:
+            if any(offset >= ranges.judged[partition] for offset in found.invalid):
+                return "dead letters are on their way, and with --state it matters from where the next run goes on"
+            found.judging = given.last_sequences()
+        return found
+
+
+class _Given:
+    """What one partition of the input demands, taken record by record in its order.
+
+    Attributes:
+        judged: its batches
+        records: how many it has so far, of all verdicts
+        is_whole: whether they have had all offsets, one after the other
+        refused: why the partition has to be looked at record by record
+    """
+
+    def __init__(self, topic: Topic, span: Range, places: Places, connection: str, found: Exact) -> None:
+        """Nothing is read yet. found: gets the counts."""
+        self._found, self._judging = found, Judging(places, found.baseline.last)
+        self.records, self.is_whole = 0, True
+        self._next_offset = span.begin
+        self._waiting: list[tuple[Numbers, Numbers]] = []
+        """Of what is pending: identities, and their last sequences before each record."""
+        self.refused: str | None = None
+        self.judged = ahead(self._judged(ahead(topic.records_of(span, connection))))
+        self._now: Judged | None = None
+        self._at = 0
+        """Index of the next of its fresh records."""
+
+    async def _judged(self, batches: AsyncGenerator[RecordBatch, None]) -> AsyncGenerator[Judged, None]:
+        async with aclosing(batches):
+            async for batch in batches:
+                yield await asyncio.to_thread(self._judging.judge, batch)
+
+    async def _next(self) -> Judged | None:
+        """The batch with the next record that must be forwarded; None: there is none left."""
+        while self._now is None or self._at == len(self._now.fresh):
+            self._now, self._at = await anext(self.judged, None), 0
+            if self._now is None:
+                return None
+            self._count(self._now)
+            if self.refused is not None:
+                return None
+        return self._now
+
+    def _count(self, judged: Judged) -> None:
+        found, batch = self._found, judged.batch
+        first, self._next_offset = self._next_offset, self._next_offset + batch.count
+        self.is_whole &= np.array_equal(batch.offsets, np.arange(first, self._next_offset))
+        self.records += batch.count
+        found.fresh += len(judged.fresh)
+        found.duplicate += judged.duplicates
+        if judged.replayed:
+            self.refused = "it has records that were replayed from dead letters"
+        for index in judged.invalid.tolist():
+            headers = [(name, value) for name, value in batch.headers(index)]
+            if any(NOT_A_NAME in name for name, _ in headers):
+                self.refused = "an invalid record has a header whose name is no text"
+            view = RecordView(batch.key(index), batch.value(index), headers, 0)
+            found.invalid[int(batch.offsets[index])] = content(view, with_timestamp=False)
+
+    async def compare(self, batch: RecordBatch) -> int | None:
+        """Compare the next batch of the output; the offset of the first record that is otherwise, or None."""
+        done = 0
+        while done < batch.count:
+            now = await self._next()
+            if now is None:
+                return int(batch.offsets[done])
+            count = min(batch.count - done, len(now.fresh) - self._at)
+            same = await asyncio.to_thread(
+                kernels.same,
+                now.batch.data,
+                now.batch.columns,
+                now.fresh,
+                self._at,
+                batch.data,
+                batch.columns,
+                done,
+                count,
+            )
+            if same < count:
+                return int(batch.offsets[done + same])
+            self._at += count
+            done += count
+        return None
+
+    async def finish(self, judged_to: int) -> int | None:
+        """The output has ended: all that is left must be pending. The first offset that is not, or None."""
+        found = self._found
+        while (now := await self._next()) is not None:
+            rows = now.fresh[self._at :]
+            left = now.batch.offsets[rows]
+            if (lost := left[left < judged_to]).size:
+                return int(np.min(lost))
+            found.pending += len(left)
+            found.pending_from = int(left[0]) if found.pending_from is None else found.pending_from
+            self._waiting.append((now.owners[rows], now.before[rows]))
+            self._at = len(now.fresh)
+        return None
+
+    def last_sequences(self) -> Judging:
+        """As of before the first record that is pending; after the end."""
+        for owners, before in self._waiting:
+            self._judging.take_back(owners, before)
+        return self._judging

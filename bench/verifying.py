@@ -1,0 +1,77 @@
+"""`ratchet verify`: records of the input a second, as columns and record by record, over what a worker has made."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from bench.kafka import create
+from bench.load import Load, fill
+from bench.measure import END_WITHIN_S, GroupPosition, Running
+from bench.sending import run_module
+from bench.spread import spread
+from bench.subjects import SUBJECTS, Task
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
+from kafka_ratchet.errors import BenchFailed
+
+INPUT, OUTPUT, GROUP = "verified.in", "verified.out", "verified"
+KINDS: Final = ("columns", "independent")
+COMMIT_MS: Final = 100
+
+
+def verifying(load: Load, rounds: int, say: Callable[[str], None], kinds: tuple[str, ...] = KINDS) -> dict[str, Any]:
+    """Let a worker judge one input, and verify it by each kind in turn, `rounds` times, after one that does not count.
+
+    Raises:
+        BenchFailed: one of them fails, or does not find everything right.
+    """
+    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    with (
+        TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder,
+        TemporaryDirectory(prefix="ratchet-bench-") as own,
+        EmbeddedBroker(Path(folder)) as broker,
+    ):
+        fresh = fill(broker.bootstrap, INPUT, load).fresh
+        config = _judged(broker.bootstrap, load, own)
+        for number in range(rounds + 1):
+            for kind in kinds:
+                began = time.monotonic()
+                told = json.loads(run_module("bench.peers.verify_once", config, kind))
+                command_s = time.monotonic() - began
+                partitions = load.partitions if kind == "columns" else 0
+                if (told["proven"], told["delivered"], told["as_columns"]) != (True, fresh, partitions):
+                    raise BenchFailed(f"verify ({kind}) did not find what there is, {fresh} records: {told}")
+                run = {
+                    "records_per_s": round(load.records / told["seconds"]),
+                    "cpu_s": round(told["cpu_s"] / load.records * 1_000_000, 3),
+                    "seconds": round(told["seconds"], 3),
+                    "command_s": round(command_s, 3),
+                    "peak_mb": told["peak_mb"],
+                }
+                if number:
+                    runs[kind].append(run)
+                    say(json.dumps({"kind": kind, **run}))
+    return {kind: {name: spread((run[name] for run in found), 3) for name in found[0]} for kind, found in runs.items()}
+
+
+def _judged(bootstrap: str, load: Load, folder: str) -> Path:
+    """Run a worker over the whole input; returns its settings."""
+    create(bootstrap, OUTPUT, partitions=load.partitions)
+    reached = GroupPosition(bootstrap, INPUT, GROUP, load.partitions)
+    subject = SUBJECTS["ratchet"]
+    running = Running(
+        subject.command(Task(bootstrap, INPUT, OUTPUT, GROUP, folder, COMMIT_MS, load.partitions)), subject.started
+    )
+    try:
+        running.wait_until_read(reached, END_WITHIN_S)
+        running.stop()
+    except BaseException:
+        running.kill()
+        raise
+    finally:
+        reached.close()
+    return Path(folder) / "ratchet.toml"
