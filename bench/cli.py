@@ -256,10 +256,13 @@ def from_input(
     memory: Annotated[
         bool, typer.Option(help="Instead: the driver's memory for a tenth of the keys and for all, on a small cluster.")
     ] = False,
+    lose_checkpoint: Annotated[
+        bool, typer.Option(help="Instead: run each, remove what lies beside its table, run it again, and count rows.")
+    ] = False,
     rounds: Rounds = 3,
 ) -> None:
     """Measure `ratchet sink --from-input` into Delta next to what Spark has itself; one line of JSON a run."""
-    from bench.judging import OURS, PEERS, driver_memory, judging
+    from bench.judging import OURS, PEERS, driver_memory, judging, lost_checkpoint
 
     if memory:
         print(json_text.dumps(driver_memory(records, [max(1, keys // 10), keys], at_a_time, _say)), flush=True)
@@ -268,6 +271,9 @@ def from_input(
         if kind not in (OURS, *PEERS):
             raise typer.BadParameter(f"no kind {kind!r} (there are: {', '.join((OURS, *PEERS))})")
     load = _load(records, keys, "none", "spread", 4, 200, 1_000_000)
+    if lose_checkpoint:
+        print(json_text.dumps(lost_checkpoint(kinds or [OURS, *PEERS], load, at_a_time, _say)), flush=True)
+        return
     print(json_text.dumps(judging(kinds or [OURS, *PEERS], load, at_a_time, rounds, _say)), flush=True)
 
 

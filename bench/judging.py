@@ -1,6 +1,7 @@
 """A raw topic with duplicates into a Delta table with Spark: `--from-input` next to what Spark has itself.
 
-Each is then started once more over its table without its checkpoint, as after a lost disk. What that adds is counted.
+`lost_checkpoint` starts each once more over its table without its checkpoint, as after a lost disk, and counts what
+that adds.
 """
 
 from __future__ import annotations
@@ -64,9 +65,7 @@ class JudgingRun:
     peaks: dict[str, float]
 
 
-def judging(
-    kinds: list[str], load: Load, at_a_time: int, rounds: int, say: Callable[[str], None], *, lost: bool = True
-) -> dict[str, Any]:
+def judging(kinds: list[str], load: Load, at_a_time: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Run each in turn, `rounds` times, after one round that does not count.
 
     Args:
@@ -75,10 +74,9 @@ def judging(
         at_a_time: offsets of a commit.
         rounds: that count.
         say: for progress.
-        lost: at the end, run each once more over its table without its checkpoint.
 
     Returns:
-        medians by kind, how much quicker ours is than each peer, round by round, and the rows after a lost checkpoint
+        medians by kind, and how much quicker ours is than each peer, round by round
 
     Raises:
         BenchFailed: one fails, or its table does not hold each new record once.
@@ -98,23 +96,52 @@ def judging(
                 if number:
                     found[kind].append(run)
                     say(json.dumps(asdict(run)))
-                if number < rounds:
-                    shutil.rmtree(path, ignore_errors=True)
-        if lost:
-            told["after a lost checkpoint"] = {}
-            for kind in kinds:
-                path = folder / f"{kind}-{rounds}"
-                shutil.rmtree(f"{path}.checkpoint", ignore_errors=True)
-                _run(kind, broker.bootstrap, path, at_a_time, load, may_be_empty=True)
-                told["after a lost checkpoint"][kind] = {"new records": truth.fresh, **_counted(path, truth)}
-                say(json.dumps({"kind": kind, **told["after a lost checkpoint"][kind]}))
+                shutil.rmtree(path, ignore_errors=True)
     for kind, runs in found.items():
         names = ("seconds", "judging_s", "cpu_s")
         told[kind] = {name: round(median(asdict(run)[name] for run in runs), 2) for name in names}
         if kind != kinds[0]:
-            told[f"{kind}_to_{kinds[0]}_seconds"] = spread(
-                theirs.seconds / ours.seconds for ours, theirs in zip(found[kinds[0]], runs, strict=True)
-            )
+            for name in ("seconds", "judging_s"):
+                told[f"{kind}_to_{kinds[0]}_{name}"] = spread(
+                    asdict(theirs)[name] / asdict(ours)[name]
+                    for ours, theirs in zip(found[kinds[0]], runs, strict=True)
+                    if asdict(ours)[name]
+                )
+    return told
+
+
+def lost_checkpoint(kinds: list[str], load: Load, at_a_time: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run each, remove what lies beside its table, as after a lost disk, and run it once more over the same topic.
+
+    Args:
+        kinds: `OURS` and of `PEERS`.
+        load: of the raw topic.
+        at_a_time: offsets of a commit.
+        say: for progress.
+
+    Returns:
+        by kind the rows, those that are there more than once, and new records without a row
+
+    Raises:
+        BenchFailed: one fails, or its table does not hold each new record once after the first run.
+    """
+    told: dict[str, Any] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-bench-")))
+        broker = stack.enter_context(EmbeddedBroker(folder / "kafka"))
+        truth = fill(broker.bootstrap, TOPIC, load)
+        for kind in kinds:
+            path = folder / kind
+            _run(kind, broker.bootstrap, path, at_a_time, load)
+            if wrong := _wrong(path, truth):
+                raise BenchFailed(f"{kind}: the table does not hold each new record once: {wrong}")
+            beside = [each for each in folder.iterdir() if each.name.startswith(f"{kind}.")]
+            for each in beside:
+                shutil.rmtree(each)
+            _run(kind, broker.bootstrap, path, at_a_time, load, may_be_empty=True)
+            lost = [each.name for each in beside]
+            told[kind] = {"lost beside the table": lost, "new records": truth.fresh, **_counted(path, truth)}
+            say(json.dumps({"kind": kind, **told[kind]}))
     return told
 
 

@@ -123,7 +123,7 @@ def _with_state(rows: DataFrame) -> DataFrame:
             self._last = handle.getValueState("last", "sequence long")
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timers: Any) -> Iterator[Any]:
-            known = self._last.get() if self._last.exists() else None
+            known = self._last.get()
             last = -1 if known is None else int(known[0])
             before = last
             for batch in rows:

@@ -76,7 +76,7 @@ def _frames(read: DataFrame, job: Job, store: ResultStore) -> Iterator[Frames]:
             yield rows, rejects, None
         return
     with (
-        judged(read, rule, cast("JudgingStore", store).sequences(read.sparkSession)) as found,
+        judged(read, rule, cast("JudgingStore", store).known_sequences()) as found,
         pipeline.frames(found.fresh, restricted_values=restricted) as (rows, unparsed),
     ):
         rejects = found.rejected.toDF(*RECORD_COLUMNS, REJECT_REASON)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kafka_ratchet.spark_sink.job.reading import Job, records
 from kafka_ratchet.spark_sink.rows.columns import DELETED, RECORD_COLUMNS, REJECT_REASON
 from kafka_ratchet.spark_sink.rows.distinct import quoted
-from kafka_ratchet.spark_sink.rows.judging.judge import judged
+from kafka_ratchet.spark_sink.rows.judging.windows import judged_at_once
 from kafka_ratchet.spark_sink.rows.write_mode import reduced
 from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 
@@ -97,8 +97,8 @@ def _rows(
             yield found
         return
     with (
-        judged(read, rule, None) as of_topic,
-        job.pipeline.read(of_topic.fresh, restricted_values=restricted_values) as (rows, unparsed),
+        judged_at_once(read, rule) as (fresh, rejected),
+        job.pipeline.read(fresh, restricted_values=restricted_values) as (rows, unparsed),
     ):
-        rejects = of_topic.rejected.toDF(*RECORD_COLUMNS, REJECT_REASON).drop(REJECT_REASON)
+        rejects = rejected.toDF(*RECORD_COLUMNS, REJECT_REASON).drop(REJECT_REASON)
         yield rows, rejects if unparsed is None else rejects.unionByName(unparsed)

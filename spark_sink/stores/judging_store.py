@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from kafka_ratchet.spark_sink.rows.judging.task import Known
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 class JudgingStore(ResultStore, Protocol):
     """A store whose commits bring last sequences as well, see `ResultStore.commit`."""
 
-    def sequences(self, spark: SparkSession) -> DataFrame | None:
-        """Last sequences as of the stored offsets, of an open store; read by the executors, and lazily.
-
-        Returns:
-            columns of `judge.sequences_schema`, where an identity may have several rows, of which the highest counts;
-            None: there are none yet
-        """
+    def known_sequences(self) -> Known | None:
+        """Last sequences as of the stored offsets, of an open store, as the executors ask for them; None: none yet."""
         ...
 
     def require_sequences(self) -> None:

@@ -25,10 +25,11 @@ from kafka_ratchet.spark_sink.stores.table_store import TableStore
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
+    from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 COMMIT_ATTEMPTS = 100
 """How often a commit is tried again after another writer of the table was first. Each time another job or a compaction
@@ -221,9 +222,9 @@ class OptimisticStore(TableStore, Generic[Table]):
             self._sequence_files.open(self._stored_sequences(table), stored)
         return stored
 
-    def sequences(self, spark: SparkSession) -> DataFrame | None:
+    def known_sequences(self) -> Known | None:
         """See `JudgingStore`."""
-        return None if self._sequence_files is None else self._sequence_files.read(spark)
+        return None if self._sequence_files is None else self._sequence_files.known()
 
     def commit(
         self,

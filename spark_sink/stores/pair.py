@@ -20,8 +20,10 @@ from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
+
+    from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 TAKE_OVER_ATTEMPTS = 100
 """How often a take-over is tried again after another job's was first; each of those is a start of a whole job."""
@@ -136,8 +138,8 @@ class PairedStore:
         """See `JudgingStore`."""
         cast("JudgingStore", self._rows).require_sequences()
 
-    def sequences(self, spark: SparkSession) -> DataFrame | None:
-        return cast("JudgingStore", self._rows).sequences(spark)
+    def known_sequences(self) -> Known | None:
+        return cast("JudgingStore", self._rows).known_sequences()
 
     def commit(
         self,

@@ -4,8 +4,9 @@ A commit writes the sequences that it changes into new Parquet files, and a mani
 from then on. A manifest counts once the commit of rows and offsets names it, and not before. So rows, offsets and
 sequences cannot part, in stores that change one table at a time as well as in others.
 
-Files are merged where there are many of one size, so that their number grows with the logarithm of the identities, and
-not with the commits. Executors read, judge and merge; the driver has the names of the files only.
+Each file has the identities of one Kafka partition: the task that judges that partition reads it, and no other. Files
+are merged where there are many of one size, so that their number grows with the logarithm of the identities, and not
+with the commits. Executors read, judge and merge; the driver has the names of the files only.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafka_ratchet.spark_sink.errors import SequencesLost, StoreError, first_line
 from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.local import LocalFolder
-from kafka_ratchet.spark_sink.files.parquet import FILE_NAME, file_prefix, write_files
+from kafka_ratchet.spark_sink.files.parquet import FILE_NAME, file_prefix, write_partitioned_files
 from kafka_ratchet.spark_sink.rows.judging.judge import merged, sequences_schema
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
+from kafka_ratchet.spark_sink.rows.judging.task import Known
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 
@@ -39,12 +41,24 @@ FORMAT: Final = 1
 FANOUT: Final = 8
 """So many runs of one size become one: each identity is written anew once for each power of this in their number."""
 
-ROWS_PER_FILE: Final = 500_000
-"""A task reads a file: small enough for its memory, large enough that a hundred million identities are 200 files."""
+ROWS_PER_TASK: Final = 500_000
+"""Of a merge, about, where there are so many Kafka partitions."""
+
+LOOK_ROWS: Final = 250_000
+"""That a task looks through at a time: each time, what is asked for goes into a hash table anew."""
 
 COUNT_BITS: Final = 32
 
 MANIFEST = re.compile(r"manifest-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{1,18})-(?P<id>\d{1,19})\.json")
+
+
+class SequenceFile(NamedTuple):
+    """One file, and the Kafka partition whose identities it has; -1: of several."""
+
+    name: str
+    rows: int
+    bytes: int
+    partition: int = -1
 
 
 @dataclass(frozen=True)
@@ -52,8 +66,7 @@ class Run:
     """What one commit has written, or one merge."""
 
     rows: int
-    files: tuple[tuple[str, int, int], ...]
-    """Name, rows and bytes of each."""
+    files: tuple[SequenceFile, ...]
 
     @property
     def size_class(self) -> int:
@@ -74,8 +87,8 @@ class Manifest:
     rule: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def files(self) -> list[tuple[str, int, int]]:
-        """Name, rows and bytes of each."""
+    def files(self) -> list[SequenceFile]:
+        """All of them."""
         return [file for run in self.runs for file in run.files]
 
     def as_json(self) -> str:
@@ -96,7 +109,7 @@ class Manifest:
         if found["format"] != FORMAT:
             raise ValueError(f"format {found['format']} is a newer Ratchet's")
         runs = [
-            Run(int(run["rows"]), tuple((str(name), int(rows), int(size)) for name, rows, size in run["files"]))
+            Run(int(run["rows"]), tuple(SequenceFile(str(name), *map(int, rest)) for name, *rest in run["files"]))
             for run in found["runs"]
         ]
         offsets = {int(partition): int(offset) for partition, offset in found["offsets"].items()}
@@ -155,28 +168,24 @@ class SequenceFiles:
             raise StoreError(f"{self.where}: the last sequences cannot be read ({error.strerror or error})") from None
         except (ValueError, KeyError, TypeError) as error:
             raise self._lost(f"{_name(self._job, known)} cannot be read ({first_line(error)})") from None
-        for name, _, size in found.files:
-            if sizes.get(name) != size:
-                raise self._lost(f"{name} {'is gone' if name not in sizes else 'has another size'}")
+        for file in found.files:
+            if sizes.get(file.name) != file.bytes:
+                raise self._lost(f"{file.name} {'is gone' if file.name not in sizes else 'has another size'}")
         moved = [partition for partition, offset in found.offsets.items() if offsets.get(partition, 0) != offset]
         if moved or found.rule != self._rule.as_dict():
             raise self._lost(f"{_name(self._job, known)} is of other offsets or of another rule")
         return found
 
-    def read(self, spark: SparkSession) -> DataFrame | None:
-        """What is committed, read by the executors; an identity may have several rows, of which the highest counts.
-
-        Returns:
-            None where there is nothing
-        """
-        names = [name for name, _, _ in self._manifest.files]
-        return self._read(spark, names) if names else None
+    def known(self) -> Known | None:
+        """What is committed, as the tasks that judge ask for it. None: there is nothing."""
+        files = self._manifest.files
+        return _looking(self._paths(files), self._folder.filesystem, has_seen=self._has_seen) if files else None
 
     def stage(self, changes: DataFrame, generation: int, offsets: Mapping[int, int]) -> int:
         """Write what a commit changes, and the manifest that counts once the commit of rows names it.
 
         Args:
-            changes: new last sequences, one row for each identity.
+            changes: new last sequences, one row for each identity; those of a Kafka partition from one task.
             generation: the holder's.
             offsets: of the commit.
 
@@ -184,17 +193,20 @@ class SequenceFiles:
             the number of the manifest
 
         Raises:
-            StoreError: they cannot be written.
+            StoreError: they cannot be written, or two tasks have judged one Kafka partition.
         """
         self._folder.make(*self._inner)
         written = self._write(changes, generation)
+        partitions = [file.partition for file in written.files]
+        if len(set(partitions)) < len(partitions):
+            raise StoreError(
+                f"{self.where}: two tasks have read one Kafka partition of this commit, and neither knew what the "
+                "other let pass. Nothing was committed. Leave out what makes Spark's Kafka source split partitions"
+            )
         runs = [*self._manifest.runs, *([written] if written.rows else [])]
         joined, kept = _to_join(runs)
         if joined:
-            names = [name for run in joined for name, _, _ in run.files]
-            whole = merged(self._read(changes.sparkSession, names), self._rule)
-            files = max(1, -(-sum(run.rows for run in joined) // ROWS_PER_FILE))
-            runs = [*kept, self._write(whole.coalesce(files), generation)]
+            runs = [*kept, self._write(self._merged(changes.sparkSession, joined), generation)]
         self._written += 1
         number = generation << COUNT_BITS | self._written
         manifest = Manifest(dict(offsets), tuple(runs), self._rule.as_dict())
@@ -210,7 +222,7 @@ class SequenceFiles:
         """
         before, self._number, self._manifest = self._number, *self._staged
         kept = {_name(self._job, number) for number in (before, self._number)}
-        kept |= {name for name, _, _ in self._manifest.files}
+        kept |= {file.name for file in self._manifest.files}
         generation = self._number >> COUNT_BITS
         with suppress(OSError):  # it takes space and no more
             for file in self._folder.files(*self._inner):
@@ -230,8 +242,28 @@ class SequenceFiles:
     def _write(self, rows: DataFrame, generation: int) -> Run:
         schema = arrow_schema(sequences_schema(self._rule))
         prefix = file_prefix(self._job, generation)
-        files = write_files(rows, self._folder.inside(*self._inner), schema, prefix, self._folder.filesystem)
-        return Run(sum(count for _, count, _ in files), tuple(files))
+        where = self._folder.inside(*self._inner)
+        fields = [("_partition", "")]
+        found = write_partitioned_files(rows, where, schema, prefix, self._folder.filesystem, fields)
+        files = tuple(SequenceFile(*file, int(partition or 0)) for file, (partition,) in found)
+        return Run(sum(file.rows for file in files), files)
+
+    def _merged(self, spark: SparkSession, runs: list[Run]) -> DataFrame:
+        """All of several runs, the identities of a Kafka partition in one task."""
+        files = [file for run in runs for file in run.files]
+        schema = sequences_schema(self._rule)
+        # A task for each file, without a shuffle: the range's partitions are its numbers.
+        numbers = spark.range(0, len(files), 1, len(files))
+        read = map_batches(numbers, _reading(self._paths(files), self._folder.filesystem), schema)
+        tasks = min(len({file.partition for file in files}), -(-sum(run.rows for run in runs) // ROWS_PER_TASK))
+        return merged(read.repartition(max(1, tasks), "_partition"), self._rule)
+
+    @property
+    def _has_seen(self) -> bool:
+        return self._rule.reorder_window > 0
+
+    def _paths(self, files: Iterable[SequenceFile]) -> list[tuple[str, int]]:
+        return [(self._folder.inside(*self._inner, file.name), file.partition) for file in files]
 
     def _put(self, name: str, data: bytes) -> None:
         path = self._folder.inside(*self._inner, name)
@@ -246,13 +278,6 @@ class SequenceFiles:
                 os.fsync(file.fileno())  # the commit that names it must not outlive it in a power failure
         except OSError as error:
             raise StoreError(f"{path}: cannot be written ({error.strerror or error})") from None
-
-    def _read(self, spark: SparkSession, names: Iterable[str]) -> DataFrame:
-        paths = [self._folder.inside(*self._inner, name) for name in names]
-        schema = sequences_schema(self._rule)
-        # A task for each file, without a shuffle: the range's partitions are its numbers.
-        numbers = spark.range(0, len(paths), 1, len(paths))
-        return map_batches(numbers, _reading(paths, self._folder.filesystem), schema)
 
     def _lost(self, what: str) -> SequencesLost:
         return SequencesLost(
@@ -278,14 +303,39 @@ def _to_join(runs: list[Run]) -> tuple[list[Run], list[Run]]:
     return joined, [run for run in runs if run not in joined]
 
 
-def _reading(paths: list[str], filesystem: Any) -> Task:
+def _reading(paths: list[tuple[str, int]], filesystem: Any) -> Task:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
     def read(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow.parquet as pq
 
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                with pq.ParquetFile(paths[number], filesystem=filesystem) as file:
+                with pq.ParquetFile(paths[number][0], filesystem=filesystem) as file:
                     yield from file.iter_batches()
 
     return read
+
+
+def _looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) -> Known:
+    # As above.
+    batch_rows = LOOK_ROWS
+
+    def look(partition: int, identities: Sequence[bytes]) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        asked = pa.array(identities, pa.binary())
+        for path, of in paths:
+            if of not in (partition, -1):
+                continue
+            with pq.ParquetFile(path, filesystem=filesystem) as file:
+                for batch in file.iter_batches(batch_size=batch_rows):
+                    is_asked = pc.is_in(batch.column("_identity").cast(pa.binary()), value_set=asked)
+                    found = batch.filter(pc.and_(is_asked, pc.equal(batch.column("_partition"), partition)))
+                    seen = found.column("_seen").to_pylist() if has_seen else [None] * found.num_rows
+                    yield from zip(
+                        found.column("_identity").to_pylist(), found.column("_last").to_pylist(), seen, strict=True
+                    )
+
+    return look

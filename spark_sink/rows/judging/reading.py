@@ -21,6 +21,7 @@ RECORD = ("partition", "offset", "timestamp", "key", "value")
 """Columns of Spark's Kafka source that become rows."""
 
 _FOUND, _TIMES = "_ratchet_found", "_ratchet_times"
+_NAMES, _VALUES = "_ratchet_names", "_ratchet_values"
 
 SHORT_PART = 127
 """Bytes of a part of an identity whose length is one byte as a varint."""
@@ -36,20 +37,22 @@ def read(records: DataFrame, rule: JudgeRule) -> DataFrame:
     from pyspark.sql import functions as F
 
     names = [rule.sequence_header, *rule.headers]
-    found = records.select(
-        *RECORD,
-        F.coalesce(F.exists("headers", _is(REPLAYS_HEADER)), F.lit(False)).alias(REPLAYED),
-        *[F.filter("headers", _is(name)).alias(f"{_FOUND}{n}") for n, name in enumerate(names) if name is not None],
-    )
+    # Functions that Spark compiles: of those with a lambda (`filter`, `exists`) it makes objects for each header.
+    found = records.select(*RECORD, F.col("headers.key").alias(_NAMES), F.col("headers.value").alias(_VALUES))
+    all_names, all_values = F.col(_NAMES), F.col(_VALUES)
+    replayed = F.coalesce(F.array_contains(all_names, REPLAYS_HEADER), F.lit(False)).alias(REPLAYED)
     # One step for each thing that is looked at more than once: Spark would compute it as often.
-    kept = [*RECORD, REPLAYED]
     values, times = [], []
     for n, name in enumerate(names):
-        each = F.col(f"{_FOUND}{n}")
-        of_record = F.col("key") if rule.identity[n - 1] == "key" else F.lit(b"")
-        values.append((F.get(each, 0)["value"] if name is not None else of_record).alias(f"{_FOUND}{n}"))
-        times.append((F.size(each) if name is not None else F.lit(1)).alias(f"{_TIMES}{n}"))
-    found = found.select(*kept, *values, *times)
+        if name is None:
+            value, often = F.col("key") if rule.identity[n - 1] == "key" else F.lit(b""), F.lit(1)
+        else:
+            value = F.get(all_values, (F.array_position(all_names, name) - 1).cast("int"))
+            often = F.size(all_names) - F.size(F.array_remove(all_names, name))
+        values.append(value.alias(f"{_FOUND}{n}"))
+        times.append(often.alias(f"{_TIMES}{n}"))
+    found = found.select(*RECORD, replayed, *values, *times)
+    kept = [*RECORD, REPLAYED]
     sequence, why_no_sequence = _sequence(rule)
     identity, why_no_identity = _identity(rule)
     found = found.select(
@@ -69,10 +72,6 @@ def read(records: DataFrame, rule: JudgeRule) -> DataFrame:
         F.when(good, F.col(SEQUENCE)).alias(SEQUENCE),
         REASON,
     )
-
-
-def _is(name: str):  # type: ignore[no-untyped-def]  # Spark looks at the lambda's own signature
-    return lambda header: header["key"] == name
 
 
 def _sequence(rule: JudgeRule) -> tuple[Column, Column]:

@@ -36,8 +36,10 @@ from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 
 class DuckDBStore(SqlStore["DuckDBPyConnection"]):
@@ -92,9 +94,9 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
                 self._sequence_files.require(number, stored)
         return stored
 
-    def sequences(self, spark: SparkSession) -> DataFrame | None:
+    def known_sequences(self) -> Known | None:
         """See `JudgingStore`."""
-        return None if self._sequence_files is None else self._sequence_files.read(spark)
+        return None if self._sequence_files is None else self._sequence_files.known()
 
     def count(self) -> int:
         with self._reading() as database:

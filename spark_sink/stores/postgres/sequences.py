@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ratchet.spark_sink.errors import SequencesLost
-from kafka_ratchet.spark_sink.rows.judging.judge import SEEN, sequences_schema
+from kafka_ratchet.spark_sink.rows.judging.judge import sequences_schema
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
-from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
+from kafka_ratchet.spark_sink.rows.judging.task import SEEN, Known
 from kafka_ratchet.spark_sink.stores.postgres.tasks import Connection
 from kafka_ratchet.spark_sink.stores.postgres.types import Column, column_types, names
 
 if TYPE_CHECKING:
     from psycopg import sql
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from kafka_ratchet.spark_sink.stores.postgres.job_state import Database, JobState
 
@@ -24,8 +24,8 @@ JOB: Final = "_job"
 KEY: Final = (JOB, "_partition", "_identity")
 """An identity has 1,024 bytes at most, and PostgreSQL indexes 2,700."""
 
-BATCH_ROWS: Final = 50_000
-"""Rows that a task fetches at a time: the driver of the database hands them over as Python objects."""
+ASKED: Final = 10_000
+"""Identities that a task asks for at a time; each is looked up in the index of the primary key."""
 
 
 class SequenceTable:
@@ -76,19 +76,14 @@ class SequenceTable:
             sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(each.name)) for each in changed),
         )
 
-    def read(self, spark: SparkSession, connection: Connection, partitions: Iterable[int]) -> DataFrame | None:
-        """The job's sequences, read by a task for each Kafka partition; None: there are no partitions yet."""
-        numbers = sorted(partitions)
-        if not numbers:
-            return None
+    def known(self, connection: Connection) -> Known:
+        """The job's sequences, as the tasks that judge ask for them."""
         select = self._state.text(
-            "SELECT {columns} FROM {table} WHERE _job = {job} AND _partition = %s",
-            columns=names(self.columns[1:]),
+            "SELECT {columns} FROM {table} WHERE _job = {job} AND _partition = %s AND _identity = ANY(%s::bytea[])",
+            columns=names(self.columns[2:]),
             table=self._state.table(self.name),
         ).as_string(None)
-        tasks = spark.range(0, len(numbers), 1, len(numbers))
-        task = _reading(connection, select, numbers, BATCH_ROWS, has_seen=SEEN in self._schema.names)
-        return map_batches(tasks, task, self._schema)
+        return _looking(connection, select, ASKED, has_seen=SEEN in self._schema.names)
 
     def lost(self, what: str) -> SequencesLost:
         """The error for a table that is not the one that was committed to."""
@@ -99,27 +94,19 @@ class SequenceTable:
         )
 
 
-def _reading(connection: Connection, select: str, partitions: list[int], batch_rows: int, *, has_seen: bool) -> Task:
+def _looking(connection: Connection, select: str, asked: int, *, has_seen: bool) -> Known:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need psycopg and pyarrow.
     conninfo, application, lock_timeout_ms = connection.conninfo, connection.application, connection.lock_timeout_ms
 
-    def read(batches: Iterable[Any]) -> Iterator[Any]:
+    def look(partition: int, identities: Sequence[bytes]) -> Iterator[Any]:
         import psycopg
-        import pyarrow as pa
 
-        fields = [("_partition", pa.int32()), ("_identity", pa.binary()), ("_last", pa.int64())]
-        schema = pa.schema([*fields, *([("_seen", pa.list_(pa.int64()))] if has_seen else [])])
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                with psycopg.connect(conninfo, application_name=application, client_encoding="UTF8") as database:
-                    database.execute(f"SET lock_timeout = {int(lock_timeout_ms)}")
-                    with database.cursor("ratchet_sequences", binary=True) as cursor:
-                        cursor.execute(select, (partitions[number],))
-                        while rows := cursor.fetchmany(batch_rows):
-                            columns = [
-                                pa.array(column, field.type)
-                                for column, field in zip(zip(*rows, strict=True), schema, strict=True)
-                            ]
-                            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        with psycopg.connect(conninfo, application_name=application, client_encoding="UTF8") as database:
+            database.execute(f"SET lock_timeout = {int(lock_timeout_ms)}")
+            with database.cursor(binary=True) as cursor:
+                for begin in range(0, len(identities), asked):
+                    cursor.execute(select, (partition, list(identities[begin : begin + asked])))
+                    for row in cursor.fetchall():
+                        yield row if has_seen else (*row, None)
 
-    return read
+    return look

@@ -29,9 +29,10 @@ from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg import sql
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from kafka_ratchet.spark_sink.rows.judging.task import Known
     from kafka_ratchet.spark_sink.stores.postgres.job_state import Database
 
 BATCH_ROWS = 50_000
@@ -80,13 +81,11 @@ class PostgresStore(SqlStore["Database"]):
                 if what := marks.inconsistency(database)[1]:
                     raise self._sequences.lost(what)
 
-    def sequences(self, spark: SparkSession) -> DataFrame | None:
+    def known_sequences(self) -> Known | None:
         """See `JudgingStore`."""
         if self._sequences is None or self._generation is None:
             return None
-        with self._state.database() as database:
-            partitions = self._state.stored(database)
-        return self._sequences.read(spark, self._state.connection(self._generation), partitions)
+        return self._sequences.known(self._state.connection(self._generation))
 
     def count(self) -> int:
         with self._state.database() as database:

@@ -35,7 +35,7 @@ from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_location
 from kafka_ratchet.spark_sink.stores.results import read_rows
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
-from tests.spark_sink.rows.judging.test_judge import KAFKA, RULES, WHEN, Plain, drawn
+from tests.spark_sink.rows.judging.test_judge import KAFKA, RULES, WHEN, Plain, drawn, read_by_spark
 from tests.spark_sink.sites import Site
 from tests.tables.fetched_records import Sent
 
@@ -72,7 +72,7 @@ class Raw:
             for offset, r in enumerate(part)
             if start.get(partition, 0) <= offset < end.get(partition, 0)
         ]
-        read = self.spark.createDataFrame(rows, KAFKA)
+        read = read_by_spark(self.spark.createDataFrame(rows, KAFKA))
         commit_records(read, start, end, Job("", "t", "job", self.pipeline), store, self.run)
 
     def found(self) -> dict[tuple[int, int], list[str]]:
@@ -146,7 +146,7 @@ def test_rows_offsets_and_sequences_agree_after_any_break(
             raw.commit(store, stored, until)
             stored = until
     assert raw.found() == raw.expected(stored)
-    assert store.sequences(spark) is not None
+    assert store.known_sequences() is not None
     if site.location.kind == "postgres" or "://" in site.location.path:
         return
     left = list(Path(site.folder).rglob("manifest-*.json"))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -22,8 +25,12 @@ from pyspark.sql.types import (
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.agents.whose import reads
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.rows.judging.judge import LAST, SEEN, judged, merged, sequences_schema
+from kafka_ratchet.spark_sink.rows.judging import task
+from kafka_ratchet.spark_sink.rows.judging.judge import judged, merged, sequences_schema
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule, identity_parts
+from kafka_ratchet.spark_sink.rows.judging.task import LAST, SEEN, Known, judging
+from kafka_ratchet.spark_sink.rows.judging.windows import judged_at_once
+from kafka_ratchet.spark_sink.spark.session import BATCH_RECORDS
 from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import Kept
@@ -137,8 +144,38 @@ def drawn(rule: JudgeRule, chance: random.Random) -> Sent:
     return Sent(key, b"v", tuple(headers))
 
 
+def read_by_spark(records: DataFrame) -> DataFrame:
+    """As Spark's Kafka source hands them out: a partition in one task, in the order of its offsets."""
+    return records.repartition(3, "partition").sortWithinPartitions("partition", "offset")
+
+
+def known_of(rows: list[tuple[Any, ...]]) -> Known:
+    """What a store hands to the tasks."""
+
+    def look(partition: int, identities: Sequence[bytes]) -> Iterator[tuple[bytes, int, Sequence[int] | None]]:
+        asked = set(identities)
+        for of, identity, last, *seen in rows:
+            if of == partition and bytes(identity) in asked:
+                yield bytes(identity), last, seen[0] if seen else None
+
+    return look
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """A task has many batches of a slice."""
+    before = spark.conf.get(BATCH_RECORDS)
+    spark.conf.set(BATCH_RECORDS, "40")
+    yield
+    spark.conf.set(BATCH_RECORDS, before or "")
+
+
 @pytest.mark.parametrize("rule", RULES, ids=[f"{','.join(r.identity)} {r.sequence} {r.reorder_window}" for r in RULES])
-def test_random_slices_have_the_workers_verdicts(rule: JudgeRule, spark: SparkSession) -> None:
+def test_random_slices_have_the_workers_verdicts(
+    rule: JudgeRule, spark: SparkSession, small_batches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "CHUNK_BYTES", 20_000)  # so that a task judges in several steps, and looks up in each
+    monkeypatch.setattr(task, "STATE_ROWS", 3)
     chance = random.Random(f"{rule}")
     plain = [Plain(rule), Plain(rule)]
     given = [[drawn(rule, chance) for _ in range(500)] for _ in plain]
@@ -148,6 +185,7 @@ def test_random_slices_have_the_workers_verdicts(rule: JudgeRule, spark: SparkSe
             for number in SEQUENCES
         ]
     at, known, runs = [0, 0], [], 0
+    verdicts: dict[tuple[int, int], str] = {}
     while any(place < len(records) for place, records in zip(at, given, strict=True)):
         slices = [chance.choice([0, 1, 190, 260, 300]) for _ in plain]
         rows, expected = [], {}
@@ -163,18 +201,30 @@ def test_random_slices_have_the_workers_verdicts(rule: JudgeRule, spark: SparkSe
                     expected[partition, offset] = verdict
             at[partition] += len(part)
         chance.shuffle(rows)
-        before = spark.createDataFrame(known, sequences_schema(rule)) if known else None
-        with judged(spark.createDataFrame(rows, KAFKA), rule, before) as found:
+        slice_ = read_by_spark(spark.createDataFrame(rows, KAFKA))
+        with judged(slice_, rule, known_of(known) if known else None) as found:
             assert found.fresh.columns == ["partition", "offset", "timestamp", "key", "value"]
             got = {(each.partition, each.offset): "fresh" for each in found.fresh.collect()}
             got |= {(each.partition, each.offset): each[-1] for each in found.rejected.collect()}
-            known += [tuple(each) for each in found.sequences.collect()]
+            changed = [tuple(each) for each in found.sequences.collect()]
+            assert len({(each[0], bytes(each[1])) for each in changed}) == len(changed)
+            known += changed
         assert got == expected
+        verdicts |= expected
         runs += 1
         if runs % 2 == 0:  # as compaction does
             known = [
                 tuple(each) for each in merged(spark.createDataFrame(known, sequences_schema(rule)), rule).collect()
             ]
+    whole = [
+        (record.key, record.value, "t", partition, offset, WHEN, 0, list(record.headers) or None)
+        for partition, part in enumerate(given)
+        for offset, record in enumerate(part)
+    ]
+    with judged_at_once(spark.createDataFrame(whole, KAFKA), rule) as (fresh, rejected):
+        got = {(each.partition, each.offset): "fresh" for each in fresh.collect()}
+        got |= {(each.partition, each.offset): each[-1] for each in rejected.collect()}
+    assert got == verdicts
     final = spark.createDataFrame(known, sequences_schema(rule))
     for partition, each in enumerate(plain):
         stored = {
@@ -213,3 +263,24 @@ def test_what_spark_does_not_judge_by_is_refused_by_name(change: dict[str, objec
 )
 def test_an_identity_is_written_as_in_the_settings(given: str) -> None:
     assert list(identity_parts(given)) == [str(part) for part in Identity.parse(given).parts]
+
+
+def test_records_that_are_not_in_the_order_of_their_offsets_are_an_error() -> None:
+    """Spark's source reads a partition so; whatever else would come, verdicts would be wrong without a word."""
+    columns = {
+        "partition": pa.array([0, 0, 0], pa.int32()),
+        "offset": [4, 6, 5],
+        "timestamp": pa.array([WHEN] * 3, pa.timestamp("us", "UTC")),
+        "key": [b"k"] * 3,
+        "value": [b"v"] * 3,
+        "_ratchet_replayed": [False] * 3,
+        "_ratchet_identity": [b"a"] * 3,
+        "_ratchet_sequence": [1, 2, 3],
+        "_ratchet_reason": pa.nulls(3, pa.string()),
+    }
+    batch = pa.RecordBatch.from_pydict(columns)
+    rule = RULES[0]
+    assert [each.num_rows for each in judging(rule, None)([batch.slice(0, 2), batch.slice(0, 0)])] == [2, 1]
+    for wrong in ([batch], [batch.slice(1, 1), batch.slice(0, 1)], [batch.slice(0, 1), batch.slice(0, 1)]):
+        with pytest.raises(ValueError, match="partition 0: the records are not in the order of their offsets"):
+            list(judging(rule, None)(wrong))

@@ -1,0 +1,195 @@
+"""The task that judges: it reads the records of a Kafka partition one after the other, and says which are new.
+
+What runs in the executors are nested functions with their own imports: cloudpickle sends them by value, so executors
+need pyarrow and nothing of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ratchet.spark_sink.rows.judging.reading import IDENTITY, REASON, RECORD, REPLAYED, SEQUENCE
+from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
+from kafka_ratchet.spark_sink.spark.python_worker import Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LAST, SEEN = "_last", "_seen"
+"""Columns of last sequences, beside `_partition` and `_identity`. SEEN, with a reorder window: the sequences below the
+last that have come, as far as the window reaches."""
+
+TOO_LATE, NOT_NEW = "too-late", "replay-not-new"
+
+CHUNK_BYTES: Final = 32 * 1024 * 1024
+"""Of records that a task judges at a time. For each chunk it looks up the last sequences of identities that it has not
+met before, so there should be few chunks; and it has them in memory."""
+
+STATE_ROWS: Final = 50_000
+"""Last sequences that a task hands out at a time."""
+
+Known = Callable[[int, Sequence[bytes]], Iterable[tuple[bytes, int, Sequence[int] | None]]]
+"""Last sequences from before a slice: asked for identities of a Kafka partition, it yields those that it knows, with
+the last sequence and what was seen below it. An identity may come several times, and the highest counts. It is called
+in the executors."""
+
+
+def judging(rule: JudgeRule, known: Known | None) -> Task:
+    """What `map_batches` runs: from columns of `reading.read` to `RECORD`, `REASON`, `LAST` and, with a window, `SEEN`.
+
+    It hands out the records that are no duplicates, with the reason where one is a reject; and behind them the last
+    sequences that have changed, as rows with a `LAST`, the identity as `key` and all else null.
+
+    The task raises ValueError where a Kafka partition's records are not in the order of their offsets.
+    """
+    partition_of, states = _partitions(rule, known), _states(rule)
+    record, of_reason, of_last, of_seen, window = RECORD, REASON, LAST, SEEN, rule.reorder_window
+    chunk_bytes = CHUNK_BYTES
+
+    def tables(batches: Iterable[Any]) -> Iterator[Any]:
+        """Some batches at a time."""
+        import pyarrow as pa
+
+        gathered, size = [], 0
+        for batch in batches:
+            gathered.append(batch)
+            size += batch.nbytes
+            if size >= chunk_bytes:
+                yield pa.Table.from_batches(gathered)
+                gathered, size = [], 0
+        if gathered:
+            yield pa.Table.from_batches(gathered)
+
+    def judge(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        partitions: dict[int, Any] = {}
+        schema: Any = None
+        for table in tables(batches):
+            if schema is None:
+                fields = [table.schema.field(name) for name in (*record, of_reason)]
+                fields += [pa.field(of_last, pa.int64())]
+                fields += [pa.field(of_seen, pa.list_(pa.int64()))] if window else []
+                schema = pa.schema([field.with_nullable(True) for field in fields])
+            numbers = pc.unique(table["partition"]).to_pylist()
+            for number in numbers:
+                part = table if len(numbers) == 1 else table.filter(pc.equal(table["partition"], number))
+                partition = partitions.setdefault(number, partition_of(number))
+                kept, reasons = partition.judge(part)
+                left = part.select(list(record)).filter(pa.array(kept, pa.bool_()))
+                columns = [*left.columns, pa.array(reasons, schema.field(of_reason).type)]
+                columns += [pa.nulls(left.num_rows, field.type) for field in schema if field.name in (of_last, of_seen)]
+                yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+        for partition in partitions.values():
+            yield from states(partition, schema)
+
+    return judge
+
+
+def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
+    """What a task knows of a Kafka partition, by its number."""
+    window, late_is_rejected = rule.reorder_window, rule.late == "dead-letter"
+    too_late, not_new = TOO_LATE, NOT_NEW
+    of_reason, of_identity, of_sequence, of_replayed = REASON, IDENTITY, SEQUENCE, REPLAYED
+
+    class Partition:
+        def __init__(self, number: int) -> None:
+            self.number, self.offset = number, -1
+            self.last: dict[bytes, int] = {}
+            self.seen: dict[bytes, set[int]] = {}
+            self.changed: set[bytes] = set()
+
+        def judge(self, table: pa.Table) -> tuple[list[bool], list[str | None]]:
+            """Which of the records are kept; and, of those, why they are rejects, or None where they are new."""
+            import pyarrow.compute as pc
+
+            self.require_order(table["offset"].combine_chunks())
+            identities, sequences = table[of_identity].to_pylist(), table[of_sequence].to_pylist()
+            nothing = [None] * len(identities)
+            reasons = nothing if table[of_reason].null_count == len(nothing) else table[of_reason].to_pylist()
+            replayed = table[of_replayed].to_pylist() if pc.any(table[of_replayed]).as_py() else nothing
+            self.look_up({identity for identity in identities if identity is not None and identity not in self.last})
+            lasts, changed = self.last, self.changed
+            kept: list[bool] = []
+            why: list[str | None] = []
+            for identity, sequence, reason, again in zip(identities, sequences, reasons, replayed, strict=True):
+                if reason is None:
+                    last = lasts.get(identity, -1)
+                    if sequence > last:
+                        if window:
+                            self.rise(identity, last, sequence)
+                        lasts[identity] = sequence
+                        changed.add(identity)
+                    elif window and self.fills_a_gap(identity, last, sequence):
+                        changed.add(identity)
+                    elif again:
+                        reason = not_new
+                    elif late_is_rejected and last - sequence > window:
+                        reason = too_late
+                    else:
+                        kept.append(False)
+                        continue
+                kept.append(True)
+                why.append(reason)
+            return kept, why
+
+        def require_order(self, offsets: pa.Array) -> None:
+            import pyarrow.compute as pc
+
+            rises = pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py()  # of one offset: null
+            if offsets[0].as_py() <= self.offset or rises is False:
+                raise ValueError(f"partition {self.number}: the records are not in the order of their offsets")
+            self.offset = offsets[-1].as_py()
+
+        def look_up(self, identities: set[bytes]) -> None:
+            """Take over what is known of identities that have not come before."""
+            if known is None or not identities:
+                return
+            for identity, last, seen in known(self.number, list(identities)):
+                self.last[identity] = max(last, self.last.get(identity, -1))
+                if window:
+                    self.seen.setdefault(identity, set()).update([*(seen or ()), last])
+
+        def rise(self, identity: bytes, last: int, sequence: int) -> None:
+            """Remember the last sequence as one that was seen, now that another becomes the last."""
+            seen = self.seen.setdefault(identity, set())
+            seen.add(last)
+            if len(seen) > 2 * window + 64:  # some records at a time, as each time costs as much as there are
+                self.seen[identity] = {each for each in seen if each >= sequence - window}
+
+        def fills_a_gap(self, identity: bytes, last: int, sequence: int) -> bool:
+            """Whether a sequence below the last is within the window, and has not come."""
+            if sequence == last or last - sequence > window or sequence in self.seen[identity]:
+                return False
+            self.seen[identity].add(sequence)
+            return True
+
+    return Partition
+
+
+def _states(rule: JudgeRule) -> Callable[[Any, pa.Schema], Iterator[Any]]:
+    """Last sequences of a `Partition` that have changed, as batches of that schema."""
+    window, of_last, of_seen, state_rows = rule.reorder_window, LAST, SEEN, STATE_ROWS
+
+    def states(partition: Any, schema: pa.Schema) -> Iterator[Any]:
+        import pyarrow as pa
+
+        changed = list(partition.changed)
+        for begin in range(0, len(changed), state_rows):
+            some = changed[begin : begin + state_rows]
+            lasts = [partition.last[identity] for identity in some]
+            found: dict[str, list[Any]] = {"partition": [partition.number] * len(some), "key": some, of_last: lasts}
+            if window:
+                found[of_seen] = [
+                    sorted(each for each in partition.seen[identity] if max(0, last - window) <= each < last)
+                    for identity, last in zip(some, lasts, strict=True)
+                ]
+            columns = [
+                pa.array(found[field.name], field.type) if field.name in found else pa.nulls(len(some), field.type)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return states
