@@ -79,6 +79,9 @@ def write_partitioned_files(
     filesystem: Any,
     fields: Sequence[tuple[str, str]],
     left_out: Sequence[str] = (),
+    *,
+    sorted_by: Sequence[str] = (),
+    row_group_rows: int | None = None,
 ) -> list[tuple[tuple[str, int, int], Values]]:
     """As `write_files`, with a file for each partition that a task has rows of.
 
@@ -92,6 +95,8 @@ def write_partitioned_files(
         filesystem: see there.
         fields: what they are partitioned by: a column, and "day" or "hour" of it, or nothing.
         left_out: columns that the files are written without.
+        sorted_by: columns that the rows of a file are sorted by.
+        row_group_rows: rows of a row group, at most; None: pyarrow's own measure.
     """
     from pyspark.sql import functions as F
 
@@ -101,9 +106,8 @@ def write_partitioned_files(
         for column, unit in fields
     ]
     plan = tuple((column, unit) for column, unit in fields)
-    return _written(
-        dataframe.sortWithinPartitions(*units), folder, schema, file_prefix, filesystem, plan, tuple(left_out)
-    )
+    ordered = dataframe.sortWithinPartitions(*units, *sorted_by)
+    return _written(ordered, folder, schema, file_prefix, filesystem, plan, tuple(left_out), row_group_rows)
 
 
 def _written(
@@ -114,11 +118,13 @@ def _written(
     filesystem: Any,
     plan: tuple[tuple[str, str], ...],
     left_out: tuple[str, ...] = (),
+    row_group_rows: int | None = None,
 ) -> list[tuple[tuple[str, int, int], Values]]:
     # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
     plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
     plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
-    done = map_batches(plain, _task(folder, schema, file_prefix, filesystem, plan, left_out), WRITTEN).collect()
+    task = _task(folder, schema, file_prefix, filesystem, plan, left_out, row_group_rows)
+    done = map_batches(plain, task, WRITTEN).collect()
     written = [((row.file, row.rows, row.bytes), tuple(json.loads(row.partition))) for row in done]
     for (name, rows, size), _ in written:
         if rows == NO_FOLDER:
@@ -214,6 +220,7 @@ def _task(
     filesystem: Any,
     plan: tuple[tuple[str, str], ...],
     left_out: tuple[str, ...],
+    row_group_rows: int | None,
 ) -> Task:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
     row_group_bytes, no_folder, hours = ROW_GROUP_BYTES, NO_FOLDER, dict(HOURS)
@@ -281,12 +288,12 @@ def _task(
                     rows += table.num_rows
                     gathered_bytes += table.nbytes
                     if gathered_bytes >= row_group_bytes:
-                        writer.write_table(pa.concat_tables(gathered))
+                        writer.write_table(pa.concat_tables(gathered), row_group_rows)
                         gathered, gathered_bytes = [], 0
                 if writer is None:
                     return
                 if gathered:
-                    writer.write_table(pa.concat_tables(gathered))
+                    writer.write_table(pa.concat_tables(gathered), row_group_rows)
                 writer.close()
                 file.flush()
                 size = file.tell()

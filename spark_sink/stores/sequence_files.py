@@ -4,9 +4,9 @@ A commit writes the sequences that it changes into new Parquet files, and a mani
 from then on. A manifest counts once the commit of rows and offsets names it, and not before. So rows, offsets and
 sequences cannot part, in stores that change one table at a time as well as in others.
 
-Each file has the identities of one Kafka partition: the task that judges that partition reads it, and no other. Files
-are merged where there are many of one size, so that their number grows with the logarithm of the identities, and not
-with the commits. Executors read, judge and merge; the driver has the names of the files only.
+Each file has the identities of one Kafka partition, sorted: the task that judges that partition looks into it, and no
+other. Files are merged where there are many of one size, so that their number grows with the logarithm of the
+identities, and not with the commits. Executors read, judge and merge; the driver has the names of the files only.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ FANOUT: Final = 8
 
 ROWS_PER_TASK: Final = 500_000
 """Of a merge, about, where there are so many Kafka partitions."""
+
+GROUP_ROWS: Final = 10_000
+"""Of a row group, which are sorted by identity: a task reads those that an identity it asks for may be in. Of many
+identities, few records ask for few of them."""
 
 LOOK_ROWS: Final = 250_000
 """That a task looks through at a time: each time, what is asked for goes into a hash table anew."""
@@ -179,7 +183,7 @@ class SequenceFiles:
     def known(self) -> Known | None:
         """What is committed, as the tasks that judge ask for it. None: there is nothing."""
         files = self._manifest.files
-        return _looking(self._paths(files), self._folder.filesystem, has_seen=self._has_seen) if files else None
+        return looking(self._paths(files), self._folder.filesystem, has_seen=self._has_seen) if files else None
 
     def stage(self, changes: DataFrame, generation: int, offsets: Mapping[int, int]) -> int:
         """Write what a commit changes, and the manifest that counts once the commit of rows names it.
@@ -244,7 +248,16 @@ class SequenceFiles:
         prefix = file_prefix(self._job, generation)
         where = self._folder.inside(*self._inner)
         fields = [("_partition", "")]
-        found = write_partitioned_files(rows, where, schema, prefix, self._folder.filesystem, fields)
+        found = write_partitioned_files(
+            rows,
+            where,
+            schema,
+            prefix,
+            self._folder.filesystem,
+            fields,
+            sorted_by=["_identity"],
+            row_group_rows=GROUP_ROWS,
+        )
         files = tuple(SequenceFile(*file, int(partition or 0)) for file, (partition,) in found)
         return Run(sum(file.rows for file in files), files)
 
@@ -316,26 +329,47 @@ def _reading(paths: list[tuple[str, int]], filesystem: Any) -> Task:
     return read
 
 
-def _looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) -> Known:
-    # As above.
-    batch_rows = LOOK_ROWS
+def looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) -> Known:
+    """What looks into these files, each with the Kafka partition that it is of or -1."""
+    # A nested function, as above.
+    look_rows = LOOK_ROWS
+
+    def needed(file: Any, asked: list[bytes]) -> Iterator[list[int]]:
+        """Row groups that may have any of these identities, some at a time."""
+        from bisect import bisect_left
+
+        groups, rows = [], 0
+        for number in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(number)
+            found = group.column(1).statistics
+            if found is not None and found.has_min_max:
+                at = bisect_left(asked, found.min)
+                if at == len(asked) or asked[at] > found.max:
+                    continue
+            groups.append(number)
+            rows += group.num_rows
+            if rows >= look_rows:
+                yield groups
+                groups, rows = [], 0
+        if groups:
+            yield groups
 
     def look(partition: int, identities: Sequence[bytes]) -> Iterator[Any]:
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        asked = pa.array(identities, pa.binary())
+        ordered = sorted(identities)
+        asked = pa.array(ordered, pa.binary())
         for path, of in paths:
             if of not in (partition, -1):
                 continue
             with pq.ParquetFile(path, filesystem=filesystem) as file:
-                for batch in file.iter_batches(batch_size=batch_rows):
-                    is_asked = pc.is_in(batch.column("_identity").cast(pa.binary()), value_set=asked)
-                    found = batch.filter(pc.and_(is_asked, pc.equal(batch.column("_partition"), partition)))
-                    seen = found.column("_seen").to_pylist() if has_seen else [None] * found.num_rows
-                    yield from zip(
-                        found.column("_identity").to_pylist(), found.column("_last").to_pylist(), seen, strict=True
-                    )
+                for groups in needed(file, ordered):
+                    table = file.read_row_groups(groups)
+                    is_asked = pc.is_in(table["_identity"].cast(pa.binary()), value_set=asked)
+                    found = table.filter(pc.and_(is_asked, pc.equal(table["_partition"], partition)))
+                    seen = found["_seen"].to_pylist() if has_seen else [None] * found.num_rows
+                    yield from zip(found["_identity"].to_pylist(), found["_last"].to_pylist(), seen, strict=True)
 
     return look

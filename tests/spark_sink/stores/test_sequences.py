@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import cast
 
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from psycopg import sql
@@ -335,3 +337,26 @@ def test_runs_of_one_size_become_one() -> None:
     assert sum(run.rows for run in runs) == 500_000
     assert most <= 5 * sequence_files.FANOUT
     assert written <= 6 * 500_000
+
+
+def test_a_task_reads_of_a_file_only_where_the_identities_may_be(tmp_path: Path) -> None:
+    names = [b"%04d" % n for n in range(1_000)]
+    table = pa.table({"_partition": pa.array([3] * 1_000, pa.int32()), "_identity": names, "_last": range(1_000)})
+    path = tmp_path / "part"
+    pq.write_table(table, path, row_group_size=100)
+    look = sequence_files.looking([(str(path), 3)], None, has_seen=False)
+    asked = [b"0555", b"no such", b"0599", b"", b"0500"]
+    assert sorted(look(3, asked)) == [(b"0500", 500, None), (b"0555", 555, None), (b"0599", 599, None)]
+    assert {name: last for name, last, _ in look(3, names[::7])} == {b"%04d" % n: n for n in range(0, 1_000, 7)}
+    assert list(look(2, asked)) == []
+    whole = bytearray(path.read_bytes())
+    with pq.ParquetFile(path) as file:
+        for number in (*range(5), *range(6, 10)):
+            group = file.metadata.row_group(number)
+            for column in map(group.column, range(3)):
+                begin = column.dictionary_page_offset or column.data_page_offset
+                whole[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
+    path.write_bytes(whole)  # nothing is left of the other nine groups
+    assert sorted(look(3, asked)) == [(b"0500", 500, None), (b"0555", 555, None), (b"0599", 599, None)]
+    with pytest.raises(OSError):  # noqa: PT011 - pyarrow's own words
+        list(look(3, [b"0700"]))

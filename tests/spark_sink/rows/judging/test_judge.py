@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import datetime
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
@@ -31,6 +36,7 @@ from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule, identity_parts
 from kafka_ratchet.spark_sink.rows.judging.task import LAST, SEEN, Known, judging
 from kafka_ratchet.spark_sink.rows.judging.windows import judged_at_once
 from kafka_ratchet.spark_sink.spark.session import BATCH_RECORDS
+from kafka_ratchet.spark_sink.stores.sequence_files import looking
 from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import Kept
@@ -284,3 +290,37 @@ def test_records_that_are_not_in_the_order_of_their_offsets_are_an_error() -> No
     for wrong in ([batch], [batch.slice(1, 1), batch.slice(0, 1)], [batch.slice(0, 1), batch.slice(0, 1)]):
         with pytest.raises(ValueError, match="partition 0: the records are not in the order of their offsets"):
             list(judging(rule, None)(wrong))
+
+
+def test_executors_need_nothing_of_this_package(tmp_path: Path) -> None:
+    """The task with last sequences in a file that it has to look through, in a Python that has no kafka_ratchet."""
+    files, rule = tmp_path / "files", replace(RULES[0], reorder_window=5)
+    files.mkdir()
+    kept = {"_partition": pa.array([0, 1], pa.int32()), "_identity": [b"a", b"a"], LAST: [1, 9], SEEN: [[0], [8]]}
+    pq.write_table(pa.table(kept), files / "part")
+    for of in (0, -1):  # a file of one partition, and one of several, as earlier commits wrote them
+        known = looking([(str(files / "part"), of)], None, has_seen=True)
+        (tmp_path / "task").write_bytes(cloudpickle.dumps(judging(rule, known)))
+        columns = {
+            "partition": pa.array([0, 0, 0], pa.int32()),
+            "offset": [4, 5, 6],
+            "timestamp": pa.array([WHEN] * 3, pa.timestamp("us", "UTC")),
+            **{name: [b"k", b"k", b"k"] for name in ("key", "value")},
+            "_ratchet_replayed": [False] * 3,
+            "_ratchet_identity": [b"a"] * 3,
+            "_ratchet_sequence": [1, 2, 0],
+            "_ratchet_reason": pa.nulls(3, pa.string()),
+        }
+        batch = pa.RecordBatch.from_pydict(columns)
+        with pa.OSFile(str(tmp_path / "batch"), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+            writer.write_batch(batch)
+        script = (
+            "import pickle, sys, pyarrow as pa; task = pickle.load(open('task', 'rb')); "
+            "batch = pa.ipc.open_file('batch').get_batch(0); made = pa.Table.from_batches(task([batch])); "
+            "print(made['offset'].to_pylist(), made['_last'].to_pylist(), made['_seen'].to_pylist()); "
+            "print('kafka_ratchet' in sys.modules)"
+        )
+        run = subprocess.run(
+            [sys.executable, "-I", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert run.stdout == "[5, None] [None, 2] [None, [0, 1]]\nFalse\n"
