@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from kafka_ratchet.spark_sink.rows.judging.task import Known
 from kafka_ratchet.spark_sink.stores.store import ResultStore
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 class JudgingStore(ResultStore, Protocol):

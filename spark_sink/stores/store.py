@@ -141,8 +141,8 @@ class ResultStore(Protocol):
             end: differs from `start` in at least one partition.
             rejects: rows of the rejects table, which become visible in the same action or, with `PairedStore`, in one
                 before it; with every commit of a store that was made with `rejects`, and with no other.
-            sequences: last sequences that the records have changed, one row for each identity, which count from the
-                same action on; with every commit of a store that `judges`, and with no other.
+            sequences: last sequences that the records have changed, one row for each identity, those of a Kafka
+                partition in one partition of the frame; they count from the same action on. With every commit of a store that `judges`, and with no other.
 
         Returns:
             How many rows were committed, without rejects.
