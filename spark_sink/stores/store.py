@@ -142,7 +142,8 @@ class ResultStore(Protocol):
             rejects: rows of the rejects table, which become visible in the same action or, with `PairedStore`, in one
                 before it; with every commit of a store that was made with `rejects`, and with no other.
             sequences: last sequences that the records have changed, one row for each identity, those of a Kafka
-                partition in one partition of the frame; they count from the same action on. With every commit of a store that `judges`, and with no other.
+                partition in one partition of the frame; they count from the same action on. With every commit of a
+                store that `judges`, and with no other.
 
         Returns:
             How many rows were committed, without rejects.
