@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kafka_ratchet.spark_sink.errors import RowsLost, SequencesLost, StoreError
 from kafka_ratchet.spark_sink.stores.decision import StoreCheck
+from kafka_ratchet.spark_sink.stores.sql_job_state import SqlJobState
 from kafka_ratchet.spark_sink.stores.store import rows_lost
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
 from kafka_ratchet.spark_sink.stores.table_store import TableStore
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 Database = TypeVar("Database")
-DatabaseIn = TypeVar("DatabaseIn", contravariant=True)
+Columns = TypeVar("Columns")
 
 
-class SqlJobState(Protocol[DatabaseIn]):
-    """What the database keeps about one job and topic. Each call is part of its caller's transaction."""
-
-    def generation(self, database: DatabaseIn) -> int:
-        """The newest holder's number; 0: there was none."""
-        ...
-
-    def stored(self, database: DatabaseIn) -> dict[int, int]:
-        """Next offset of each partition."""
-        ...
-
-    def other_jobs(self, database: DatabaseIn) -> list[str]:
-        """Names of other jobs that have offsets of the topic, in order."""
-        ...
-
-    def known_topic(self, database: DatabaseIn) -> StoredId:
-        """The id of the topic that the offsets belong to."""
-        ...
-
-    def write_mode(self, database: DatabaseIn) -> str:
-        """What the rows came by, see `write_mode_text`; empty: there are none, or an earlier version wrote them."""
-        ...
-
-    def inconsistency(self, database: DatabaseIn) -> tuple[str, str]:
-        """A table that is not the one that the offsets were committed with, and what happened to it; empty: none."""
-        ...
-
-
-class SqlStore(TableStore, Generic[Database]):
+class SqlStore(TableStore, Generic[Database, Columns]):
     """A `TableStore` whose result, rejects and job state are tables of one database.
 
     A subclass sets these in `_prepare`.
@@ -65,9 +40,57 @@ class SqlStore(TableStore, Generic[Database]):
         """
         raise NotImplementedError
 
+    def _columns_of(self, schema: StructType) -> Columns:
+        """A table's columns, in the database's types.
+
+        Raises:
+            OptionRefused: the database cannot have such columns.
+        """
+        raise NotImplementedError
+
+    def _require_columns(self, database: Database, table: str, columns: Columns) -> None:
+        """Compare a table with columns, if there is one.
+
+        Raises:
+            SchemaDiffers: it has others, and cannot be given them or is not the one that evolves.
+        """
+        raise NotImplementedError
+
+    def _wanted(self, schema: StructType) -> dict[str, Columns]:
+        """Columns of each table, the result first."""
+        tables = {self._result: self._columns_of(schema)}
+        if self._rejects is not None:
+            tables[self._rejected] = self._columns_of(self._rejects)
+        return tables
+
+    @property
+    def _evolving(self) -> str | None:
+        """The table whose columns may become more."""
+        return self._result if self._evolve else None
+
     @property
     def _relations(self) -> list[str]:
         return [self._result, *([] if self._rejects is None else [self._rejected])]
+
+    def count(self) -> int:
+        with self._reading() as database:
+            table = self._state.table(self._result)
+            [(found,)] = self._state.run(database, "SELECT count(*) FROM {table}", table=table)
+        return int(found)
+
+    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        with self._reading() as database:
+            return self._state.execute(database, self._select(columns))
+
+    def _select(self, columns: Sequence[str]) -> Any:
+        table = self._state.table(self._result)
+        return self._state.text("SELECT {columns} FROM {table}", columns=self._state.names(columns), table=table)
+
+    def require_fits(self, schema: StructType) -> None:
+        tables = self._wanted(schema)
+        with self._reading() as database:
+            for table, columns in tables.items():
+                self._require_columns(database, table, columns)
 
     def generation(self) -> int:
         with self._reading() as database:

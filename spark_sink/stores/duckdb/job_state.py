@@ -1,14 +1,13 @@
-"""What a DuckDB file keeps about a job beside its rows: generation, offsets, write mode, and which tables had rows."""
+"""What a DuckDB file keeps about a job beside its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.stores import topic_ids
-from kafka_ratchet.spark_sink.stores.decision import Decision
-from kafka_ratchet.spark_sink.stores.duckdb.file import has_table, is_filled
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
+from kafka_ratchet.spark_sink.stores.duckdb.file import has_table, is_filled, quoted
+from kafka_ratchet.spark_sink.stores.sql_job_state import OF_JOB, SqlJobState, Statements
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -31,11 +30,55 @@ CREATE TABLE IF NOT EXISTS ratchet_sink_decisions
 """
 """A table is marked as filled where a commit has left rows in it: one that is empty or gone later was put back."""
 
-OF_JOB = "WHERE result = ? AND job = ? AND topic = ?"
+STATEMENTS = Statements(
+    stored=f'SELECT "partition", next FROM {{offsets}} {OF_JOB} ORDER BY "partition"',  # noqa: S608
+    move="INSERT OR REPLACE INTO {offsets} VALUES ({result}, {job}, {topic}, {partition}, {next}, {identity})",
+    take_over="INSERT INTO {jobs} VALUES ({result}, {job}, 1) "
+    "ON CONFLICT (result, job) DO UPDATE SET generation = generation + 1",
+    note_write_mode="INSERT OR REPLACE INTO {rules} VALUES ({result}, {job}, {write_mode})",
+    decide="INSERT INTO {decisions} VALUES ({result}, {job}, {topic}, current_timestamp, {decision})",
+)
 
 
-class JobState:
-    """The state of one job and topic. Every call is part of its caller's transaction.
+class Marks:
+    """What is in `ratchet_sink_marks` about a job: which of its tables had rows.
+
+    Args:
+        state: of the job.
+        topic_id: of the topic, or 0.
+        relations: the tables that the offsets belong to, the result first.
+    """
+
+    def __init__(self, state: JobState, topic_id: int, relations: Sequence[str]) -> None:
+        self._state, self._topic_id, self._relations = state, topic_id, relations
+
+    def note(self, database: DuckDBPyConnection) -> None:
+        """See `sql_job_state.Marks`."""
+        for relation in self._relations:
+            self._state.run(
+                database,
+                "INSERT OR REPLACE INTO {marks} VALUES ({result}, {job}, {topic}, {relation}, {topic_id}, {filled})",
+                relation=self._state.literal(relation),
+                topic_id=self._state.literal(topic_ids.text(self._topic_id)),
+                filled=self._state.literal(is_filled(database, relation)),
+            )
+
+    def inconsistency(self, database: DuckDBPyConnection) -> tuple[str, str]:
+        """A table that is empty or gone, and was not."""
+        marks: dict[str, bool] = {}
+        if has_table(database, "ratchet_sink_marks"):
+            marks = dict(self._state.run(database, f"SELECT relation, filled FROM {{marks}} {OF_JOB}"))  # noqa: S608
+        filled = {relation for relation, was_filled in marks.items() if was_filled}
+        if self._state.result not in marks and not has_table(database, self._state.result):
+            filled.add(self._state.result)  # an earlier version left no mark, and made the table before any offset
+        for name in self._relations:
+            if name in filled and not is_filled(database, name):
+                return name, f"table {name} was dropped, or all its rows were removed"
+        return "", ""
+
+
+class JobState(SqlJobState["DuckDBPyConnection"]):
+    """See `SqlJobState`; nobody else has the file open in the meantime, so that nothing has to be locked.
 
     Args:
         table: the result table.
@@ -45,128 +88,45 @@ class JobState:
         relations: the tables that the offsets belong to: the result's, and where there is one, the rejects'.
     """
 
-    def __init__(self, table: str, name: str, topic: str, topic_id: int, relations: list[str]) -> None:
-        self._table, self._name, self._topic, self._topic_id = table, name, topic, topic_id
-        self._relations, self._key = relations, [table, name, topic]
+    statements = STATEMENTS
 
-    def generation(self, database: DuckDBPyConnection) -> int:
-        """Number of the newest holder; 0: there was none."""
-        return self.generations(database).get(self._name, 0)
+    def __init__(self, table: str, name: str, topic: str, topic_id: int, relations: Sequence[str]) -> None:
+        super().__init__(table, name, topic, topic_id)
+        self.marks = Marks(self, topic_id, relations)
 
-    def generations(self, database: DuckDBPyConnection) -> dict[str, int]:
-        """The newest holder of each job that writes to the result table."""
-        if not _is_there(database):
-            return {}
-        found = database.execute("SELECT job, generation FROM ratchet_sink_jobs WHERE result = ?", [self._table])
-        return dict(found.fetchall())
+    def table(self, name: str) -> str:
+        return quoted(name)
 
-    def take_over(self, database: DuckDBPyConnection) -> int:
-        """Count the generation on by one, and return it."""
-        generation = self.generation(database) + 1
-        database.execute(
-            "INSERT OR REPLACE INTO ratchet_sink_jobs VALUES (?, ?, ?)", [self._table, self._name, generation]
-        )
-        return generation
+    def literal(self, value: str | int) -> str:
+        return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(int(value))
 
-    def stored(self, database: DuckDBPyConnection) -> dict[int, int]:
-        """Next offset of each partition."""
-        return {partition: offset for partition, offset, _ in self._entries(database)}
+    def names(self, columns: Sequence[str]) -> str:
+        return ", ".join(map(quoted, columns))
 
-    def _entries(self, database: DuckDBPyConnection) -> list[tuple[int, int, int]]:
-        if not _is_there(database):
-            return []
-        return database.execute(
-            'SELECT "partition", next, identity FROM ratchet_sink_offsets '
-            'WHERE result = ? AND job = ? AND topic = ? ORDER BY "partition"',
-            self._key,
-        ).fetchall()
+    def execute(self, database: DuckDBPyConnection, statement: str) -> list[tuple[Any, ...]]:
+        return database.execute(statement).fetchall()
 
-    def other_jobs(self, database: DuckDBPyConnection) -> list[str]:
-        """Names of other jobs that have offsets of the topic, in order."""
-        if not _is_there(database):
-            return []
-        found = database.execute(
-            "SELECT job, max(identity) FROM ratchet_sink_offsets WHERE result = ? AND job <> ? AND topic = ? "
-            "GROUP BY job ORDER BY job",
-            self._key,
-        ).fetchall()
-        return [job for job, identity in found if not StoredId("", identity).is_other(self._topic_id)]
+    def is_there(self, database: DuckDBPyConnection) -> bool:
+        return has_table(database, "ratchet_sink_offsets")
 
-    def write_mode(self, database: DuckDBPyConnection) -> str:
-        """Write mode of the rows, as `write_mode_text` has it; empty: none, or an earlier version wrote them."""
-        if not self.generation(database) or not has_table(database, "ratchet_sink_rules"):
-            return ""
-        found = database.execute(
-            "SELECT rule FROM ratchet_sink_rules WHERE result = ? AND job = ?", [self._table, self._name]
-        ).fetchall()
-        return str(found[0][0]) if found else ""
+    def has_table(self, database: DuckDBPyConnection, name: str) -> bool:
+        return has_table(database, name)
+
+    # -- last sequences
 
     def sequences(self, database: DuckDBPyConnection) -> int:
         """Number of the manifest of last sequences that belongs to the offsets; 0: there is none."""
         if not has_table(database, "ratchet_sink_sequences"):
             return 0
-        found = database.execute(
-            "SELECT manifest FROM ratchet_sink_sequences WHERE result = ? AND job = ?", [self._table, self._name]
-        ).fetchall()
+        found = self.run(
+            database, "SELECT manifest FROM ratchet_sink_sequences WHERE result = {result} AND job = {job}"
+        )
         return int(found[0][0]) if found else 0
 
     def move_sequences(self, database: DuckDBPyConnection, number: int) -> None:
         """Store another one."""
-        database.execute(
-            "INSERT OR REPLACE INTO ratchet_sink_sequences VALUES (?, ?, ?)", [self._table, self._name, number]
+        self.run(
+            database,
+            "INSERT OR REPLACE INTO ratchet_sink_sequences VALUES ({result}, {job}, {number})",
+            number=self.literal(number),
         )
-
-    def known_topic(self, database: DuckDBPyConnection) -> StoredId:
-        """The id of the topic that the offsets belong to."""
-        first_bits = max((identity for _, _, identity in self._entries(database)), default=0)
-        found: list[tuple[str]] = []
-        if has_table(database, "ratchet_sink_marks"):
-            found = database.execute(f"SELECT topic_id FROM ratchet_sink_marks {OF_JOB}", self._key).fetchall()  # noqa: S608
-        return StoredId(max((text for (text,) in found), default=""), first_bits)
-
-    def move(self, database: DuckDBPyConnection, end: Mapping[int, int], write_mode: str) -> None:
-        """Store these offsets, which tables they belong to, and the write mode of the rows."""
-        database.execute(
-            "INSERT OR REPLACE INTO ratchet_sink_rules VALUES (?, ?, ?)", [self._table, self._name, write_mode]
-        )
-        for partition, offset in end.items():
-            database.execute(
-                "INSERT OR REPLACE INTO ratchet_sink_offsets VALUES (?, ?, ?, ?, ?, ?)",
-                [*self._key, partition, offset, topic_ids.first_bits(self._topic_id)],
-            )
-        for relation in self._relations:
-            database.execute(
-                "INSERT OR REPLACE INTO ratchet_sink_marks VALUES (?, ?, ?, ?, ?, ?)",
-                [*self._key, relation, topic_ids.text(self._topic_id), is_filled(database, relation)],
-            )
-
-    def replace(
-        self, database: DuckDBPyConnection, offsets: Mapping[int, int], write_mode: str, decision: Decision
-    ) -> None:
-        """Store these offsets in place of what there is, and who has decided so."""
-        told = decision.as_json(self.stored(database), offsets, (self.write_mode(database), write_mode))
-        database.execute(f"DELETE FROM ratchet_sink_offsets {OF_JOB}", self._key)  # noqa: S608
-        self.move(database, offsets, write_mode)
-        database.execute(
-            "INSERT INTO ratchet_sink_decisions VALUES (?, ?, ?, current_timestamp, ?)", [*self._key, told]
-        )
-
-    def inconsistency(self, database: DuckDBPyConnection) -> tuple[str, str]:
-        """A table that is empty or gone, and was not."""
-        if not self.stored(database):
-            return "", ""
-        marks: dict[str, bool] = {}
-        if has_table(database, "ratchet_sink_marks"):
-            select = f"SELECT relation, filled FROM ratchet_sink_marks {OF_JOB}"  # noqa: S608
-            marks = dict(database.execute(select, self._key).fetchall())
-        filled = {relation for relation, was_filled in marks.items() if was_filled}
-        if self._table not in marks and not has_table(database, self._table):
-            filled.add(self._table)  # an earlier version has left no mark, and made the table before any offset
-        for name in self._relations:
-            if name in filled and not is_filled(database, name):
-                return name, f"table {name} was dropped, or all its rows were removed"
-        return "", ""
-
-
-def _is_there(database: DuckDBPyConnection) -> bool:
-    return has_table(database, "ratchet_sink_offsets")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 
-class DuckDBStore(SqlStore["DuckDBPyConnection"]):
+class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
     """A store over one table of a DuckDB file on a disk of this machine.
 
     DuckDB takes locks that network disks do not keep.
@@ -98,24 +98,11 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
         """See `JudgingStore`."""
         return None if self._sequence_files is None else self._sequence_files.known()
 
-    def count(self) -> int:
-        with self._reading() as database:
-            [(found,)] = database.execute(f"SELECT count(*) FROM {quoted(self._result)}").fetchall()  # noqa: S608
-        return int(found)
-
-    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        with self._reading() as database:
-            found: list[tuple[Any, ...]] = database.execute(self._select(columns)).fetchall()
-        return found
-
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with self._reading() as database:
             # All at once: while the file is open no job can commit to it.
             whole = database.sql(self._select(schema.names)).to_arrow_table()
         yield from whole.to_batches()
-
-    def _select(self, columns: Sequence[str]) -> str:
-        return f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(self._result)}"  # noqa: S608
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         if not self._path.is_file():
@@ -129,9 +116,8 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
         """Decisions are kept in the table `ratchet_sink_decisions`."""
         with self._file.writing() as database:
             database.execute(TABLES)
-            decision.require_seen(self._path, self._state.stored(database))
-            self._state.replace(database, offsets, write_mode_text(self._write_mode), decision)
-            generation = self._state.take_over(database)
+            write_mode = write_mode_text(self._write_mode)
+            generation = self._state.reset(database, self._path, offsets, decision, write_mode)
         return generation
 
     def columns(self) -> StructType | None:
@@ -143,42 +129,38 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
             found = database.table(quoted(self._result)).limit(0).to_arrow_table().schema
             return from_arrow_schema(found, prefer_timestamp_ntz=False)
 
-    def require_fits(self, schema: StructType) -> None:
-
-        with self._reading() as database:
-            for table, wanted in ((self._result, schema), (self._rejected, self._rejects)):
-                if wanted is not None and has_table(database, table):
-                    self._require_columns(database, table, arrow_schema(wanted))
-
     def open(self, schema: StructType) -> dict[int, int]:
 
+        tables = self._wanted(schema)
         self._file.make_folder()
-        arrow = arrow_schema(schema)
         with self._file.writing() as database:
             database.execute(TABLES)
             self._require_consistent(database)  # before a table that was dropped is made anew
             self._require_write_mode(database)
-            self._file.create_table(database, self._result, arrow)
-            self._require_columns(database, self._result, arrow)
-            if self._rejects is not None:
-                self._file.create_table(database, self._rejected, arrow_schema(self._rejects))
-                self._require_columns(database, self._rejected, arrow_schema(self._rejects))
+            for table, columns in tables.items():
+                self._file.create_table(database, table, columns)
+                self._require_columns(database, table, columns)
             self._require_same_topic(database)
             stored = self._state.stored(database)
             if self._sequence_files is not None:
                 self._sequence_files.open(self._state.sequences(database), stored)
             generation = self._state.take_over(database)
             if self._evolve:
-                self._file.add_columns(database, self._result, arrow)
+                self._file.add_columns(database, self._result, tables[self._result])
         self._remove_staged(before=generation)
-        self._arrow, self._generation = arrow, generation
+        self._arrow, self._generation = tables[self._result], generation
         return stored
 
-    def _require_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        if self._evolve and table == self._result:
-            self._file.missing_columns(database, table, schema)
+    def _columns_of(self, schema: StructType) -> pa.Schema:
+        return arrow_schema(schema)
+
+    def _require_columns(self, database: DuckDBPyConnection, table: str, columns: pa.Schema) -> None:
+        if not has_table(database, table):
+            return
+        if table == self._evolving:
+            self._file.missing_columns(database, table, columns)
         else:
-            self._file.require_columns(database, table, schema)
+            self._file.require_columns(database, table, columns)
 
     def commit(
         self,
@@ -249,7 +231,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection"]):
                 database.register("rejected", rejected.dataset())
                 database.execute(f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected")  # noqa: S608
                 database.unregister("rejected")
-            self._state.move(database, end, write_mode_text(self._write_mode))
+            self._state.commit(database, end, write_mode_text(self._write_mode))
             if sequences:
                 self._state.move_sequences(database, sequences)
             crash_points.passing("in-commit")

@@ -1,20 +1,16 @@
-"""What a MySQL database keeps about a job beside its rows: generation and offsets, and the tables themselves.
-
-Every CREATE and ALTER commits by itself in MySQL. So none of them stands in a transaction, each is one that can be said
-again, and a job that is killed between two of them finds the rest to do when it is started again.
-"""
+"""What a MySQL database keeps about a job beside its rows, and the sessions in which it is read and changed."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import StoreError, refuse
-from kafka_ratchet.spark_sink.stores import topic_ids
+from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql.connection import (
     execute,
     literal,
@@ -24,10 +20,8 @@ from kafka_ratchet.spark_sink.stores.mysql.connection import (
     spoken,
 )
 from kafka_ratchet.spark_sink.stores.mysql.marks import Marks
-from kafka_ratchet.spark_sink.stores.mysql.types import (
-    table_parts,
-)
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
+from kafka_ratchet.spark_sink.stores.mysql.types import names, table_parts
+from kafka_ratchet.spark_sink.stores.sql_job_state import OF_JOB, SqlJobState, Statements
 
 if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
@@ -39,13 +33,23 @@ NO_SUCH_TABLE = 1146
 """The server's number for a table that is not there."""
 
 
-class JobState:
-    """The bookkeeping of one job and topic, in the tables `ratchet_sink_jobs` and `ratchet_sink_offsets`.
+STATEMENTS = Statements(
+    stored=f"SELECT `partition`, next_offset FROM {{offsets}} {OF_JOB} ORDER BY `partition`",  # noqa: S608
+    move="INSERT INTO {offsets} VALUES ({result}, {job}, {topic}, {partition}, {next}, {identity}) "
+    "ON DUPLICATE KEY UPDATE next_offset = {next}, identity = {identity}",
+    take_over="INSERT INTO {jobs} VALUES ({result}, {job}, 1) ON DUPLICATE KEY UPDATE generation = generation + 1",
+    note_write_mode="INSERT INTO {rules} VALUES ({result}, {job}, {write_mode}) "
+    "ON DUPLICATE KEY UPDATE rule = {write_mode}",
+    decide="INSERT INTO {decisions} (result, job, topic, decided, decision) "
+    "VALUES ({result}, {job}, {topic}, UTC_TIMESTAMP(6), {decision})",
+)
+
+
+class JobState(SqlJobState["Database"]):
+    """See `SqlJobState`; a session amid its commit holds a lock that is named after its job and generation.
 
     Args:
-        url: see `MysqlStore`.
-        password: see `MysqlStore`.
-        table: the result table.
+        location: see `MysqlStore`.
         name: the job's name.
         topic: the topic.
         topic_id: its id, or 0.
@@ -55,24 +59,19 @@ class JobState:
         OptionRefused: see `MysqlStore`.
     """
 
+    statements = STATEMENTS
+
     def __init__(
-        self,
-        url: str,
-        password: str | None,
-        table: str,
-        name: str,
-        topic: str,
-        topic_id: int,
-        relations: Sequence[str] = (),
+        self, location: TableLocation, name: str, topic: str, topic_id: int, relations: Sequence[str] = ()
     ) -> None:
-        address = read_url(url, password)
-        self.schema, self.result = table_parts(table, address.database)
+        address = read_url(location.url, location.password)
+        self.schema, result = table_parts(location.table, address.database)
+        super().__init__(result, name, topic, topic_id)
         # By the session's database a server decides what it replicates, where it is told to leave some out.
         self.address = replace(address, parameters={**address.parameters, "database": self.schema})
         self.where = f"{self.schema}.{self.result} on {self.address.host}"
-        self._table_name, self._name, self._topic, self._topic_id = table, name, topic, topic_id
-        self.marks = Marks(self, topic_id, relations)
-        self._url, self._password = url, password
+        self.marks: Marks = Marks(self, topic_id, relations)
+        self._location = location
         self.collation = ""
         # Of this job alone, with the holder's generation behind it: a take-over ends the sessions and drops the
         # staging tables of the generations before it.
@@ -81,7 +80,7 @@ class JobState:
 
     def of_job(self, name: str) -> JobState:
         """The bookkeeping of another job over the same result table."""
-        return JobState(self._url, self._password, self._table_name, name, self._topic, 0)
+        return JobState(self._location, name, self._topic, 0)
 
     # -- sessions
 
@@ -140,20 +139,17 @@ class JobState:
     # -- statements
 
     def table(self, name: str) -> str:
-        """A table of the result table's database, quoted."""
+        """In the result table's database, quoted."""
         return quoted(self.schema, name)
 
-    def run(self, database: Database, statement: str, **parts: str) -> list[tuple[Any, ...]]:
-        """Run a statement with its names and values in place; what this class knows need not be given."""
-        known = {
-            "jobs": self.table("ratchet_sink_jobs"),
-            "offsets": self.table("ratchet_sink_offsets"),
-            "result": literal(self.result),
-            "job": literal(self._name),
-            "topic": literal(self._topic),
-            "identity": literal(topic_ids.first_bits(self._topic_id)),
-        }
-        return execute(database, statement.format(**{**known, **parts}))
+    def literal(self, value: str | int) -> str:
+        return literal(value)
+
+    def names(self, columns: Sequence[str]) -> str:
+        return names(columns)
+
+    def execute(self, database: Database, statement: str) -> list[tuple[Any, ...]]:
+        return execute(database, statement)
 
     def described(self, database: Database, name: str) -> tuple[str, str] | None:
         """Engine and comment of a table; the engine of a view is empty. None: there is no such table."""
@@ -167,87 +163,7 @@ class JobState:
         # Compared once more: these columns may be of a collation that does not tell cases apart.
         return next(((engine or "", comment or "") for table, engine, comment in found if table == name), None)
 
-    # -- generation and offsets
-
-    def generation(self, database: Database) -> int:
-        """The newest holder's number; 0: there was none."""
-        if not self._is_there(database):
-            return 0
-        found = self.run(database, "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job}")
-        return int(found[0][0]) if found else 0
-
-    def generations(self, database: Database) -> dict[str, int]:
-        """The newest holder of each job that writes to the result table; none where there is no bookkeeping."""
-        if not self._is_there(database):
-            return {}
-        return dict(self.run(database, "SELECT job, generation FROM {jobs} WHERE result = {result}"))
-
-    def stored(self, database: Database) -> dict[int, int]:
-        """Next offset of each partition."""
-        if not self._is_there(database):
-            return {}
-        found = self.run(
-            database,
-            "SELECT `partition`, next_offset FROM {offsets} "
-            "WHERE result = {result} AND job = {job} AND topic = {topic} ORDER BY `partition`",
-        )
-        return {int(partition): int(offset) for partition, offset in found}
-
-    def take_over(self, database: Database) -> int:
-        """A new generation. Waits for a commit that is on its way."""
-        self.run(
-            database,
-            "INSERT INTO {jobs} VALUES ({result}, {job}, 1) ON DUPLICATE KEY UPDATE generation = generation + 1",
-        )
-        return self.generation(database)
-
-    def lock(self, database: Database) -> None:
-        """Keep the generation as it is until the transaction ends: who takes over waits, or has been before."""
-        self.run(database, "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job} FOR UPDATE")
-
-    def other_jobs(self, database: Database) -> list[str]:
-        """Names of other jobs that have offsets of the topic, in order."""
-        if not self._is_there(database):
-            return []
-        found = self.run(
-            database,
-            "SELECT job, MAX(identity) FROM {offsets} WHERE result = {result} AND job <> {job} AND topic = {topic} "
-            "GROUP BY job ORDER BY job",
-        )
-        return [str(job) for job, identity in found if not StoredId("", int(identity)).is_other(self._topic_id)]
-
-    def known_topic(self, database: Database) -> StoredId:
-        """The id of the topic that the offsets belong to."""
-        if not self._is_there(database):
-            return StoredId()
-        found = self.run(
-            database,
-            "SELECT MAX(identity) FROM {offsets} WHERE result = {result} AND job = {job} AND topic = {topic}",
-        )
-        return StoredId(self.marks.topic_id(database), int(found[0][0] or 0))
-
-    def write_mode(self, database: Database) -> str:
-        return self.marks.write_mode(database) if self.generation(database) else ""
-
-    def inconsistency(self, database: Database) -> tuple[str, str]:
-        return self.marks.inconsistency(database) if self.stored(database) else ("", "")
-
-    def forget(self, database: Database) -> None:
-        """Remove the offsets of job and topic."""
-        self.run(database, "DELETE FROM {offsets} WHERE result = {result} AND job = {job} AND topic = {topic}")
-
-    def move(self, database: Database, end: Mapping[int, int]) -> None:
-        """Store these offsets."""
-        for partition, offset in end.items():
-            self.run(
-                database,
-                "INSERT INTO {offsets} VALUES ({result}, {job}, {topic}, {partition}, {next}, {identity}) "
-                "ON DUPLICATE KEY UPDATE next_offset = {next}, identity = {identity}",
-                partition=literal(partition),
-                next=literal(offset),
-            )
-
-    def _is_there(self, database: Database) -> bool:
+    def is_there(self, database: Database) -> bool:
         """Whether the job has its tables; the second is made after the first."""
         import pymysql
 
@@ -258,3 +174,6 @@ class JobState:
                 return False
             raise
         return True
+
+    def has_table(self, database: Database, name: str) -> bool:
+        return self.described(database, name) is not None

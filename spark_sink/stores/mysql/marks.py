@@ -16,6 +16,7 @@ from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.mysql.connection import literal
 from kafka_ratchet.spark_sink.stores.mysql.types import comment_literal
+from kafka_ratchet.spark_sink.stores.sql_job_state import OF_JOB
 
 if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
@@ -27,7 +28,7 @@ MAX_COMMENT = 2048
 """Characters of a table's comment."""
 
 
-class Statements(Protocol):
+class State(Protocol):
     """What is asked of the job's state in the database."""
 
     where: str
@@ -42,19 +43,6 @@ class Statements(Protocol):
         """The rows that a statement gives."""
 
 
-CREATE = (
-    "CREATE TABLE IF NOT EXISTS {marks} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
-    "topic VARCHAR(249) NOT NULL, relation VARCHAR(64) NOT NULL, topic_id VARCHAR(32) NOT NULL, "
-    "table_id VARCHAR(16) NOT NULL, filled TINYINT(1) NOT NULL, PRIMARY KEY (result, job, topic, relation)) {options}",
-    "CREATE TABLE IF NOT EXISTS {decisions} (id BIGINT AUTO_INCREMENT PRIMARY KEY, result VARCHAR(64) NOT NULL, "
-    "job VARCHAR(64) NOT NULL, topic VARCHAR(249) NOT NULL, decided DATETIME(6) NOT NULL, decision LONGTEXT NOT NULL) "
-    "{options}",
-    "CREATE TABLE IF NOT EXISTS {rules} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
-    "rule LONGTEXT NOT NULL, PRIMARY KEY (result, job)) {options}",
-)
-OF_JOB = "WHERE result = {result} AND job = {job} AND topic = {topic}"
-
-
 class Look(NamedTuple):
     """What a table is now."""
 
@@ -65,7 +53,7 @@ class Look(NamedTuple):
 
 
 class Marks:
-    """The tables `ratchet_sink_marks`, `ratchet_sink_rules` and `ratchet_sink_decisions`.
+    """What is in `ratchet_sink_marks` about a job.
 
     Args:
         state: of the job.
@@ -73,13 +61,8 @@ class Marks:
         relations: the tables that the offsets belong to, the result first.
     """
 
-    def __init__(self, state: Statements, topic_id: int, relations: Sequence[str]) -> None:
+    def __init__(self, state: State, topic_id: int, relations: Sequence[str]) -> None:
         self._state, self._topic_id, self._relations = state, topic_id, relations
-
-    def create(self, database: Database, options: str) -> None:
-        """Make the tables where they are not there."""
-        for statement in CREATE:
-            self._run(database, statement, options=options)
 
     def give_ids(self, database: Database) -> None:
         """Give each table an id that has none: it is new, or another program has made it. Commits what is open."""
@@ -89,26 +72,19 @@ class Marks:
                 comment = f"{found[1]} [ratchet {secrets.token_hex(8)}]".strip()
                 if len(comment) > MAX_COMMENT:
                     raise StoreError(f"{self._state.where}: the comment of {relation} leaves no room for an id. Cut it")
-                self._run(
+                self._state.run(
                     database,
                     "ALTER TABLE {table} COMMENT = {comment}",
                     table=self._state.table(relation),
                     comment=comment_literal(comment),
                 )
 
-    def topic_id(self, database: Database) -> str:
-        """The topic's id as it was noted last; empty: never."""
-        if not self._is_there(database):
-            return ""
-        found = self._run(database, f"SELECT MAX(topic_id) FROM {{marks}} {OF_JOB}")  # noqa: S608
-        return str(found[0][0] or "")
-
     def note(self, database: Database) -> None:
         """Remember the tables as the ones that the offsets belong to, in the caller's transaction."""
-        self._run(database, f"DELETE FROM {{marks}} {OF_JOB}")  # noqa: S608
+        self._state.run(database, f"DELETE FROM {{marks}} {OF_JOB}")  # noqa: S608
         for relation in self._relations:
             look = self._look(database, relation)
-            self._run(
+            self._state.run(
                 database,
                 "INSERT INTO {marks} VALUES ({result}, {job}, {topic}, {relation}, {topic_id}, {table_id}, {filled})",
                 relation=literal(relation),
@@ -123,8 +99,8 @@ class Marks:
         Only for a job that has offsets.
         """
         noted: dict[str, tuple[str, int]] = {}
-        if self._is_there(database):
-            found = self._run(database, f"SELECT relation, table_id, filled FROM {{marks}} {OF_JOB}")  # noqa: S608
+        if self._state.described(database, "ratchet_sink_marks") is not None:
+            found = self._state.run(database, f"SELECT relation, table_id, filled FROM {{marks}} {OF_JOB}")  # noqa: S608
             noted = {relation: (table_id, filled) for relation, table_id, filled in found}
         for relation in self._relations:
             look = self._look(database, relation)
@@ -143,30 +119,6 @@ class Marks:
                 return relation, f"table {relation} was emptied"
         return "", ""
 
-    def write_mode(self, database: Database) -> str:
-        """The write mode that the job has committed with; empty: not noted."""
-        if self._state.described(database, "ratchet_sink_rules") is None:
-            return ""
-        found = self._run(database, "SELECT rule FROM {rules} WHERE result = {result} AND job = {job}")
-        return str(found[0][0]) if found else ""
-
-    def note_write_mode(self, database: Database, write_mode: str) -> None:
-        """Store it, in the caller's transaction."""
-        self._run(
-            database,
-            "INSERT INTO {rules} VALUES ({result}, {job}, {rule}) ON DUPLICATE KEY UPDATE rule = {rule}",
-            rule=literal(write_mode),
-        )
-
-    def decide(self, database: Database, decision: str) -> None:
-        """Keep who has decided what."""
-        self._run(
-            database,
-            "INSERT INTO {decisions} (result, job, topic, decided, decision) "
-            "VALUES ({result}, {job}, {topic}, UTC_TIMESTAMP(6), {decision})",
-            decision=literal(decision),
-        )
-
     def _look(self, database: Database, relation: str) -> Look:
         """What a table is now.
 
@@ -177,7 +129,7 @@ class Marks:
         if found is None:
             return Look(False)
         self.require_engine(relation, found[0])
-        rows = self._run(database, "SELECT 1 FROM {table} LIMIT 1", table=self._state.table(relation))
+        rows = self._state.run(database, "SELECT 1 FROM {table} LIMIT 1", table=self._state.table(relation))
         match = ID.search(found[1])
         return Look(True, match[1] if match else "", bool(rows))
 
@@ -189,10 +141,3 @@ class Marks:
                 f"only InnoDB commits rows and offsets together. ALTER TABLE {self._state.table(relation)} ENGINE = "
                 "InnoDB, or choose another table"
             )
-
-    def _is_there(self, database: Database) -> bool:
-        return self._state.described(database, "ratchet_sink_marks") is not None
-
-    def _run(self, database: Database, statement: str, **parts: str) -> list[tuple[Any, ...]]:
-        known = {name: self._state.table(f"ratchet_sink_{name}") for name in ("marks", "rules", "decisions")}
-        return self._state.run(database, statement, **known, **parts)

@@ -9,7 +9,8 @@ from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.mysql.connection import literal, quoted
 from kafka_ratchet.spark_sink.stores.mysql.tables import key_column
-from kafka_ratchet.spark_sink.stores.mysql.types import TOKEN, Column, key_expression, names
+from kafka_ratchet.spark_sink.stores.mysql.types import TOKEN, key_expression, names
+from kafka_ratchet.spark_sink.stores.sql_types import Column
 
 
 def staging_columns(defined: Iterable[str]) -> list[str]:
@@ -31,8 +32,9 @@ def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteM
 
 def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Column], write_mode: WriteMode) -> str:
     """The statement that adds the rows, or what they have to add to the rows of their keys."""
+    into = [column.name for column in columns]
     insert = (
-        f"INSERT INTO {table} ({names(columns)}) SELECT {names(columns, 'source')} FROM {staging} AS source "  # noqa: S608
+        f"INSERT INTO {table} ({names(into)}) SELECT {names(into, 'source')} FROM {staging} AS source "  # noqa: S608
         f"WHERE {_counts('source', tokens)} AND NOT source.{quoted(DELETED)}"
     )
     if not write_mode.key:

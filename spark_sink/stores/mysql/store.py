@@ -6,7 +6,7 @@ Tasks write rows to a staging table; one transaction of the driver moves them in
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +23,10 @@ from kafka_ratchet.spark_sink.stores.mysql.job_state import JobState
 from kafka_ratchet.spark_sink.stores.mysql.merge import deletion, insertion, staging_columns
 from kafka_ratchet.spark_sink.stores.mysql.tables import Tables
 from kafka_ratchet.spark_sink.stores.mysql.tasks import literals, stage
-from kafka_ratchet.spark_sink.stores.mysql.types import TOKEN, Column, column_types, names, spark_schema
+from kafka_ratchet.spark_sink.stores.mysql.types import TOKEN, TYPES, column_types, names
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
+from kafka_ratchet.spark_sink.stores.sql_types import Column, spark_schema
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ DEADLOCK, DEADLOCKS = 1213, 10
 can over one table; and how often a commit is begun anew after it."""
 
 
-class MysqlStore(SqlStore["Database"]):
+class MysqlStore(SqlStore["Database", list[Column]]):
     """A store over one table of a MySQL or MariaDB database, `table` or `database.table`.
 
     The url is mysql://user@host:port/database; the password of `location` wins over one in the url.
@@ -54,10 +55,9 @@ class MysqlStore(SqlStore["Database"]):
     evolves = True
 
     def _prepare(self, location: TableLocation) -> None:
-        url, password, table = location.url, location.password, location.table
-        result = table.rpartition(".")[2]
+        result = location.table.rpartition(".")[2]
         self._result, self._rejected = result, f"{result}_rejects"
-        self._state: JobState = JobState(url, password, table, self._name, self._topic, self._topic_id, self._relations)
+        self._state: JobState = JobState(location, self._name, self._topic, self._topic_id, self._relations)
         self._tables = Tables(self._state)
         self._where = self._state.where
         self._columns: list[Column] = []
@@ -66,17 +66,6 @@ class MysqlStore(SqlStore["Database"]):
         return self._state.database()
 
     # -- readers
-
-    def count(self) -> int:
-        with self._reading() as database:
-            table = self._state.table(self._result)
-            [(found,)] = self._state.run(database, "SELECT COUNT(*) FROM {table}", table=table)
-        return int(found)
-
-    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        with self._reading() as database, database.cursor() as cursor:
-            cursor.execute(self._select(columns))
-            return list(cursor.fetchall())
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -89,10 +78,6 @@ class MysqlStore(SqlStore["Database"]):
                 arrays = [_array(column, field.type) for column, field in columns]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _select(self, columns: Sequence[str]) -> str:
-        wanted = names([Column(column, "") for column in columns])
-        return f"SELECT {wanted} FROM {self._state.table(self._result)}"  # noqa: S608
-
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         with self._reading() as database:
             for job, newest in self._state.generations(database).items():
@@ -103,18 +88,14 @@ class MysqlStore(SqlStore["Database"]):
     def columns(self) -> StructType | None:
         with self._reading() as database:
             found = self._tables.columns(database, self._result)
-        return spark_schema(found) if found else None
+        return spark_schema(found, TYPES) if found else None
 
-    def require_fits(self, schema: StructType) -> None:
-        tables = self._wanted(schema)
-        with self._reading() as database:
-            for table, columns in tables.items():
-                if not self._tables.columns(database, table):
-                    continue
-                if table == self._evolving:
-                    self._tables.missing(database, table, columns)
-                else:
-                    self._tables.require_columns(database, table, columns)
+    def _columns_of(self, schema: StructType) -> list[Column]:
+        return column_types(schema)
+
+    def _require_columns(self, database: Database, table: str, columns: list[Column]) -> None:
+        if self._tables.columns(database, table):
+            self._tables.require_fits(database, table, columns, evolves=table == self._evolving)
 
     # -- holders
 
@@ -125,27 +106,9 @@ class MysqlStore(SqlStore["Database"]):
             self._state.marks.give_ids(database)
             self._state.end_sessions(database, self._state.generation(database))
             with transaction(database):
-                generation = self._state.take_over(database)
-                before = self._state.stored(database)
-                decision.require_seen(self._where, before)
-                self._state.forget(database)
-                self._state.move(database, offsets)
-                self._state.marks.note(database)
-                write_modes = (self._state.write_mode(database), write_mode_text(self._write_mode))
-                self._state.marks.note_write_mode(database, write_modes[1])
-                self._state.marks.decide(database, decision.as_json(before, offsets, write_modes))
+                write_mode = write_mode_text(self._write_mode)
+                generation = self._state.reset(database, self._where, offsets, decision, write_mode)
         return generation
-
-    @property
-    def _evolving(self) -> str | None:
-        return self._result if self._evolve else None
-
-    def _wanted(self, schema: StructType) -> dict[str, list[Column]]:
-        """Columns of each table, the result first."""
-        tables = {self._result: column_types(schema)}
-        if self._rejects is not None:
-            tables[self._rejected] = column_types(self._rejects)
-        return tables
 
     def open(self, schema: StructType) -> dict[int, int]:
         """Ends the older holder's session: a frozen one would keep its locks."""
@@ -209,7 +172,7 @@ class MysqlStore(SqlStore["Database"]):
         # No connection is open while the tasks write: the server would end it.
         with self._state.database() as database:
             made = self._tables.new_staging(database, generation, staging_columns(map(self._tables.defined, columns)))
-        into = names([Column(TOKEN, ""), *columns, *([Column(DELETED, "")] if deletes else [])])
+        into = names([TOKEN, *(column.name for column in columns), *([DELETED] if deletes else [])])
         insert = f"INSERT INTO {self._state.table(made)} ({into}) VALUES "  # noqa: S608
         tokens = stage(literals(dataframe), self._state.address, insert)
         target, source = self._state.table(table), self._state.table(made)
@@ -240,9 +203,7 @@ class MysqlStore(SqlStore["Database"]):
                         self._tables.require_types(database, each.target, each.columns)
                         for statement in each.statements:
                             execute(database, statement)
-                    self._state.move(database, end)
-                    self._state.marks.note(database)
-                    self._state.marks.note_write_mode(database, write_mode_text(self._write_mode))
+                    self._state.commit(database, end, write_mode_text(self._write_mode))
                     crash_points.passing("in-commit")
                 return
             except pymysql.OperationalError as error:

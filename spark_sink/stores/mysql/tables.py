@@ -12,18 +12,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import StoreError
-from kafka_ratchet.spark_sink.stores.evolution import Change, changes
 from kafka_ratchet.spark_sink.stores.mysql.connection import LOCK_TIMEOUT_S, literal, quoted
 from kafka_ratchet.spark_sink.stores.mysql.job_state import JobState
 from kafka_ratchet.spark_sink.stores.mysql.types import (
     KEY_COLUMN,
     WIDENINGS,
-    Column,
     definition,
     described,
     key_expression,
     widens,
 )
+from kafka_ratchet.spark_sink.stores.sql_job_state import BOOKKEEPING
+from kafka_ratchet.spark_sink.stores.sql_tables import SqlTables, staged_before
+from kafka_ratchet.spark_sink.stores.sql_types import Column
 from kafka_ratchet.spark_sink.stores.store import require_columns
 
 if TYPE_CHECKING:
@@ -38,20 +39,29 @@ CREATE = (
     "CREATE TABLE IF NOT EXISTS {offsets} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
     "topic VARCHAR(249) NOT NULL, `partition` INT NOT NULL, next_offset BIGINT NOT NULL, "
     "identity BIGINT NOT NULL, PRIMARY KEY (result, job, topic, `partition`)) {options}",
+    "CREATE TABLE IF NOT EXISTS {marks} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
+    "topic VARCHAR(249) NOT NULL, relation VARCHAR(64) NOT NULL, topic_id VARCHAR(32) NOT NULL, "
+    "table_id VARCHAR(16) NOT NULL, filled TINYINT(1) NOT NULL, PRIMARY KEY (result, job, topic, relation)) {options}",
+    "CREATE TABLE IF NOT EXISTS {decisions} (id BIGINT AUTO_INCREMENT PRIMARY KEY, result VARCHAR(64) NOT NULL, "
+    "job VARCHAR(64) NOT NULL, topic VARCHAR(249) NOT NULL, decided DATETIME(6) NOT NULL, decision LONGTEXT NOT NULL) "
+    "{options}",
+    "CREATE TABLE IF NOT EXISTS {rules} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
+    "rule LONGTEXT NOT NULL, PRIMARY KEY (result, job)) {options}",
 )
 """In this order: where the second is, the first is too."""
 
-BOOKKEEPING = [f"ratchet_sink_{name}" for name in ("jobs", "offsets", "marks", "rules", "decisions")]
 
-
-class Tables:
+class Tables(SqlTables["Database"]):
     """The result, its rejects, the bookkeeping and the staging tables of one job.
 
     Args:
         state: of the job.
     """
 
+    widenings = WIDENINGS
+
     def __init__(self, state: JobState) -> None:
+        super().__init__(state.where)
         self._state = state
 
     @property
@@ -63,9 +73,8 @@ class Tables:
         """Make the tables that every job needs, where they are not there; none of them may be of another engine."""
         for statement in CREATE:
             self._state.run(database, statement, options=self.options)
-        self._state.marks.create(database, self.options)
         for name in BOOKKEEPING:
-            self._require_engine(database, name)
+            self._require_engine(database, f"ratchet_sink_{name}")
 
     def _require_engine(self, database: Database, name: str) -> None:
         found = self._state.described(database, name)
@@ -113,10 +122,7 @@ class Tables:
                     options=self.options,
                 )
                 self._require_engine(database, name)
-                if name == evolving:
-                    self.missing(database, name, columns)
-                else:
-                    self.require_columns(database, name, columns)
+                self.require_fits(database, name, columns, evolves=name == evolving)
             if key:
                 self._create_key(database, key)
             self._state.marks.give_ids(database)
@@ -215,7 +221,7 @@ class Tables:
         return [
             (name, int(size), None if made is None else float(made))
             for name, size, made in found
-            if _is_older(name.rpartition("_")[0], self._state.staging, newest)
+            if staged_before(name, self._state.staging, newest)
         ]
 
     def drop_table(self, database: Database, table: str) -> None:
@@ -246,27 +252,15 @@ class Tables:
         )
         return {column: described(column, kind, comment) for of, column, kind, comment in found if of == table}
 
-    def require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
-        """Raise `SchemaDiffers` unless a table of the result table's database has these columns."""
-        present = {column.name: column.type for column in self.columns(database, table)}
-        expected = {column.name: column.type for column in columns}
-        require_columns(self._state.where, present, expected, table)
-
     def require_types(self, database: Database, table: str, columns: Sequence[Column]) -> None:
         """Raise `SchemaDiffers` unless these columns are what they were: MySQL rounds decimals without an error."""
-        names = {column.name: column.type for column in columns}
-        present = {column.name: column.type for column in self.columns(database, table) if column.name in names}
-        require_columns(self._state.where, present, names, table)
+        expected = dict(columns)
+        present = {name: kind for name, kind in self.columns(database, table) if name in expected}
+        require_columns(self._state.where, present, expected, table)
 
-    def missing(self, database: Database, table: str, columns: Sequence[Column]) -> list[Change]:
-        """What has to be done to a table so that it has these columns.
-
-        Raises:
-            SchemaDiffers: it cannot be done.
-        """
-        present = {column.name: column.type for column in self.columns(database, table)}
-        expected = {column.name: column.type for column in columns}
-        return changes(self._state.where, present, expected, widens, WIDENINGS)
+    def widens(self, before: str, after: str) -> bool:
+        """See `SqlTables.widens`."""
+        return widens(before, after)
 
     def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
         """Do it, column by column: each ALTER TABLE commits by itself, and what is left is found the next time.
@@ -298,8 +292,3 @@ def _key_parts(key: tuple[str, ...]) -> list[str]:
     name = quoted(key_column(key))
     expression = key_expression(tuple(sorted(key)))
     return [f"{name} BINARY(32) GENERATED ALWAYS AS ({expression}) STORED INVISIBLE", f"UNIQUE INDEX {name} ({name})"]
-
-
-def _is_older(name: str, prefix: str, newest: int) -> bool:
-    generation = name.removeprefix(prefix)
-    return generation.isdecimal() and int(generation) <= newest

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.stores.evolution import is_larger
 from kafka_ratchet.spark_sink.stores.mysql.connection import quoted
+from kafka_ratchet.spark_sink.stores.sql_types import Column, Types, type_of
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 MAX_NAME = 64
 """Characters that MySQL allows in a name."""
@@ -39,17 +42,10 @@ PLAIN = {
 }
 """Spark's types, as it spells them in JSON, and MySQL's, with the comment behind them."""
 
-DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+TYPES = Types("MySQL", PLAIN, "decimal", f"longtext {JSON}", frozenset({"byte", "float"}))
+
 WIDTH = re.compile(r"^((?:small|big)?int)\(\d+\)")
 """MariaDB says how wide whole numbers are shown, MySQL no longer does."""
-
-
-class Column(NamedTuple):
-    """A column of the result table."""
-
-    name: str
-    type: str
-    """With the comment behind it, where that is one of ours."""
 
 
 def column_types(schema: StructType) -> list[Column]:
@@ -58,38 +54,13 @@ def column_types(schema: StructType) -> list[Column]:
     Raises:
         OptionRefused: a name or a type has no counterpart.
     """
-    columns = [Column(_column_name(field.name), _type(field.name, field.dataType)) for field in schema.fields]
+    columns = [Column(_column_name(field.name), type_of(field.name, field.dataType, TYPES)) for field in schema.fields]
     if len({column.name.lower() for column in columns}) < len(columns):
         raise OptionRefused(
             f"two columns have one name ({', '.join(column.name for column in columns)}): MySQL does not tell cases "
             "apart"
         )
     return columns
-
-
-def spark_schema(columns: list[Column]) -> StructType:
-    """Spark's columns for those of a table; the other way round than `column_types`.
-
-    Raises:
-        OptionRefused: a type stands for several of Spark's.
-    """
-    from pyspark.sql.types import DecimalType, StructField, StructType
-
-    spark = {mysql: name for name, mysql in PLAIN.items() if name not in {"byte", "float"}}
-    described: list[StructField] = []
-    for column in columns:
-        digits = DECIMAL.fullmatch(column.type)
-        if digits:
-            described.append(StructField(column.name, DecimalType(int(digits[1]), int(digits[2]))))
-        elif column.type in spark:
-            field = {"name": column.name, "type": spark[column.type], "nullable": True, "metadata": {}}
-            described.append(StructField.fromJson(field))
-        else:
-            raise OptionRefused(
-                f"columns: the table has column {column.name!r} of type {column.type}, which does not say what is in "
-                "it. Write the columns down"
-            )
-    return StructType(described)
 
 
 def described(name: str, column_type: str, comment: str) -> Column:
@@ -111,18 +82,12 @@ WIDENINGS = "smallint, int and bigint become larger ones of these, and decimal g
 
 def widens(before: str, after: str) -> bool:
     """Whether each value of the first type is one of the second, and `MODIFY COLUMN` knows it."""
-    if before in INTEGERS and after in INTEGERS:
-        return INTEGERS.index(before) < INTEGERS.index(after)
-    old, new = DECIMAL.fullmatch(before), DECIMAL.fullmatch(after)
-    if old and new:
-        digits, places, more_digits, more_places = map(int, (*old.groups(), *new.groups()))
-        return more_places >= places and more_digits - more_places >= digits - places
-    return False
+    return is_larger(before, after, INTEGERS)
 
 
-def names(columns: list[Column], of: str = "") -> str:
-    """Their names, quoted, with commas between; of a table that the statement calls so."""
-    return ", ".join((of and f"{of}.") + quoted(column.name) for column in columns)
+def names(columns: Iterable[str], of: str = "") -> str:
+    """Columns, quoted, with commas between; of a table that the statement calls so."""
+    return ", ".join((of and f"{of}.") + quoted(column) for column in columns)
 
 
 def key_expression(key: tuple[str, ...], of: str = "") -> str:
@@ -171,19 +136,6 @@ def _is_name(name: str) -> bool:
     if not name or len(name) > MAX_NAME or name.endswith(" "):
         return False
     return all("\0" < character <= "\uffff" and not "\ud800" <= character <= "\udfff" for character in name)
-
-
-def _type(name: str, data_type: DataType) -> str:
-    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
-
-    if isinstance(data_type, DecimalType):
-        return f"decimal({data_type.precision},{data_type.scale})"
-    if isinstance(data_type, ArrayType | MapType | StructType):
-        return f"longtext {JSON}"
-    plain = PLAIN.get(str(data_type.jsonValue()))
-    if plain is None:
-        raise OptionRefused(f"column {name!r}: MySQL cannot hold type {data_type.simpleString()}. Use string")
-    return plain
 
 
 def comment_literal(text: str) -> str:

@@ -10,7 +10,7 @@ from kafka_ratchet.spark_sink.rows.distinct import HASHES
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.merge_sql import Dialect, changes
 from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
-from kafka_ratchet.spark_sink.stores.postgres.types import Column
+from kafka_ratchet.spark_sink.stores.sql_types import Column
 
 if TYPE_CHECKING:
     from typing import LiteralString

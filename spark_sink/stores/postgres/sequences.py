@@ -10,13 +10,16 @@ from kafka_ratchet.spark_sink.rows.judging.judge import sequences_schema
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.rows.judging.task import SEEN, Known
 from kafka_ratchet.spark_sink.stores.postgres.tasks import Connection
-from kafka_ratchet.spark_sink.stores.postgres.types import Column, column_types, names
+from kafka_ratchet.spark_sink.stores.postgres.types import column_types, names
+from kafka_ratchet.spark_sink.stores.sql_types import Column
 
 if TYPE_CHECKING:
     from psycopg import sql
     from pyspark.sql import DataFrame
 
-    from kafka_ratchet.spark_sink.stores.postgres.job_state import Database, JobState
+    from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
+    from kafka_ratchet.spark_sink.stores.postgres.tables import Tables
+    from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 JOB: Final = "_job"
 """Column in front of those of `sequences_schema`: jobs of several names may fill one result table."""
@@ -42,7 +45,7 @@ class SequenceTable:
         self._state, self.name, self._job, self._schema = state, name, job, sequences_schema(rule)
         self.columns = [Column(JOB, "text"), *column_types(self._schema)]
 
-    def create(self, database: Database) -> None:
+    def create(self, database: Database, tables: Tables) -> None:
         """Make it where it is not there, amid a transaction.
 
         Raises:
@@ -58,7 +61,7 @@ class SequenceTable:
             definitions=sql.SQL(", ").join(definitions),
             key=sql.SQL(", ").join(map(sql.Identifier, KEY)),
         )
-        self._state.require_columns(database, self.name, self.columns)
+        tables.require_columns(database, self.name, self.columns)
 
     def of_job(self, changes: DataFrame) -> DataFrame:
         """The rows that a commit stages."""
@@ -80,7 +83,7 @@ class SequenceTable:
         """The job's sequences, as the tasks that judge ask for them."""
         select = self._state.text(
             "SELECT {columns} FROM {table} WHERE _job = {job} AND _partition = %s AND _identity = ANY(%s::bytea[])",
-            columns=names(self.columns[2:]),
+            columns=names(column.name for column in self.columns[2:]),
             table=self._state.table(self.name),
         ).as_string(None)
         return _looking(connection, select, ASKED, has_seen=SEEN in self._schema.names)

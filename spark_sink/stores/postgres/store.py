@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SequencesLost
 from kafka_ratchet.spark_sink.rows.columns import DELETED
@@ -21,9 +21,11 @@ from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
 from kafka_ratchet.spark_sink.stores.postgres.marks import Marks
 from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflict
 from kafka_ratchet.spark_sink.stores.postgres.sequences import SequenceTable
+from kafka_ratchet.spark_sink.stores.postgres.tables import Tables
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, stage, textual
-from kafka_ratchet.spark_sink.stores.postgres.types import Column, column_types, names, spark_schema, table_parts
+from kafka_ratchet.spark_sink.stores.postgres.types import TYPES, column_types, names, table_parts
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
+from kafka_ratchet.spark_sink.stores.sql_types import Column, spark_schema
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 
 if TYPE_CHECKING:
@@ -33,13 +35,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.rows.judging.task import Known
-    from kafka_ratchet.spark_sink.stores.postgres.job_state import Database
+    from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 BATCH_ROWS = 50_000
 """Rows that a scan fetches at a time: the driver hands them over as Python objects."""
 
 
-class PostgresStore(SqlStore["Database"]):
+class PostgresStore(SqlStore["Database", list[Column]]):
     """A store over one table of a PostgreSQL database, `table` or `schema.table`.
 
     The url is postgresql://user@host:port/database, or libpq's "host=... dbname=..."; the password of `location` wins
@@ -56,11 +58,12 @@ class PostgresStore(SqlStore["Database"]):
     def _prepare(self, location: TableLocation) -> None:
         if self._in_tasks and (self._write_mode.kind != "append" or self._rejects is not None):
             raise OptionRefused("only rows that are added, without rejects, can be committed by the tasks")
-        url, password, table = location.url, location.password, location.table
+        table = location.table
         self._result, self._rejected = table_parts(table)[-1], table_parts(f"{table}_rejects")[-1]
         of_sequences, rule = table_parts(f"{table}_sequences")[-1], self._write_mode.judged
         relations = [*self._relations, *([] if rule is None else [of_sequences])]
-        self._state: JobState = JobState(url, password, table, self._name, self._topic, self._topic_id, relations)
+        self._state: JobState = JobState(location, self._name, self._topic, self._topic_id, relations)
+        self._tables = Tables(self._state)
         self._sequences = None if rule is None else SequenceTable(self._state, of_sequences, self._name, rule)
         self._where = self._state.where
         self._columns: list[Column] = []
@@ -87,16 +90,6 @@ class PostgresStore(SqlStore["Database"]):
             return None
         return self._sequences.known(self._state.connection(self._generation))
 
-    def count(self) -> int:
-        with self._state.database() as database:
-            table = self._state.table(self._result)
-            [(found,)] = self._state.run(database, "SELECT count(*) FROM {table}", table=table)
-        return int(found)
-
-    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        with self._state.database() as database:
-            return database.execute(self._select(columns)).fetchall()
-
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
@@ -107,17 +100,13 @@ class PostgresStore(SqlStore["Database"]):
                 arrays = [pa.array(column, field.type) for column, field in columns]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _select(self, columns: Sequence[str]) -> sql.Composed:
-        wanted = names([Column(column, "") for column in columns])
-        return self._state.text("SELECT {wanted} FROM {table}", wanted=wanted, table=self._state.table(self._result))
-
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         """Staging tables have no time of their own: the generation alone decides."""
         with self._state.database() as database:
             for job, newest in self._state.generations(database).items():
-                state = self._state.of_job(job)
-                for table, size in state.staged(database, newest - 1):
-                    yield Orphan(table, size, None, partial(state.drop_staged, table, newest - 1))
+                tables = Tables(self._state.of_job(job))
+                for table, size in tables.staged(database, newest - 1):
+                    yield Orphan(table, size, None, partial(tables.drop_staged, table, newest - 1))
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
         """Decisions are kept in the table `ratchet_sink_decisions`."""
@@ -125,56 +114,34 @@ class PostgresStore(SqlStore["Database"]):
             newest = self._state.generation(database)
             self._state.end_sessions(database, newest)
             with database.transaction():
-                self._state.marks.create(database)
-                generation = self._state.take_over(database)
-                before = self._state.stored(database)
-                decision.require_seen(self._where, before)
-                self._state.forget(database)
-                self._state.move(database, offsets)
-                self._state.marks.note(database)
-                write_modes = (self._state.write_mode(database), write_mode_text(self._write_mode))
-                self._state.marks.note_write_mode(database, write_modes[1])
-                self._state.marks.decide(database, decision.as_json(before, offsets, write_modes))
+                self._tables.create_marks(database)
+                write_mode = write_mode_text(self._write_mode)
+                generation = self._state.reset(database, self._where, offsets, decision, write_mode)
             self._state.end_sessions(database, generation - 1)
         return generation
 
     def columns(self) -> StructType | None:
         with self._state.database() as database:
-            found = self._state.columns(database, self._result)
-        return spark_schema(found) if found else None
+            found = self._tables.columns(database, self._result)
+        return spark_schema(found, TYPES) if found else None
 
-    def require_fits(self, schema: StructType) -> None:
-        tables = self._tables(schema)
-        with self._state.database() as database:
-            for table, columns in tables.items():
-                if not self._state.columns(database, table):
-                    continue
-                if table == self._evolving:
-                    self._state.missing(database, table, columns)
-                else:
-                    self._state.require_columns(database, table, columns)
+    def _columns_of(self, schema: StructType) -> list[Column]:
+        return column_types(schema)
 
-    @property
-    def _evolving(self) -> str | None:
-        return self._result if self._evolve else None
-
-    def _tables(self, schema: StructType) -> dict[str, list[Column]]:
-        """Columns of each table, the result first."""
-        tables = {self._result: column_types(schema)}
-        if self._rejects is not None:
-            tables[self._rejected] = column_types(self._rejects)
-        return tables
+    def _require_columns(self, database: Database, table: str, columns: list[Column]) -> None:
+        if self._tables.columns(database, table):
+            self._tables.require_fits(database, table, columns, evolves=table == self._evolving)
 
     def open(self, schema: StructType) -> dict[int, int]:
         """Ends the older holder's sessions: a frozen one would keep its locks for ever."""
-        tables = self._tables(schema)
+        tables = self._wanted(schema)
         with self._state.database() as database:
             self._require_consistent(database)  # before a table that was dropped is made anew
             self._require_write_mode(database)  # before an index over another key
             with database.transaction():
-                self._state.create_tables(database, tables, self._write_mode.row_key, self._evolving)
+                self._tables.create_tables(database, tables, self._write_mode.row_key, self._evolving)
                 if self._sequences is not None:
-                    self._sequences.create(database)
+                    self._sequences.create(database, self._tables)
             self._require_same_topic(database)  # a refusal ends nobody's sessions
             self._state.end_sessions(database, self._state.generation(database))
             with database.transaction():
@@ -183,11 +150,11 @@ class PostgresStore(SqlStore["Database"]):
                 self._require_write_mode(database)  # once more: the row of the job is ours until the transaction ends
                 stored = self._state.stored(database)
                 if self._evolve:  # the older holder's sessions are ended, or this would wait for a frozen one
-                    self._state.evolve(database, self._result, tables[self._result])
+                    self._tables.evolve(database, self._result, tables[self._result])
                 self._state.marks.note(database)
             # Once more, for sessions that came in between; what they commit is refused, or in `stored`.
             self._state.end_sessions(database, generation - 1)
-            self._state.drop_staging(database, generation - 1)
+            self._tables.drop_staging(database, generation - 1)
         self._columns, self._generation = tables[self._result], generation
         return stored
 
@@ -227,7 +194,7 @@ class PostgresStore(SqlStore["Database"]):
         with database.transaction():
             self._state.lock(database)
             self._require_holder(database, generation, start)
-            self._state.marks.note_write_mode(database, write_mode_text(self._write_mode))
+            self._state.note_write_mode(database, write_mode_text(self._write_mode))
 
     def _commit_in_tasks(
         self,
@@ -238,7 +205,7 @@ class PostgresStore(SqlStore["Database"]):
         end: dict[int, int],
         rows: list[int],
     ) -> None:
-        copy = self._copy(self._result, self._columns)
+        copy = self._copy(self._result, [column.name for column in self._columns])
         found = commit_partitions(
             textual(dataframe),
             self._state.connection(generation),
@@ -288,9 +255,7 @@ class PostgresStore(SqlStore["Database"]):
             for statements, _ in staged:
                 for statement in statements:
                     database.execute(statement)
-            self._state.move(database, end)
-            self._state.marks.note(database)
-            self._state.marks.note_write_mode(database, write_mode_text(self._write_mode))
+            self._state.commit(database, end, write_mode_text(self._write_mode))
             crash_points.passing("in-commit")
 
     def _stage(
@@ -305,7 +270,7 @@ class PostgresStore(SqlStore["Database"]):
         """The statements that move the staged rows into their table, and the rows of each token that counts."""
         from psycopg import sql
 
-        staging = self._state.new_staging(generation)
+        staging = self._tables.new_staging(generation)
         self._state.run(
             database,
             "CREATE UNLOGGED TABLE {staging} (ratchet_token text, LIKE {table}, "
@@ -314,8 +279,8 @@ class PostgresStore(SqlStore["Database"]):
             table=self._state.table(table),
             deleted=sql.Identifier(DELETED),
         )
-        deletes = [Column(DELETED, "boolean")] if DELETED in dataframe.columns else []
-        copy = self._copy(staging, [Column("ratchet_token", "text"), *columns, *deletes])
+        deletes = [DELETED] if DELETED in dataframe.columns else []
+        copy = self._copy(staging, ["ratchet_token", *(column.name for column in columns), *deletes])
         tokens = stage(textual(dataframe), self._state.connection(generation), copy)
         if conflict is None and table == self._result and self._write_mode.row_key:
             conflict = on_conflict(columns, self._write_mode)
@@ -323,7 +288,7 @@ class PostgresStore(SqlStore["Database"]):
             "INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM {staging} "
             "WHERE ratchet_token = ANY({tokens}) AND NOT {deleted} {conflict}",
             table=self._state.table(table),
-            columns=names(columns),
+            columns=names(column.name for column in columns),
             staging=self._state.table(staging),
             tokens=sql.Literal(list(tokens)),
             deleted=sql.Identifier(DELETED),
@@ -336,7 +301,8 @@ class PostgresStore(SqlStore["Database"]):
             done,
         ], tokens
 
-    def _copy(self, table: str, columns: list[Column]) -> str:
-        return self._state.text(
+    def _copy(self, table: str, columns: Sequence[str]) -> str:
+        copy = self._state.text(
             "COPY {table} ({columns}) FROM STDIN (FORMAT csv)", table=self._state.table(table), columns=names(columns)
-        ).as_string(None)
+        )
+        return str(copy.as_string(None))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.stores.evolution import is_larger
+from kafka_ratchet.spark_sink.stores.sql_types import Column, Types, type_of
 
 if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    import psycopg
     from psycopg import sql
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
+
+    Database: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 MAX_NAME_BYTES = 63
 """PostgreSQL cuts longer identifiers off without an error (NAMEDATALEN)."""
@@ -35,15 +41,7 @@ PLAIN = {
 }
 """Spark's types, as it spells them in JSON, and PostgreSQL's, as format_type spells them."""
 
-
-NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
-
-
-class Column(NamedTuple):
-    """A column of the result table."""
-
-    name: str
-    type: str
+TYPES = Types("PostgreSQL", PLAIN, "numeric", "jsonb", frozenset({"byte"}))
 
 
 def column_types(schema: StructType) -> list[Column]:
@@ -52,35 +50,10 @@ def column_types(schema: StructType) -> list[Column]:
     Raises:
         OptionRefused: a name or a type has no counterpart.
     """
-    columns = [Column(_column_name(field.name), _type(field.name, field.dataType)) for field in schema.fields]
+    columns = [Column(_column_name(field.name), type_of(field.name, field.dataType, TYPES)) for field in schema.fields]
     if len({column.name for column in columns}) < len(columns):
         raise OptionRefused(f"two columns have one name ({', '.join(column.name for column in columns)})")
     return columns
-
-
-def spark_schema(columns: list[Column]) -> StructType:
-    """Spark's columns for those of a table; the other way round than `column_types`.
-
-    Raises:
-        OptionRefused: a type stands for several of Spark's.
-    """
-    from pyspark.sql.types import DecimalType, StructField, StructType
-
-    spark = {postgres: name for name, postgres in PLAIN.items() if name != "byte"}
-    described: list[StructField] = []
-    for column in columns:
-        digits = NUMERIC.fullmatch(column.type)
-        if digits:
-            described.append(StructField(column.name, DecimalType(int(digits[1]), int(digits[2]))))
-        elif column.type in spark:
-            field = {"name": column.name, "type": spark[column.type], "nullable": True, "metadata": {}}
-            described.append(StructField.fromJson(field))
-        else:
-            raise OptionRefused(
-                f"columns: the table has column {column.name!r} of type {column.type}, which does not say what is in "
-                "it. Write the columns down"
-            )
-    return StructType(described)
 
 
 INTEGERS = ("smallint", "integer", "bigint")
@@ -94,11 +67,11 @@ def widens(before: str, after: str) -> bool:
     return is_larger(before, after, INTEGERS) or (before, after) == ("real", "double precision")
 
 
-def names(columns: list[Column]) -> sql.Composed:
-    """Their names, quoted, with commas between."""
+def names(columns: Iterable[str]) -> sql.Composed:
+    """Columns, quoted, with commas between."""
     from psycopg import sql
 
-    return sql.SQL(", ").join(sql.Identifier(column.name) for column in columns)
+    return sql.SQL(", ").join(map(sql.Identifier, columns))
 
 
 def table_parts(table: str) -> list[str]:
@@ -146,16 +119,3 @@ def _column_name(name: str) -> str:
     if not name or len(name.encode()) > MAX_NAME_BYTES or "\0" in name:
         raise OptionRefused(f"column {name!r}: PostgreSQL has names of 1 to {MAX_NAME_BYTES} bytes, without NUL")
     return name
-
-
-def _type(name: str, data_type: DataType) -> str:
-    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
-
-    if isinstance(data_type, DecimalType):
-        return f"numeric({data_type.precision},{data_type.scale})"
-    if isinstance(data_type, ArrayType | MapType | StructType):
-        return "jsonb"
-    plain = PLAIN.get(str(data_type.jsonValue()))
-    if plain is None:
-        raise OptionRefused(f"column {name!r}: PostgreSQL cannot hold type {data_type.simpleString()}. Use string")
-    return plain

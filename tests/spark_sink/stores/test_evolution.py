@@ -179,7 +179,7 @@ def test_a_job_that_is_killed_before_the_change_leaves_it_to_the_next(
         "duckdb": "kafka_ratchet.spark_sink.stores.duckdb.file.DatabaseFile.add_columns",
         "iceberg": "kafka_ratchet.spark_sink.stores.iceberg.store.add_columns",
         "mysql": "kafka_ratchet.spark_sink.stores.mysql.tables.Tables.evolve",
-        "postgres": "kafka_ratchet.spark_sink.stores.postgres.job_state.JobState.evolve",
+        "postgres": "kafka_ratchet.spark_sink.stores.postgres.tables.Tables.evolve",
     }[site.location.kind]
     with monkeypatch.context() as patch:
         patch.setattr(change, die)

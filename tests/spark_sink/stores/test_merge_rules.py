@@ -28,7 +28,7 @@ from kafka_ratchet.spark_sink.stores.delta import merge as delta
 from kafka_ratchet.spark_sink.stores.duckdb.merge import add
 from kafka_ratchet.spark_sink.stores.iceberg.merge import merged
 from kafka_ratchet.spark_sink.stores.postgres.merge import on_conflict
-from kafka_ratchet.spark_sink.stores.postgres.types import Column
+from kafka_ratchet.spark_sink.stores.sql_types import Column
 
 Merge = Callable[[Path, pa.Table, pa.Table, WriteMode], pa.Table]
 

@@ -78,7 +78,7 @@ def test_a_task_that_runs_twice_adds_its_rows_once(
     place = PostgresTasksSite(postgres, "schema of retries")
     store: Any = place.make()
     store.open(schema)
-    copy = store._copy(store._result, store._columns)
+    copy = store._copy(store._result, [column.name for column in store._columns])
     for _ in range(2):
         rows = textual(frame((4, 0, "a", 1), (4, 1, "b", 1)))
         connection, statements = store._state.connection(1), store._state.task_statements(copy)

@@ -110,7 +110,7 @@ def test_what_a_dead_holder_left_goes_and_what_a_holder_may_still_commit_stays(
     # Databases tidy up when they take over; a kill there leaves everything to vacuum.
     with monkeypatch.context() as patch:
         patch.setattr("kafka_ratchet.spark_sink.stores.duckdb.store.DuckDBStore._remove_staged", lambda *_, **__: None)
-        patch.setattr("kafka_ratchet.spark_sink.stores.postgres.job_state.JobState.drop_staging", lambda *_: None)
+        patch.setattr("kafka_ratchet.spark_sink.stores.postgres.tables.Tables.drop_staging", lambda *_: None)
         patch.setattr("kafka_ratchet.spark_sink.stores.mysql.tables.Tables.drop_staging", lambda *_: None)
         patch.setattr("kafka_ratchet.spark_sink.files.local.LocalFolder.remove_folder", lambda *_: None)
         holder = site.make(**options)

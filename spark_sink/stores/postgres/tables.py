@@ -1,0 +1,170 @@
+"""The tables of a PostgreSQL database that the store makes, changes and compares."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
+from kafka_ratchet.spark_sink.stores.postgres.types import WIDENINGS, widens
+from kafka_ratchet.spark_sink.stores.sql_tables import SqlTables, staged_before
+from kafka_ratchet.spark_sink.stores.sql_types import Column
+
+if TYPE_CHECKING:
+    from kafka_ratchet.spark_sink.stores.postgres.types import Database
+
+NULL_IS_A_KEY = 150_000
+"""server_version_num of the first PostgreSQL whose unique indexes can treat null as a value (NULLS NOT DISTINCT)."""
+
+SCHEMA_LOCK = 0x7261746368657421
+"""Advisory lock under which tables are made: two CREATE TABLE IF NOT EXISTS at once can still collide."""
+
+CREATE = (
+    "CREATE TABLE IF NOT EXISTS {jobs} (result text, job text, generation bigint NOT NULL, PRIMARY KEY (result, job))",
+    "CREATE TABLE IF NOT EXISTS {offsets} (result text, job text, topic text, partition integer, "
+    "next bigint NOT NULL, identity bigint NOT NULL, PRIMARY KEY (result, job, topic, partition))",
+)
+CREATE_MARKS = (
+    "CREATE TABLE IF NOT EXISTS {marks} (result text, job text, topic text, relation text, topic_id text NOT NULL, "
+    "oid bigint NOT NULL, filenode bigint NOT NULL, offsets_oid bigint NOT NULL, filled boolean NOT NULL, "
+    "PRIMARY KEY (result, job, topic, relation))",
+    "CREATE TABLE IF NOT EXISTS {decisions} (result text, job text, topic text, "
+    "decided timestamptz NOT NULL DEFAULT now(), decision text NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS {rules} (result text, job text, rule text NOT NULL, PRIMARY KEY (result, job))",
+)
+"""Tables that those of an earlier version lack."""
+
+
+class Tables(SqlTables["Database"]):
+    """The result, its rejects, the bookkeeping and the staging tables of one job.
+
+    Args:
+        state: of the job.
+    """
+
+    widenings = WIDENINGS
+
+    def __init__(self, state: JobState) -> None:
+        super().__init__(state.where)
+        self._state = state
+
+    def create_marks(self, database: Database) -> None:
+        """Make those of the bookkeeping's tables that an earlier version has not made."""
+        for statement in CREATE_MARKS:
+            self._state.run(database, statement)
+
+    def create_tables(
+        self,
+        database: Database,
+        tables: Mapping[str, Sequence[Column]],
+        key: Sequence[str],
+        evolving: str | None = None,
+    ) -> None:
+        """Make what is not there yet: bookkeeping, `tables` and the index over `key` of the first of them.
+
+        Args:
+            database: amid a transaction.
+            tables: columns of each.
+            key: of the first table.
+            evolving: the table that `evolve` is to be called for.
+
+        Raises:
+            SchemaDiffers: a table is there with other columns.
+            StoreError: the server is too old for a key.
+        """
+        from psycopg import sql
+
+        database.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
+        for statement in CREATE:
+            self._state.run(database, statement)
+        self.create_marks(database)
+        for name, columns in tables.items():
+            definitions = [sql.Identifier(column.name) + sql.SQL(f" {column.type}") for column in columns]
+            self._state.run(
+                database,
+                "CREATE TABLE IF NOT EXISTS {table} ({definitions})",
+                table=self._state.table(name),
+                definitions=sql.SQL(", ").join(definitions),
+            )
+            self.require_fits(database, name, columns, evolves=name == evolving)
+        if key:
+            self._create_key(database, next(iter(tables)), key)
+
+    def _create_key(self, database: Database, table: str, key: Sequence[str]) -> None:
+        from psycopg import sql
+
+        if database.info.server_version < NULL_IS_A_KEY:
+            raise StoreError(f"{self._where}: results with a key need PostgreSQL 15 or newer. Upgrade the server")
+        digest = hashlib.sha256("\0".join([self._state.result, *key]).encode()).hexdigest()[:16]
+        self._state.run(
+            database,
+            "CREATE UNIQUE INDEX IF NOT EXISTS {index} ON {table} ({key}) NULLS NOT DISTINCT",
+            index=sql.Identifier(f"ratchet_key_{digest}"),
+            table=self._state.table(table),
+            key=sql.SQL(", ").join(map(sql.Identifier, key)),
+        )
+
+    def new_staging(self, generation: int) -> str:
+        """Name for a staging table of that holder."""
+        return f"{self._state.staging}{generation}_{uuid.uuid4().hex[:8]}"
+
+    def staged(self, database: Database, newest: int) -> list[tuple[str, int]]:
+        """Names and bytes of the staging tables that holders up to that generation have left."""
+        found = self._state.run(
+            database,
+            "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relnamespace = (SELECT relnamespace "
+            "FROM pg_class WHERE oid = {jobs_name}::regclass) AND relkind = 'r' AND starts_with(relname, {prefix})",
+            jobs_name=self._state.name_literal("ratchet_sink_jobs"),
+            prefix=self._state.literal(self._state.staging),
+        )
+        return [(table, size) for table, size in found if staged_before(table, self._state.staging, newest)]
+
+    def drop_staged(self, table: str, newest: int) -> None:
+        """Remove one of them, from outside of the job."""
+        with self._state.database() as database:
+            self._state.end_sessions(database, newest)  # one that is frozen amid a COPY would keep the table
+            self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
+
+    def drop_staging(self, database: Database, newest: int) -> None:
+        """Remove what holders up to that generation have left."""
+        for table, _ in self.staged(database, newest):
+            self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
+
+    def columns(self, database: Database, table: str) -> list[Column]:
+        """The columns of a table in the result table's schema; none where there is no such table."""
+        found = self._state.run(
+            database,
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass({name}) "
+            "AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            name=self._state.name_literal(table),
+        )
+        return [Column(str(column), str(data_type)) for column, data_type in found]
+
+    def widens(self, before: str, after: str) -> bool:
+        """See `SqlTables.widens`."""
+        return widens(before, after)
+
+    def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+        """Do it, in the caller's transaction. PostgreSQL writes a table anew whose types change.
+
+        Raises:
+            SchemaDiffers: see `missing`.
+        """
+        from psycopg import sql
+
+        for change in self.missing(database, table, columns):
+            statement = (
+                "ALTER TABLE {table} ADD COLUMN {column} {type}"
+                if change.is_new
+                else "ALTER TABLE {table} ALTER COLUMN {column} TYPE {type}"
+            )
+            self._state.run(
+                database,
+                statement,
+                table=self._state.table(table),
+                column=sql.Identifier(change.column),
+                type=sql.SQL(change.type),  # one of `types.PLAIN` or numeric(p,s)
+            )

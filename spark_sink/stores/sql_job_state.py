@@ -1,0 +1,228 @@
+"""What stores in a database keep about a job beside its rows: generation, offsets, write mode, decisions.
+
+They are in the tables `ratchet_sink_jobs`, `_offsets`, `_marks`, `_rules` and `_decisions` beside the result, and each
+call is part of its caller's transaction. A database says in a subclass how names and values are written and statements
+are run, and in its `Statements` what SQL leaves to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+from kafka_ratchet.spark_sink.stores import topic_ids
+from kafka_ratchet.spark_sink.stores.decision import Decision
+from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
+
+Database = TypeVar("Database")
+DatabaseIn = TypeVar("DatabaseIn", contravariant=True)
+
+BOOKKEEPING = ("jobs", "offsets", "marks", "rules", "decisions")
+"""The tables, without `ratchet_sink_` in front."""
+
+OF_JOB = "WHERE result = {result} AND job = {job} AND topic = {topic}"
+
+
+class Statements(NamedTuple):
+    """Statements that databases say each in their own way; see `SqlJobState.text` for what stands in braces."""
+
+    stored: str
+    """Each partition and its next offset, of job and topic, in order."""
+    move: str
+    """Store `{next}` as the next offset of `{partition}`, with `{identity}`, whether there is one or not."""
+    take_over: str
+    """Count the job's generation on by one, from 1."""
+    note_write_mode: str
+    """Store `{write_mode}` for the job, whether there is one or not."""
+    decide: str
+    """Add `{decision}` for job and topic, with the time."""
+
+
+class Marks(Protocol[DatabaseIn]):
+    """Which tables the offsets belong to, so that a table put in their place is noticed."""
+
+    def note(self, database: DatabaseIn) -> None:
+        """Remember the tables as they are now."""
+        ...
+
+    def inconsistency(self, database: DatabaseIn) -> tuple[str, str]:
+        """See `SqlJobState.inconsistency`; only for a job that has offsets."""
+        ...
+
+
+class SqlJobState(Generic[Database]):
+    """The bookkeeping of one job and topic.
+
+    Args:
+        result: the result table, as the bookkeeping names it.
+        name: the job's name.
+        topic: the topic.
+        topic_id: its id, or 0.
+    """
+
+    statements: ClassVar[Statements]
+
+    marks: Marks[Database]
+    """Set by the subclass."""
+
+    def __init__(self, result: str, name: str, topic: str, topic_id: int) -> None:
+        self.result, self._name, self._topic, self._topic_id = result, name, topic, topic_id
+
+    # -- what a database has to say
+
+    def table(self, name: str) -> Any:
+        """A table beside the result's, as it is written in a statement."""
+        raise NotImplementedError
+
+    def literal(self, value: str | int) -> Any:
+        """A value, as it is written in a statement, whatever characters it has."""
+        raise NotImplementedError
+
+    def names(self, columns: Sequence[str]) -> Any:
+        """Columns with commas between, as they are written in a statement."""
+        raise NotImplementedError
+
+    def execute(self, database: Database, statement: Any) -> list[tuple[Any, ...]]:
+        """Run what `text` gives; its rows, if it has any."""
+        raise NotImplementedError
+
+    def is_there(self, database: Database) -> bool:
+        """Whether the tables of generations and offsets are there."""
+        raise NotImplementedError
+
+    def has_table(self, database: Database, name: str) -> bool:
+        """Whether there is such a table beside the result's."""
+        raise NotImplementedError
+
+    def _composed(self, statement: str, parts: Mapping[str, Any]) -> Any:
+        """The statement with names and values in place of what stands in braces."""
+        return statement.format(**parts)
+
+    # -- statements
+
+    def text(self, statement: str, **parts: Any) -> Any:
+        """A statement with its names and values in place.
+
+        Args:
+            statement: with `{...}` for each of them.
+            parts: each as `table`, `literal` or `names` writes it. The tables of the bookkeeping and `{result}`,
+                `{job}`, `{topic}` and `{identity}` (of the topic) need not be given.
+        """
+        known = {name: self.table(f"ratchet_sink_{name}") for name in BOOKKEEPING}
+        values: dict[str, str | int] = {
+            "result": self.result,
+            "job": self._name,
+            "topic": self._topic,
+            "identity": topic_ids.first_bits(self._topic_id),
+        }
+        return self._composed(statement, {**known, **{n: self.literal(v) for n, v in values.items()}, **parts})
+
+    def run(self, database: Database, statement: str, **parts: Any) -> list[tuple[Any, ...]]:
+        """Execute a statement, see `text`; its rows, if it has any."""
+        return self.execute(database, self.text(statement, **parts))
+
+    # -- generation and offsets
+
+    def generation(self, database: Database) -> int:
+        """The newest holder's number; 0: there was none."""
+        if not self.is_there(database):
+            return 0
+        found = self.run(database, "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job}")
+        return int(found[0][0]) if found else 0
+
+    def generations(self, database: Database) -> dict[str, int]:
+        """The newest holder of each job that writes to the result table; none where there is no bookkeeping."""
+        if not self.is_there(database):
+            return {}
+        return dict(self.run(database, "SELECT job, generation FROM {jobs} WHERE result = {result}"))
+
+    def take_over(self, database: Database) -> int:
+        """A new generation. Waits for a commit that is on its way."""
+        self.run(database, self.statements.take_over)
+        return self.generation(database)
+
+    def lock(self, database: Database) -> None:
+        """Keep the generation as it is until the transaction ends: who takes over waits, or has been before."""
+        self.run(database, "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job} FOR UPDATE")
+
+    def stored(self, database: Database) -> dict[int, int]:
+        """Next offset of each partition."""
+        if not self.is_there(database):
+            return {}
+        found = self.run(database, self.statements.stored)
+        return {int(partition): int(offset) for partition, offset in found}
+
+    def move(self, database: Database, end: Mapping[int, int]) -> None:
+        """Store these offsets."""
+        for partition, offset in end.items():
+            self.run(database, self.statements.move, partition=self.literal(partition), next=self.literal(offset))
+
+    def commit(self, database: Database, end: Mapping[int, int], write_mode: str) -> None:
+        """Store these offsets, which tables they belong to, and what the rows came by (`write_mode_text`)."""
+        self.move(database, end)
+        self.marks.note(database)
+        self.note_write_mode(database, write_mode)
+
+    def reset(
+        self, database: Database, where: object, offsets: Mapping[int, int], decision: Decision, write_mode: str
+    ) -> int:
+        """Take over, and store these offsets in place of what there is, because an operator has decided so.
+
+        Args:
+            database: amid a transaction.
+            where: the store, as messages name it.
+            offsets: next offset of each partition.
+            decision: kept with them.
+            write_mode: that of the rows to come.
+
+        Returns:
+            the new generation
+
+        Raises:
+            StoreError: the offsets are not those that the operator has seen.
+        """
+        generation, before = self.take_over(database), self.stored(database)
+        decision.require_seen(where, before)
+        told = decision.as_json(before, offsets, (self.write_mode(database), write_mode))
+        self.run(database, f"DELETE FROM {{offsets}} {OF_JOB}")  # noqa: S608
+        self.commit(database, offsets, write_mode)
+        self.run(database, self.statements.decide, decision=self.literal(told))
+        return generation
+
+    # -- what they belong to
+
+    def other_jobs(self, database: Database) -> list[str]:
+        """Names of other jobs that have offsets of the topic, in order."""
+        if not self.is_there(database):
+            return []
+        found = self.run(
+            database,
+            "SELECT job, max(identity) FROM {offsets} WHERE result = {result} AND job <> {job} AND topic = {topic} "
+            "GROUP BY job ORDER BY job",
+        )
+        return [str(job) for job, identity in found if not StoredId("", int(identity)).is_other(self._topic_id)]
+
+    def known_topic(self, database: Database) -> StoredId:
+        """The id of the topic that the offsets belong to."""
+        if not self.is_there(database):
+            return StoredId()
+        [(first_bits,)] = self.run(database, f"SELECT max(identity) FROM {{offsets}} {OF_JOB}")  # noqa: S608
+        noted = None
+        if self.has_table(database, "ratchet_sink_marks"):  # those of an earlier version had none
+            [(noted,)] = self.run(database, f"SELECT max(topic_id) FROM {{marks}} {OF_JOB}")  # noqa: S608
+        return StoredId(str(noted or ""), int(first_bits or 0))
+
+    def inconsistency(self, database: Database) -> tuple[str, str]:
+        """A table that is not the one that the offsets were committed with, and what happened to it; empty: none."""
+        return self.marks.inconsistency(database) if self.stored(database) else ("", "")
+
+    def write_mode(self, database: Database) -> str:
+        """What the rows came by, see `write_mode_text`; empty: there are none, or an earlier version wrote them."""
+        if not self.generation(database) or not self.has_table(database, "ratchet_sink_rules"):
+            return ""
+        found = self.run(database, "SELECT rule FROM {rules} WHERE result = {result} AND job = {job}")
+        return str(found[0][0]) if found else ""
+
+    def note_write_mode(self, database: Database, write_mode: str) -> None:
+        """Store what they come by."""
+        self.run(database, self.statements.note_write_mode, write_mode=self.literal(write_mode))

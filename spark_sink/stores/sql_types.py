@@ -1,0 +1,80 @@
+"""Columns of a result in a database, and how Spark's types become the database's and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.stores.evolution import DECIMAL
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    name: str
+    type: str
+    """As the database says it, or as the store describes it."""
+
+
+class Types(NamedTuple):
+    """The types of a database."""
+
+    database: str
+    """What it is called in messages."""
+    plain: Mapping[str, str]
+    """By Spark's names, as they stand in JSON."""
+    decimal: str
+    """Digits and places stand behind it in brackets."""
+    nested: str
+    """Of arrays, maps and structs."""
+    borrowed: frozenset[str]
+    """Those of Spark's that have the type of a larger one, as which they come back."""
+
+
+def type_of(name: str, data_type: DataType, types: Types) -> str:
+    """The database's type for one of Spark's.
+
+    Raises:
+        OptionRefused: there is none.
+    """
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+
+    if isinstance(data_type, DecimalType):
+        return f"{types.decimal}({data_type.precision},{data_type.scale})"
+    if isinstance(data_type, ArrayType | MapType | StructType):
+        return types.nested
+    plain = types.plain.get(str(data_type.jsonValue()))
+    if plain is None:
+        raise OptionRefused(
+            f"column {name!r}: {types.database} cannot hold type {data_type.simpleString()}. Use string"
+        )
+    return plain
+
+
+def spark_schema(columns: Sequence[Column], types: Types) -> StructType:
+    """Spark's columns for those of a table; the other way round than `type_of`.
+
+    Raises:
+        OptionRefused: a type stands for several of Spark's.
+    """
+    from pyspark.sql.types import DecimalType, StructField, StructType
+
+    spark = {own: name for name, own in types.plain.items() if name not in types.borrowed}
+    fields: list[StructField] = []
+    for column in columns:
+        digits = DECIMAL.fullmatch(column.type)
+        if digits:
+            fields.append(StructField(column.name, DecimalType(int(digits[1]), int(digits[2]))))
+        elif column.type in spark:
+            field = {"name": column.name, "type": spark[column.type], "nullable": True, "metadata": {}}
+            fields.append(StructField.fromJson(field))
+        else:
+            raise OptionRefused(
+                f"columns: the table has column {column.name!r} of type {column.type}, which does not say what is in "
+                "it. Write the columns down"
+            )
+    return StructType(fields)
