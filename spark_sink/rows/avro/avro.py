@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.rows import decoded
 from kafka_ratchet.spark_sink.rows.avro import task as avro_task
 from kafka_ratchet.spark_sink.rows.avro.task import DAYS, MICROSECONDS
 from kafka_ratchet.spark_sink.rows.columns import RECORD_COLUMNS, STATE, checked, result_schema
@@ -112,7 +113,8 @@ def task(values: AvroValues, *, restricted_values: int, keep_value: bool = False
     """See `avro_task.decoding`; can be sent to executors that do not have this package."""
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(avro_task)  # type: ignore[no-untyped-call]
+    for module in (avro_task, decoded):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return avro_task.decoding(
         values.plan, values.prefix, restricted_values, keep_value, arrow_schema(_read_schema(values))
     )

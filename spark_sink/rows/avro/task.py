@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from decimal import Context, Decimal
 from typing import Any
 
+from kafka_ratchet.spark_sink.rows.decoded import chunks, row_batch
+
 Read = Callable[[bytes, int], tuple[Any, int]]
 """Takes the bytes and a position; returns a value and the position after it."""
 
@@ -21,9 +23,6 @@ MILLISECONDS = 1000
 
 MALFORMED = (ValueError, IndexError, struct.error, OverflowError, RecursionError)
 """What reading raises where bytes are not what the plan says."""
-
-CHUNK_BYTES = 1024 * 1024
-"""Bytes of values that are Python objects at one time; each byte can become an object of some tens of bytes."""
 
 DAYS = (-719_162, 2_932_896)
 """0001-01-01 and 9999-12-31, in days since 1970. Not every reader of a table can say years beyond."""
@@ -57,42 +56,15 @@ def decoding(
     """
 
     def rows(batches: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
         read = reader(plan, restricted_values)
         fields = [name for name, _ in plan[1]]
         for batch in batches:
             for chunk in chunks(batch):
-                values, kept, states = [], [], []
-                for value in chunk.column(chunk.num_columns - 1).to_pylist():
-                    event = None if value is None else whole(value, prefix, read)
-                    values.append({} if event is None else event)
-                    kept.append(value if keep_value or event is None else None)
-                    states.append(2 if value is None else 1 if event is None else 0)  # as in _columns.STATE
-                columns = [
-                    pa.array([event.get(name) for event in values], schema.field(position).type)
-                    for position, name in enumerate(fields)
-                ]
-                columns += [chunk.column(n).cast(schema.field(len(fields) + n).type) for n in range(4)]
-                columns.append(pa.array(kept, schema.field(len(fields) + 4).type))
-                columns.append(pa.array(states, schema.field(len(fields) + 5).type))
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                values = chunk.column(chunk.num_columns - 1).to_pylist()
+                events = [None if value is None else whole(value, prefix, read) for value in values]
+                yield row_batch(chunk, values, events, fields, keep_value, schema)
 
     return rows
-
-
-def chunks(batch: Any) -> Iterator[Any]:
-    """Pieces of a batch, each with about `CHUNK_BYTES` of values at most, or a single value."""
-    import pyarrow.compute as pc
-
-    begin = gathered = 0
-    for position, size in enumerate(pc.binary_length(batch.column(batch.num_columns - 1)).to_pylist()):
-        if gathered and gathered + (size or 0) > CHUNK_BYTES:
-            yield batch.slice(begin, position - begin)
-            begin, gathered = position, 0
-        gathered += size or 0
-    if batch.num_rows > begin:
-        yield batch.slice(begin)
 
 
 def whole(value: bytes, prefix: bytes, read: Read) -> Any:

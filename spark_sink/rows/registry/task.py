@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from kafka_ratchet.spark_sink.rows.decoded import chunks, row_batch
+
 Key = bytes
 """The magic byte 0 and an id of four bytes, or the magic byte 1 and a GUID of sixteen."""
 
@@ -77,7 +79,6 @@ def decoding(
     plans: Mapping[Any, Any],
     restricted_values: int,
     protobuf: bool,
-    chunked: Callable[[Any], Iterator[Any]],
     fields: list[str],
     keep_value: bool,
     schema: Any,
@@ -89,7 +90,6 @@ def decoding(
         plans: by key; of Protobuf by key and message indexes.
         restricted_values: see `ResultStore.restricted_values`.
         protobuf: whether message indexes come behind the key.
-        chunked: see `avro.task.chunks`.
         fields: names of the columns that a decoder returns.
         keep_value: see `columns.rows`.
         schema: `pyarrow.Schema` of the rows: the fields, then `RECORD_COLUMNS` and `columns.STATE`.
@@ -100,26 +100,15 @@ def decoding(
     """
 
     def rows(batches: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
         known = {key: decode(plan, restricted_values) for key, plan in plans.items()}
         for batch in batches:
-            for chunk in chunked(batch):
-                values, kept, states = [], [], []
-                headers = chunk.column(4).to_pylist()
-                for header, value in zip(headers, chunk.column(5).to_pylist(), strict=True):
-                    event = None if value is None else decoded(header, value, known, protobuf)
-                    values.append({} if event is None else event)
-                    kept.append(value if keep_value or event is None else None)
-                    states.append(2 if value is None else 1 if event is None else 0)  # as in columns.STATE
-                columns = [
-                    pa.array([event.get(name) for event in values], schema.field(position).type)
-                    for position, name in enumerate(fields)
+            for chunk in chunks(batch):
+                headers, values = chunk.column(4).to_pylist(), chunk.column(5).to_pylist()
+                events = [
+                    None if value is None else decoded(header, value, known, protobuf)
+                    for header, value in zip(headers, values, strict=True)
                 ]
-                columns += [chunk.column(n).cast(schema.field(len(fields) + n).type) for n in range(4)]
-                columns.append(pa.array(kept, schema.field(len(fields) + 4).type))
-                columns.append(pa.array(states, schema.field(len(fields) + 5).type))
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                yield row_batch(chunk, values, events, fields, keep_value, schema)
 
     return rows
 
@@ -141,7 +130,6 @@ def decoded(header: bytes | None, value: bytes, known: Mapping[Any, Decode], pro
 def payloads(
     validators: Callable[[Any], Mapping[Any, Callable[[bytes], bool]]],
     schemas: Any,
-    chunked: Callable[[Any], Iterator[Any]],
     schema: Any,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """A task that takes JSON out of its frame: the payload comes behind the columns, null where it is not valid.
@@ -149,7 +137,6 @@ def payloads(
     Args:
         validators: makes them of `schemas`, once for each task; each says whether a payload is what its schema allows.
         schemas: see `json_task.validators`.
-        chunked: see `avro.task.chunks`.
         schema: `pyarrow.Schema` of what is returned.
     """
 
@@ -167,7 +154,7 @@ def payloads(
 
         known = validators(schemas)
         for batch in batches:
-            for chunk in chunked(batch):
+            for chunk in chunks(batch):
                 pairs = zip(chunk.column(4).to_pylist(), chunk.column(5).to_pylist(), strict=True)
                 found = [payload_of(header, value, known) for header, value in pairs]
                 columns = [*chunk.columns, pa.array(found, pa.binary())]

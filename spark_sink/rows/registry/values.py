@@ -16,6 +16,7 @@ from uuid import UUID
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.rows import columns as column_types
+from kafka_ratchet.spark_sink.rows import decoded
 from kafka_ratchet.spark_sink.rows.avro import avro, resolution
 from kafka_ratchet.spark_sink.rows.avro import schema as avro_schema
 from kafka_ratchet.spark_sink.rows.avro import task as avro_task
@@ -153,7 +154,7 @@ class RegistryValues:
             ours = F.filter("headers", lambda each: each["key"] == HEADER)
             header = F.get(ours, F.lit(0))["value"]
         plans = self._plans(_keys(records, header), columns)
-        for module in (task, avro_task, protobuf_task, json_task):
+        for module in (task, decoded, avro_task, protobuf_task, json_task):
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         record = [F.col(name) for name in ("partition", "offset", "timestamp", "key")]
         framed = records.select(*record, header.alias("header"), "value")
@@ -162,7 +163,7 @@ class RegistryValues:
             names = ("partition", "offset", "timestamp", "key", "header", "original", "value")
             types = [each.dataType for each in result.fields[-5:-1]] + [BinaryType()] * 3
             schema = StructType([StructField(*each) for each in zip(names, types, strict=True)])
-            made = task.payloads(json_task.validators, plans, avro_task.chunks, arrow_schema(schema))
+            made = task.payloads(json_task.validators, plans, arrow_schema(schema))
             parsed = map_batches(framed, made, schema)
             return column_types.rows(
                 parsed, columns, restricted_values=restricted_values, keep_value=keep_value, original="original"
@@ -173,7 +174,6 @@ class RegistryValues:
             plans,
             restricted_values,
             self.kind == "protobuf",
-            avro_task.chunks,
             columns.names,
             keep_value,
             arrow_schema(schema),

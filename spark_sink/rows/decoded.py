@@ -1,0 +1,59 @@
+"""Values that a task has decoded, Avro's and those of a registry's schemas, as rows.
+
+pyspark sends this module by value; executors need pyarrow and nothing of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+CHUNK_BYTES = 1024 * 1024
+"""Bytes of values that are Python objects at one time; each byte can become an object of some tens of bytes."""
+
+
+def chunks(batch: Any) -> Iterator[Any]:
+    """Pieces of a batch, each with about `CHUNK_BYTES` of values at most, or a single value."""
+    import pyarrow.compute as pc
+
+    begin = gathered = 0
+    for position, size in enumerate(pc.binary_length(batch.column(batch.num_columns - 1)).to_pylist()):
+        if gathered and gathered + (size or 0) > CHUNK_BYTES:
+            yield batch.slice(begin, position - begin)
+            begin, gathered = position, 0
+        gathered += size or 0
+    if batch.num_rows > begin:
+        yield batch.slice(begin)
+
+
+def row_batch(
+    chunk: Any,
+    values: Sequence[bytes | None],
+    events: Sequence[Mapping[str, Any] | None],
+    fields: Sequence[str],
+    keep_value: bool,
+    schema: Any,
+) -> Any:
+    """The rows of a chunk.
+
+    Args:
+        chunk: its first columns are those of `RECORD_COLUMNS` before the value.
+        values: as they stood in Kafka.
+        events: what they say; None: there is no value, or it cannot be decoded.
+        fields: names of the events' fields.
+        keep_value: see `columns.rows`.
+        schema: `pyarrow.Schema` of the rows: the fields, then `RECORD_COLUMNS` and `columns.STATE`.
+    """
+    import pyarrow as pa
+
+    columns = [
+        pa.array([None if event is None else event.get(name) for event in events], schema.field(position).type)
+        for position, name in enumerate(fields)
+    ]
+    columns += [chunk.column(n).cast(schema.field(len(fields) + n).type) for n in range(4)]
+    both = list(zip(values, events, strict=True))
+    kept = [value if keep_value or event is None else None for value, event in both]
+    columns.append(pa.array(kept, schema.field(len(fields) + 4).type))
+    states = [2 if value is None else 0 if event is None else 1 for value, event in both]  # as in columns.STATE
+    columns.append(pa.array(states, schema.field(len(fields) + 5).type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
