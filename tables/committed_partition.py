@@ -119,9 +119,13 @@ class CommittedPartition:
         """Make them now, for which a thread may be used.
 
         Raises:
-            StateError: they cannot be made.
+            StateError: they cannot be made, or another process has made them; the next `open` is a fresh start.
         """
-        self.known.opened().make()
+        try:
+            self.known.opened().make()
+        except StateError:
+            self.known.release()
+            raise
 
     @property
     def _is_timed(self) -> bool:

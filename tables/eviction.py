@@ -100,8 +100,7 @@ class Eviction:
         take: Take,
         known: int,
         now: int,
-        *,
-        inactive: bool,
+        judged_until: int | None,
     ) -> Evicted:
         """Evict as part of the open transaction.
 
@@ -111,7 +110,7 @@ class Eviction:
             take: takes entries of the store into the map
             known: identities, those that the transaction adds included
             now: seconds, of this transaction
-            inactive: whether to evict who was quiet for too long
+            judged_until: seconds, by which time who was quiet for too long is evicted; None: nobody for that
 
         Returns:
             how many
@@ -121,8 +120,8 @@ class Eviction:
         """
         self._names.clear()
         quiet = 0
-        if inactive and self.bounds.inactive_s is not None:
-            before = max(0, now - self.bounds.inactive_s - self.bounds.refresh_s)
+        if judged_until is not None and self.bounds.inactive_s is not None:
+            before = max(0, judged_until - self.bounds.inactive_s - self.bounds.refresh_s)
             if store is not None:
                 entries = self._next(table, store, SWEEP_ENTRIES)
                 quiet = self._evict_entries(table, take, [entry for entry in entries if _seen(entry) < before])

@@ -178,7 +178,7 @@ class SequencePartition(CommittedPartition):
             *self.tables.encode(self.limit),
         ]
 
-    def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
+    def evictions(self, at_ms: int, judged_until_ms: int | None) -> list[EncodedBatch]:
         """More changelog entries of the open transaction, where the stream has bounds.
 
         A null for each identity that it evicts, and an entry for each whose last activity has to be written down again
@@ -186,8 +186,8 @@ class SequencePartition(CommittedPartition):
 
         Args:
             at_ms: when Kafka has appended what `changes` returned
-            caught_up: whether the transaction ends where the input does. Before that an identity that seems inactive
-                may have records waiting
+            judged_until_ms: until when all that was written to the input is judged: an identity that is inactive by
+                then has no record waiting that came in time. None: some of it waits, and nobody is inactive
 
         Raises:
             StoreDamaged: the store cannot be read, and is removed.
@@ -195,14 +195,13 @@ class SequencePartition(CommittedPartition):
         if self._eviction is None:
             return []
         self._time = max(self._time, at_ms // 1000)
+        judged_until_s = None if judged_until_ms is None else min(self._time, judged_until_ms // 1000)
         begin = self.known.map.changes
         self.known.map.refresh(max(0, self._time - self._eviction.bounds.refresh_s))
         known = len(self) + self.known.map.additions - self.known.map.removals
         store = self.known.opened() if self.known.beyond else None
         try:
-            gone = self._eviction.choose(
-                self.known.map, store, self.known.take_in, known, self._time, inactive=caught_up
-            )
+            gone = self._eviction.choose(self.known.map, store, self.known.take_in, known, self._time, judged_until_s)
         except StoreDamaged:
             self.known.discard()
             raise

@@ -98,14 +98,21 @@ class Database:
         """Have RocksDB make its files, where it has not: what the first write would do otherwise.
 
         Raises:
-            StateError: they cannot be made.
+            StateError: they cannot be made, or another process has made them since.
         """
         _ = self._db
 
     @property
     def _db(self) -> Rdict:
         if self._opened is None:
-            self._opened = self._open()
+            made = self._open()
+            if not _is_empty(made):  # no lock was held until now
+                made.close()
+                raise StateFolderInUse(
+                    f"{self.path}: another process has made this store since it was looked at, when there was none; "
+                    "give each worker its own folder"
+                )
+            self._opened = made
         return self._opened
 
     def _unreadable(self, error: Exception | str) -> StateError:
@@ -220,6 +227,12 @@ class Database:
             shutil.rmtree(path)
         except OSError as error:
             raise StateError(f"{path}: is damaged and cannot be removed: {error.strerror}. Remove it by hand") from None
+
+
+def _is_empty(db: Rdict) -> bool:
+    at = db.iter()
+    at.seek_to_first()
+    return not at.valid()
 
 
 def _options() -> Options:

@@ -42,12 +42,13 @@ from kafka_ratchet.transport.batch.chunk import CHUNK_SHARE, read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS, Changelog
-from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, shared
+from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster, shared
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.client.fetch_session import Spot
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_text
 from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.input_end import InputEnd
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus, letters_in
 from kafka_ratchet.transport.measures import StreamMeasures
 from kafka_ratchet.transport.pace import WORTH_A_COMMIT, open_s
@@ -64,7 +65,7 @@ from kafka_ratchet.transport.transactions.requests import Appended, offset_metad
 from kafka_ratchet.transport.transactions.states import State
 from kafka_ratchet.transport.turns import Turns
 from kafka_ratchet.transport.unread import Unread
-from kafka_ratchet.transport.until_stopped import done_before
+from kafka_ratchet.transport.until_stopped import done_before, in_thread
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +75,11 @@ SIGHT_EVERY_S: Final = 1.0
 """How often the changelog's leader epoch is looked at: as often as the local store is written."""
 NOTICE_EVERY_S: Final = 1.0
 """How late a lane that rests may notice what others want of it."""
+END_OLD_MS: Final = 1_000
+"""By the brokers' clock. A commit so long after the last look at the input's end looks again, so that where records
+come seldom the quiet are forgotten at this commit and not at the next."""
+END_WAIT_S: Final = 1.0
+"""For that look, which no transaction has to wait for."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
 
@@ -132,6 +138,7 @@ class Lane:
         """Of the input, while the lane runs."""
         self._position, self._epoch = 0, NO_EPOCH
         self._unread = Unread()
+        self._input_end = InputEnd()
         self._topics: dict[str, bytes] = {}
         """Ids of the topics by which this lane took over."""
         self._truncated = ""
@@ -244,12 +251,7 @@ class Lane:
             await self._permit()
         self.status.state, restoring_since = LaneState.RESTORING, asyncio.get_running_loop().time()
         committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._asking)
-        opening = asyncio.ensure_future(asyncio.to_thread(state.open))
-        try:
-            await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            await opening  # a thread cannot be stopped, and what it opens has to be closed
-            raise
+        await in_thread(state.open)
         restored = await self._changelog.restore()
         self.status.restored += restored
         self.measures.restored += restored
@@ -278,6 +280,7 @@ class Lane:
         state.ownership.claim(with_judging(owner, spec.judging, 0 if is_new else position))
         self._position = self.status.position = position
         self._unread.clear()
+        self._input_end = InputEnd()
         self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
         self._records = self._requests_to = 0
         self.status.state, self.status.error = LaneState.RUNNING, None
@@ -374,7 +377,8 @@ class Lane:
         spec, clock, rest = self.spec, asyncio.get_running_loop().time, self._rest
         topic_id = self._topics[spec.topic]
         looks = rest is not None and await rest.over(Spot(topic_id, spec.partition, position, epoch))
-        asked, waits = clock(), self.status.end is not None and position < self.status.end
+        asked, known_ms = clock(), self._input_end.known_ms
+        waits = self.status.end is not None and position < self.status.end
         try:
             fetched = await self.cluster.fetch(
                 spec.topic,
@@ -391,6 +395,7 @@ class Lane:
             raise
         self._fetch_ended_at = clock()
         self.status.end, self.status.fetched_at = fetched.stable_end, time.time()
+        self._input_end.told(fetched.stable_end, known_ms)
         if waits:  # otherwise Kafka has held back the answer until something came
             self.measures.fetch.observe(self._fetch_ended_at - asked)
         batch = read_chunk(
@@ -532,7 +537,7 @@ class Lane:
 
     @property
     def _has_caught_up(self) -> bool:
-        """Whether there was nothing more to read when it was last asked."""
+        """Whether there was nothing more to read when it was last asked, which may be long ago: for the pace only."""
         end = self.status.end
         return end is not None and self._position >= end
 
@@ -597,13 +602,13 @@ class Lane:
         """Steps 3 (the changelog), 4, 5 and 6."""
         spec, state, producer = self.spec, self.state, self._producer
         if not state.is_made:
-            await asyncio.to_thread(state.make)
+            await in_thread(state.make)
         began = asyncio.get_running_loop().time()
         logged = await self._log(state.changes(self._position, self._epoch))
         if state.is_bounded:
             await producer.delivered()
-            evictions = state.evictions(logged[-1][0].result().at_ms, caught_up=self._has_caught_up)
-            logged += await self._log(evictions)
+            at_ms = logged[-1][0].result().at_ms
+            logged += await self._log(state.evictions(at_ms, await self._judged_until_ms(at_ms)))
         metadata = offset_metadata(id_text(self._topics[spec.topic]), self._epoch)
         await producer.commit(spec.topic, spec.partition, self._position, metadata)
         self._ended += 1
@@ -626,6 +631,21 @@ class Lane:
                 f"{spec.transactional_id}: committed, and its epochs are used up: the id is initialised before "
                 "anything else begins"
             )
+
+    async def _judged_until_ms(self, at_ms: int) -> int | None:
+        """Until when all that was written to the input is judged, by the brokers' clock; None: nothing is known.
+
+        at_ms: when Kafka has appended something just now
+        """
+        spec, end = self.spec, self._input_end
+        end.appended(at_ms)
+        until_ms = end.judged_until_ms(self._position)
+        if until_ms is not None and at_ms - until_ms > END_OLD_MS:
+            with suppress(TimeoutError):  # then it stays with what is known
+                async with asyncio.timeout(END_WAIT_S):
+                    end.told(await self.cluster.offset(spec.topic, spec.partition, LATEST, self._asking), at_ms)
+            return end.judged_until_ms(self._position)
+        return until_ms
 
     async def _log(self, entries: list[EncodedBatch]) -> list[tuple[asyncio.Task[Appended], int]]:
         """Send changelog entries; returns each batch's way there and how many records it has."""

@@ -75,12 +75,12 @@ class PartitionState(ChangelogReader, Protocol):
     def is_bounded(self) -> bool:
         """Whether the stream has bounds, so that each transaction asks for `evictions`."""
 
-    def evictions(self, at_ms: int, *, caught_up: bool) -> list[EncodedBatch]:
+    def evictions(self, at_ms: int, judged_until_ms: int | None) -> list[EncodedBatch]:
         """More changelog entries of the open transaction: the identities that it evicts.
 
         Args:
             at_ms: milliseconds since the epoch, when Kafka has appended what `changes` returned
-            caught_up: whether the transaction ends where the input does
+            judged_until_ms: as well, until when all that was written to the input is judged; None: some of it waits
         """
 
     def committed(self, changelog_next: int) -> None:

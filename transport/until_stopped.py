@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+
+async def in_thread(work: Callable[[], object]) -> None:
+    """Do it in a thread, to its end: a thread cannot be stopped, and what it opens has to be closed by who is stopped.
+
+    Raises what the work raises.
+    """
+    doing = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait((doing,))
+        doing.exception()  # the stop comes first, and asyncio is to know that somebody has looked
+        raise
 
 
 async def done_before(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:

@@ -80,20 +80,24 @@ class Bounded:
         verdicts: list[int] = judged(self.state, batch, READ)[0].tolist()
         return verdicts
 
-    def changes(self, *, caught_up: bool = True) -> tuple[bytes, int, list[bytes]]:
-        """The open transaction's part of the changelog: its bytes, how many, whom it evicts."""
+    def changes(self, *, waits_s: int | None = 0) -> tuple[bytes, int, list[bytes]]:
+        """The open transaction's part of the changelog: its bytes, how many, whom it evicts.
+
+        waits_s: for how long something may have been waiting in the input; None: something does
+        """
+        judged_until_ms = None if waits_s is None else (self.now_s - waits_s) * 1000
         encoded = self.state.changes(self.input)
         added = appended(encoded, self.end, self.now_s * 1000)
         end = self.end + sum(each.count for each in encoded)
-        more = self.state.evictions(self.now_s * 1000, caught_up=caught_up)
+        more = self.state.evictions(self.now_s * 1000, judged_until_ms)
         added += appended(more, end, self.now_s * 1000)
         batch = read_chunk(CHANGELOG, 0, self.end, added, [])
         gone = [(batch.key(i) or b"")[1:] for i in range(batch.count) if batch.value(i) is None]
         return added, end + sum(each.count for each in more), gone
 
-    def commit(self, *, caught_up: bool = True) -> list[bytes]:
+    def commit(self, *, waits_s: int | None = 0) -> list[bytes]:
         """Returns whom it has evicted."""
-        added, self.end, gone = self.changes(caught_up=caught_up)
+        added, self.end, gone = self.changes(waits_s=waits_s)
         self.log += added
         self.state.committed(self.end)
         return gone

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kafka_ratchet.errors import StateError
+from kafka_ratchet.errors import StateError, StateFolderInUse
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
@@ -260,7 +260,7 @@ FULL_DISK = """
 import resource, signal, sys
 from itertools import count
 from pathlib import Path
-from kafka_ratchet.errors import StateError
+from kafka_ratchet.errors import StateError, StateFolderInUse
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.encoding import pack_entries
@@ -365,3 +365,19 @@ def test_where_the_changelog_was_looked_at_is_kept_also_where_nothing_follows(st
     state.close()
     state.open()
     assert state.sighting == Sighting(state.position + 1, 7)
+
+
+def test_a_store_that_another_has_made_meanwhile_is_opened_anew(tmp_path: Path) -> None:
+    changelog, late, first = Changelog(), partition(tmp_path / "0"), partition(tmp_path / "0", clock=Clock(100.0))
+    assert not late.is_made
+    first.make()
+    work(first, 0, 1)
+    first.committed(changelog.append(first, 100))
+    first.close()
+    with pytest.raises(StateFolderInUse):
+        late.make()
+    assert not late.is_open
+    late.open()
+    assert late.is_made
+    assert late.position == first.position > 0
+    late.close()

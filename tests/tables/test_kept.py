@@ -143,13 +143,13 @@ def test_what_an_evicted_identity_was_missing_is_subtracted_once(tmp_path: Path)
     begin_s = 1_700_000_000
     site = Site(tmp_path / "store", 0, Bounds(most=3, inactive_s=8))
     state = site.open(Kept(dense=True))
-    for rows, at_s, caught_up in (
-        ([(b"a", 1), (b"a", 1001)], begin_s, False),
-        ([(b"b", 1), (b"c", 1)], begin_s + 100, False),
-        ([(b"d", 1), (b"e", 1)], begin_s + 100, True),  # a was quiet, and another one is displaced
+    for rows, at_s, judged_until_ms in (
+        ([(b"a", 1), (b"a", 1001)], begin_s, None),
+        ([(b"b", 1), (b"c", 1)], begin_s + 100, None),
+        ([(b"d", 1), (b"e", 1)], begin_s + 100, (begin_s + 100) * 1000),  # a was quiet, and another one is displaced
     ):
         site.judge(state, [(name, number, b"") for name, number in rows])
-        written = [*state.changes(site.input), *state.evictions(at_s * 1000, caught_up=caught_up)]
+        written = [*state.changes(site.input), *state.evictions(at_s * 1000, judged_until_ms)]
         state.committed(state.position + sum(batch.count for batch in written))
     assert state.evicted == (1, 1)
     assert state.missing == 0

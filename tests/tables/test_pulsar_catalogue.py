@@ -72,7 +72,7 @@ class OnePartition:
 
     def commit(self, at_s: int = 0) -> list[tuple[bytes | None, bytes | None]]:
         """Commit, by Kafka's clock at that second; returns what that added to the changelog."""
-        encoded = self.state.changes(self.input) + self.state.evictions(at_s * 1000, caught_up=True)
+        encoded = self.state.changes(self.input) + self.state.evictions(at_s * 1000, at_s * 1000)
         added = stored(encoded, self.end)
         self.changelog.append((self.end, added))
         batch = read_chunk("changelog", 0, self.end, added, [])

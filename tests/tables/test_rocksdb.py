@@ -230,3 +230,19 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         with pytest.raises(StateError, match="Choose another state_folder") as raised:
             Store(path)
         assert str(path) in str(raised.value)
+
+
+def test_who_has_seen_no_files_does_not_write_into_those_that_another_has_made_since(tmp_path: Path) -> None:
+    late, first = Store(tmp_path / "0"), Store(tmp_path / "0")
+    first.make()
+    with pytest.raises(StateFolderInUse, match="another process has this store open"):
+        late.make()
+    first.write([(b"ia", value(7))], 5, 1)
+    first.close()
+    for _ in range(2):
+        with pytest.raises(StateFolderInUse, match="another process has made this store since"):
+            late.write([(b"ib", value(1))], 3, 1)
+    late.close()
+    again = Store(tmp_path / "0")
+    assert list(again.entries()) == [(b"ia", value(7))]
+    again.close()

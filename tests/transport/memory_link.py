@@ -94,6 +94,8 @@ class Link:
         self.dead = False
         self.awake = asyncio.Event()
         self.awake.set()
+        self.fetched_takes_s = 0.0
+        """Until the answer to a fetch is here; what came to the log meanwhile is not in it."""
         self.lose: tuple[int, Fate] | None = None
         """(requests until then, what becomes of that one)"""
         self.coordinates: int | None = None
@@ -219,6 +221,9 @@ class Link:
             await asyncio.sleep(max_wait_ms / 1000)
             await self._led(topic, partition)
             fetched = self._fetched(topic, partition, position, topic_id, last_epoch)
+        if self.fetched_takes_s:
+            await asyncio.sleep(self.fetched_takes_s)
+            await self._alive()
         return fetched
 
     def _fetched(self, topic: str, partition: int, position: int, topic_id: bytes, last_epoch: int) -> Fetched:

@@ -84,12 +84,21 @@ class CommitPath(Failures):
             assert transaction.judging(begin) in self.judging
             if begin < transaction.progress.next:  # it stays known how these were judged
                 assert transaction.judging(begin) == transactions[-1].judging(begin)
-            expected.take(begin, self.sent[begin : transaction.progress.next], transaction)
-            begin = transaction.progress.next
+            end = transaction.progress.next
+            expected.take(begin, self.sent[begin:end], transaction, self._waiting(end) if transaction.gone else {})
+            begin = end
         assert begin == self.committed_offset
         there = {key: value for key, value in expected.tables.items() if value is not None}
         assert there == (program.entries if program else {})
         return expected
+
+    def _waiting(self, start: int) -> dict[bytes, int]:
+        """When the first record of each identity from an input offset on was appended, in seconds."""
+        came_s: dict[bytes, int] = {}
+        for each, at_s in zip(self.sent[start:], self.came_s[start:], strict=True):
+            if each is not None and each.identity is not None and each.sequence is not None:
+                came_s.setdefault(each.identity, at_s)
+        return came_s
 
     @precondition(lambda self: not self._left_open)
     @invariant()

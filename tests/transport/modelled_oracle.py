@@ -56,8 +56,15 @@ class Expected:
     def last(self) -> dict[bytes, int]:
         return {name: seen.last for name, seen in self.known.of.items()}
 
-    def take(self, start: int, sent: list[Sent | None], transaction: Transaction) -> None:
-        """start: the input offset of the first of `sent`."""
+    def take(self, start: int, sent: list[Sent | None], transaction: Transaction, waiting: dict[bytes, int]) -> None:
+        """Take the next transaction.
+
+        Args:
+            start: the input offset of the first of `sent`
+            sent: what it has judged
+            transaction: what it says of itself
+            waiting: when the first record of each identity came to the input that is behind it, in seconds
+        """
         active = set()
         self.known.under(transaction.judging(start))
         self._forget(start, sent, transaction)
@@ -80,7 +87,7 @@ class Expected:
             elif verdict in self.known.lettered:
                 self.rejected.append(each.record)
         self.active_s |= dict.fromkeys(active, transaction.at_s)
-        self._evict(transaction, active)
+        self._evict(transaction, active, waiting)
         judged, progress = self.judged, transaction.progress
         assert progress[1:4] == (judged["fresh"], judged["duplicate"], judged["invalid"])
         assert (progress.late, progress.conflict) == (judged["late"], judged["conflict"])
@@ -106,11 +113,12 @@ class Expected:
     def _forward(self, offset: int, record: Record) -> None:
         self.forwarded += self.program.take(offset, record) if self.program else [record]
 
-    def _evict(self, transaction: Transaction, active: set[bytes]) -> None:
+    def _evict(self, transaction: Transaction, active: set[bytes], waiting: dict[bytes, int]) -> None:
         gone, (most, inactive_s) = set(transaction.gone), self.bounds
+        until_s = {name: min(transaction.at_s, waiting.get(name, transaction.at_s)) for name in gone}
         assert len(gone) == len(transaction.gone)
         assert gone <= self.last.keys() - active
-        quiet = {name for name in gone if inactive_s and transaction.at_s - self.active_s[name] > inactive_s}
+        quiet = {name for name in gone if inactive_s and until_s[name] - self.active_s[name] > inactive_s}
         too_many = max(0, len(self.last) - most) if most else 0
         assert len(gone - quiet) <= too_many
         assert len(self.last) - len(gone) <= max(most, len(active)) if most else True

@@ -77,6 +77,8 @@ class Runs(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()  # here, since a search that ends while `begin` draws is closed as well
         self.kafka = MemoryKafka()
         self.sent: list[Sent | None] = []
+        self.came_s: list[int] = []
+        """When each of them was appended, by Kafka's clock."""
         self.workers: list[Worker | None] = [None, None]
         self.policies: list[bool | Forget] = []
         """The policy topic."""
@@ -84,6 +86,7 @@ class Runs(RuleBasedStateMachine):
         self.was_ahead = False
         self.bounds: Bounds | None = None
         self.spec = SPEC
+        self.fetched_takes_s = 0.0
         self.judging: list[dict[str, str]] = [{}]
         """Settings beside the rule, the newest last."""
 
@@ -92,6 +95,8 @@ class Runs(RuleBasedStateMachine):
         snapshots=st.sampled_from(["at every commit", "in time", "never"]),
         memory=st.sampled_from([0, 1 << 40]),
         at_once=st.booleans(),
+        looks_again=st.booleans(),
+        fetched_takes_s=st.sampled_from([0.0, 0.0, 0.04]),
         protocol=st.sampled_from(PROTOCOLS),
         agents=st.booleans(),
         last_epoch=st.sampled_from([4, 9, 1 << 15]),
@@ -108,9 +113,11 @@ class Runs(RuleBasedStateMachine):
         data: st.DataObject,
         *,
         agents: bool = False,
+        looks_again: bool = True,
+        fetched_takes_s: float = 0.0,
     ) -> None:
         self.kafka.ends_raise_epoch, self.kafka.verifies = protocol
-        self.kafka.last_epoch = last_epoch
+        self.kafka.last_epoch, self.fetched_takes_s = last_epoch, fetched_takes_s
         self.kind, self.memory, self.bounds = kind, memory, data.draw(self.bounds_of_a_run)
         clocks = {"at every commit": Clock(SAVES_AT_ONCE), "in time": self.loop.time, "never": Clock()}
         self.clock = clocks[snapshots]
@@ -131,6 +138,7 @@ class Runs(RuleBasedStateMachine):
         self.patch.setattr("kafka_ratchet.transport.transactions.producer.LAST_EPOCH", last_epoch)
         self.patch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
         self.patch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 1)
+        self.patch.setattr("kafka_ratchet.transport.lane.END_OLD_MS", 0 if looks_again else 1 << 60)
         self.patch.setattr("kafka_ratchet.tables.recovery.NULLS_LAST_S", 2_000)
         self.patch.setattr("kafka_ratchet.tables.map.slots.WASTE_LEAST", 0)
         self.start(slot=0)
@@ -166,6 +174,7 @@ class Runs(RuleBasedStateMachine):
         self._append([data.draw(sent(self.kind, self._above))], "none", FOREIGN)
         self.kafka.logs[INPUT, 0].write_marker(FOREIGN, ABORT)
         self.sent += [None] * 2
+        self.came_s += [self._now_ms() // 1000] * 2
         self.go_on(seconds)
 
     def _arrive(self, data: st.DataObject) -> None:
@@ -183,6 +192,7 @@ class Runs(RuleBasedStateMachine):
         self.kafka.logs[INPUT, 0].append(encode(sources, 0, compression, producer, attributes), producer)
         if producer < 0:
             self.sent += batch
+            self.came_s += [self._now_ms() // 1000] * len(batch)
 
     # What runs.
 
@@ -268,7 +278,8 @@ class Runs(RuleBasedStateMachine):
         """
         for slot in self._running():
             worker = self.workers[slot]
-            assert worker is not None
+            if worker is None:  # it was buried with the other one
+                continue
             if is_crash:
                 worker.power_off()
                 self._bury()
@@ -281,7 +292,9 @@ class Runs(RuleBasedStateMachine):
 
     def _new_worker(self, name: str) -> Worker:
         place = self.kafka, self.folder / name
-        return Worker(*place, self.kind, self.memory, self.policies, self.bounds, self.spec, self.clock)
+        worker = Worker(*place, self.kind, self.memory, self.policies, self.bounds, self.spec, self.clock)
+        worker.link.fetched_takes_s = self.fetched_takes_s
+        return worker
 
     @rule(data=st.data(), deduplicate=st.booleans(), seconds=STEP_S)
     def switch(self, data: st.DataObject, deduplicate: bool, seconds: float) -> None:

@@ -4,7 +4,8 @@ Real are the lane, the transactional producer, the tables, RocksDB and the dedup
 (memory_kafka.py). Hypothesis draws what arrives and who works (modelled_runs.py), what fails and who dies
 (modelled_failures.py), and after every step (modelled_commit_path.py) the committed output, dead letters, position,
 changelog and totals must be those of ten obvious lines (modelled_oracle.py). Where the stream has bounds, who goes
-is the worker's choice; what it writes down of that must be allowed, and a duplicate passes after that and never before.
+is the worker's choice; what it writes down of that must be allowed, also by what waits in the input, and a duplicate
+passes after that and never before.
 
 Half of the runs have agents with tables of their own (modelled_program.py): outputs, dead letters and the tables'
 entries must be those of a plain reading of their program, and so must what the last worker has in its tables. Broken on

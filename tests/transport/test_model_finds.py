@@ -15,8 +15,10 @@ from aiokafka.errors import TransactionalIdAuthorizationFailed
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from kafka_ratchet.errors import TransactionError
+from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from kafka_ratchet.transport.client.topic_id import id_text
+from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.policy import Forget
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
@@ -38,11 +40,14 @@ UNVERIFIED = Protocol(ends_raise_epoch=False, verifies=False)
 RAISING = Protocol(ends_raise_epoch=True, verifies=True)
 
 
-class NothingDrawn:
-    """In the place of Hypothesis's data."""
+class Drawn:
+    """In the place of Hypothesis's data: what is given, and then nothing."""
 
-    def draw(self, strategy: Any) -> None:
-        return None
+    def __init__(self, *given: object) -> None:
+        self.given = list(given)
+
+    def draw(self, strategy: Any) -> object:
+        return self.given.pop(0) if self.given else None
 
 
 @pytest.fixture
@@ -55,10 +60,11 @@ def loop() -> Iterator[VirtualLoop]:
 
 
 @contextmanager
-def one_lane(protocol: Protocol) -> Iterator[CommitPath]:
+def one_lane(protocol: Protocol, bounds: Bounds | None = None, fetched_takes_s: float = 0.0) -> Iterator[CommitPath]:
     """The model with one worker at work, and nothing drawn."""
-    model = CommitPath()
-    model.begin(Identity.PRODUCER, "never", 1 << 40, True, protocol, 1 << 15, NothingDrawn())  # type: ignore[arg-type]
+    model, drawn = CommitPath(), Drawn(bounds)
+    place = Identity.PRODUCER, "never", 1 << 40, True, protocol, 1 << 15
+    model.begin(*place, drawn, fetched_takes_s=fetched_takes_s)  # type: ignore[arg-type]
     try:
         yield model
     finally:
@@ -78,9 +84,9 @@ async def nothing(*_: object) -> None:
     return None
 
 
-def sent(number: int) -> Sent:
-    headers = ((SEQUENCE_HEADER, b"%d" % number), (PRODUCER_HEADER, b"a"))
-    return Sent(Record(None, b"%d" % number, headers), b"a", number)
+def sent(number: int, name: bytes = b"a") -> Sent:
+    headers = ((SEQUENCE_HEADER, b"%d" % number), (PRODUCER_HEADER, name))
+    return Sent(Record(None, b"%d" % number, headers), name, number)
 
 
 @pytest.mark.parametrize("protocol", [FIRST, UNVERIFIED, RAISING])
@@ -352,3 +358,43 @@ def test_what_waited_in_the_input_is_judged_before_its_identity_is_forgotten() -
         model.committed_is_what_the_oracle_says()
         passed = [record.value for record in model.kafka.logs[OUT].committed()]
         assert passed == [b"98", b"99", b"100", b"101", b"0", b"1"]
+
+
+async def until_now(lane: Lane, at_ms: int) -> int | None:
+    return at_ms if lane._has_caught_up else None
+
+
+@pytest.mark.parametrize("looks_again", [True, False])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_an_end_that_was_seen_before_a_stop(monkeypatch: pytest.MonkeyPatch, fixed: bool, looks_again: bool) -> None:
+    """Taken out: that who is quiet is judged as of the look at the input's end, and not as of the commit."""
+    if not fixed:
+        monkeypatch.setattr(Lane, "_judged_until_ms", until_now)
+    with one_lane(RAISING, Bounds(None, 400), 0.04) as model:
+        model.patch.setattr("kafka_ratchet.transport.lane.END_OLD_MS", 0 if looks_again else 1 << 60)
+        worker = model.workers[0]
+        assert worker is not None
+        model._append([sent(1)], "none")
+        while model.committed_offset < 1:
+            model.go_on(0.01)
+        worker.freeze_at = "produced"
+        model._append([sent(1, b"b")], "none")
+        while not worker.stands_still:
+            model.go_on(0.01)
+        model._append([sent(1)], "none")  # a duplicate, in time
+        model.go_on(2)
+        model.thaw(2)
+        assert model.committed_offset == 3
+        came_out = [sent(1).record, sent(1, b"b").record]
+        if fixed:
+            assert model.kafka.logs[OUT].committed() == came_out
+            model.committed_is_what_the_oracle_says()
+        else:
+            assert model.kafka.logs[OUT].committed() == [*came_out, sent(1).record]
+            with pytest.raises(AssertionError):
+                model.committed_is_what_the_oracle_says()
+        model.go_on(2)
+        model._append([sent(2, b"b")], "none")
+        model.go_on(2)
+        gone = [name for each in model.transactions() for name in each.gone]
+        assert fixed is False or gone == ([b"a"] if looks_again else [])  # in a silence, the next commit's

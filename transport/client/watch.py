@@ -27,7 +27,11 @@ WAIT_MS: Final = 500
 """How long the broker may hold back an empty answer. Who begins to wait is looked at from the next request on."""
 NUMBERS_MOST: Final = (1 << 31) - 1
 PAUSE_S: Final = 0.1
-"""After a request that failed."""
+"""After a request that failed; twice as long after the next one, up to PAUSE_MOST_S, until one is answered."""
+PAUSE_MOST_S: Final = 30.0
+PATIENT_S: Final = 1.0
+"""In a pause that is longer nobody may wait: whoever is called at its end would have looked too late, and all would be
+called again by the next failure. They ask by themselves, as if there were no watch."""
 
 Key = tuple[bytes, int]
 """Topic id and partition."""
@@ -49,7 +53,8 @@ class Place:
     def __init__(self, spot: Spot, session: _Session) -> None:
         self.spot, self._session = spot, session
         self.is_covered = False
-        """Whether a request that looks there was sent: what comes from now on is noticed at once."""
+        """Whether a request that looks there was answered. The next one is under way then, so what comes is noticed at
+        once; of the first nobody knows whether it has reached the broker: its connection may still be made."""
         self._called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -85,6 +90,12 @@ class _Session:
         """As the broker was told them last."""
         self._new: dict[Key, Place] = {}
         self._gone: set[Key] = set()
+        self._asked: list[Place] = []
+        """Those that the request under way names for the first time."""
+        self.pause_s = 0.0
+        """After the last request, if that has failed."""
+        self.goes_on_at = float("-inf")
+        """By the event loop's clock, where that pause is a long one: its end."""
 
     def add(self, key: Key, place: Place) -> None:
         """From the next request on."""
@@ -105,9 +116,8 @@ class _Session:
         forgotten = [key for key in self._gone if key in self._known and key not in self.places]
         for key in forgotten:
             del self._known[key]
-        spots = [place.spot for place in self._new.values()]
-        for place in self._new.values():
-            place.is_covered = True
+        self._asked = list(self._new.values())
+        spots = [each.spot for each in self._asked]
         self._known.update(self._new)
         self._new, self._gone = {}, set()
         return SessionFetchRequest((self._id, self._number), WAIT_MS, spots, forgotten)
@@ -116,6 +126,9 @@ class _Session:
         """Call those of whom the broker has something to say."""
         self._id, self.answered_at = session_id, time.time()
         self._number = self._number % NUMBERS_MOST + 1
+        self.pause_s = 0.0
+        for asked in self._asked:
+            asked.is_covered = True
         for topic_id, partition, code, stable_end, has_records, parts in looked:
             key = topic_id, partition
             place = self._known.get(key)  # the one that was asked for, whoever waits there now
@@ -126,6 +139,9 @@ class _Session:
     def failed(self) -> None:
         """Begin anew, and let everyone look by himself."""
         self._id = NO_SESSION
+        self.pause_s = min(max(PAUSE_S, 2 * self.pause_s), PAUSE_MOST_S)
+        if self.pause_s > PATIENT_S:
+            self.goes_on_at = asyncio.get_running_loop().time() + self.pause_s
         for key, place in list(self.places.items()):
             self.remove(key, place)
             place.call()
@@ -140,13 +156,16 @@ class Watch:
         self._sessions: dict[int, _Session] = {}
 
     def place(self, topic: str, spot: Spot) -> Place | None:
-        """Look at a spot from now on. None: nobody leads the partition, as far as is known, or another waits there."""
+        """Look at a spot from now on. None: ask by yourself.
+
+        Nobody leads the partition, as far as is known, or another waits there, or the watch fails again and again.
+        """
         node = self._cluster.known_leader(topic, spot.partition)
         if node is None:
             return None
         session = self._sessions.setdefault(node, _Session())
         key = spot.topic_id, spot.partition
-        if key in session.places:
+        if key in session.places or asyncio.get_running_loop().time() < session.goes_on_at:
             return None
         place = Place(spot, session)
         session.add(key, place)
@@ -181,4 +200,4 @@ class Watch:
                 # Whatever it is: nobody may wait for a call that never comes.
                 session.failed()
                 log.debug("the watch begins anew", node=node, reason=repr(error))
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(session.pause_s)

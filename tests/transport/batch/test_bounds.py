@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -12,6 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka_ratchet.app.worker.answers import _partition_status
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.totals import Evicted
+from kafka_ratchet.transport.client.cluster import Fetched
 from tests.transport.kafka_side import Read
 from tests.transport.lane_site import PRODUCER, SEQUENCE, Site
 
@@ -88,3 +90,35 @@ async def test_who_is_evicted_is_gone_with_the_transaction_that_says_so(site: Si
     assert other.sequences.partition(0).last(first).persisted == 1
     assert sum(other.sequences.partition(0).evicted) == sum(Evicted(1, 1))
     assert len(site.output_values()) == number + 1
+
+
+async def test_nobody_is_quiet_for_a_worker_that_was_stopped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by SIGSTOP, between its last look at the input's end and the commit: a duplicate waits meanwhile."""
+    site.bounds = Bounds(inactive_s=1)
+    owner = await site.owner()
+    owner.lane.start()
+    site.produce([event(b"a", 1)])
+    await owner.reach(1)
+    stopped = []
+
+    def stop_at(point: str) -> None:
+        if point == "produced" and not stopped:  # c is judged, and the input ended behind it
+            stopped.append(owner.lane.status.end)
+            site.produce([event(b"a", 1)])
+            time.sleep(4)  # all of the process: longer than its `inactive_s` and what is added to it
+
+    fetch = owner.cluster.fetch
+
+    async def slow(*args: Any, **options: Any) -> Fetched:
+        """The answer to what it asked before comes after that to what it asks now: brokers differ."""
+        fetched = await fetch(*args, **options)
+        await asyncio.sleep(1.0 if stopped else 0.0)
+        return fetched
+
+    monkeypatch.setattr(owner.cluster, "fetch", slow)
+    monkeypatch.setattr("kafka_ratchet.transport.lane.crash_point", stop_at)
+    await asyncio.to_thread(site.produce, [event(b"c", 1)])
+    await owner.reach(3)
+    assert stopped == [2]
+    assert len(site.output_values()) == 2
+    assert owner.sequences.partition(0).progress[1:3] == (2, 1)

@@ -18,7 +18,8 @@ from kafka_ratchet.transport.client.fetch_session import (
     Spot,
 )
 from kafka_ratchet.transport.client.topic_id import FetchRequest_v13
-from kafka_ratchet.transport.client.watch import Place, Watch
+from kafka_ratchet.transport.client.watch import PAUSE_MOST_S, Place, Watch
+from tests.clock import let_skip, skip
 from tests.transport.kafka_side import LIMIT_S, until
 
 NewTopic = Callable[..., str]
@@ -88,11 +89,12 @@ async def test_a_session_names_what_has_changed_and_calls_those_of_whom_somethin
     first = await broker.next()
     assert (first.session_id, first.session_epoch, first.isolation_level) == (NO_SESSION, 0, 1)
     assert spots(first) == [(TOPIC, 0, 10, 3), (TOPIC, 1, 10, 3), (TOPIC, 2, 10, 3)]
-    assert zero.is_covered
+    assert not zero.is_covered  # nobody knows whether it has come there
     broker.answers.put_nowait(answer(77, (0, 0, 10, EMPTY), (1, 0, 10, EMPTY), (2, 0, 11, EMPTY)))
     second = await broker.next()
     assert (second.session_id, second.session_epoch, spots(second)) == (77, 1, [])
     assert forgotten(second) == [(TOPIC, 2)]
+    assert zero.is_covered
     assert (zero.is_called, one.is_called, two.is_called) == (False, False, True)
     assert zero.answered_at > 0
     again = watch.place("t", Spot(TOPIC, 2, 11, 4))  # while a request is under way that does not look there
@@ -101,6 +103,9 @@ async def test_a_session_names_what_has_changed_and_calls_those_of_whom_somethin
     broker.answers.put_nowait(answer(77))
     third = await broker.next()
     assert (third.session_epoch, spots(third), forgotten(third)) == (2, [(TOPIC, 2, 11, 4)], [])
+    assert not again.is_covered
+    broker.answers.put_nowait(answer(77))
+    await broker.next()
     assert again.is_covered
     assert not again.is_called
     await watch.close()
@@ -166,6 +171,42 @@ async def test_whatever_fails_calls_all_and_begins_anew() -> None:
         new = [watch.place("t", Spot(TOPIC, number, 10, 3)) for number in (0, 1)]
         places = [place for place in new if place]
         assert len(places) == 2
+        await broker.next()
+        broker.answers.put_nowait(answer(NO_SESSION))
+    await watch.close()
+
+
+async def test_a_watch_that_always_fails_leaves_all_to_ask_by_themselves_and_tries_seldom() -> None:
+    let_skip()
+    broker, watch, places = await started(0)
+    waits = 0
+    place: Place | None = places[0]
+    while place is not None:  # as a lane at rest does it
+        await broker.next()
+        broker.answers.put_nowait(kafka.KafkaConnectionError())
+        assert await place.called(LIMIT_S)
+        waits += 1
+        place = watch.place("t", Spot(TOPIC, 0, 10, 3))
+    assert waits == 5
+    for _ in range(9):
+        skip(PAUSE_MOST_S + 1)
+        await until(lambda: all(session.task is None or session.task.done() for session in watch._sessions.values()))
+        place = watch.place("t", Spot(TOPIC, 0, 10, 3))
+        assert place is not None
+        await broker.next()
+        broker.answers.put_nowait(kafka.KafkaConnectionError())
+        assert await place.called(LIMIT_S)
+        assert watch.place("t", Spot(TOPIC, 0, 10, 3)) is None
+    skip(PAUSE_MOST_S + 1)
+    place = watch.place("t", Spot(TOPIC, 0, 10, 3))
+    assert place is not None
+    await broker.next()
+    broker.answers.put_nowait(answer(5))
+    await broker.next()
+    assert place.is_covered
+    broker.answers.put_nowait(kafka.KafkaConnectionError())
+    assert await place.called(LIMIT_S)
+    assert watch.place("t", Spot(TOPIC, 0, 10, 3)) is not None
     await watch.close()
 
 
