@@ -20,12 +20,11 @@ import structlog
 from kafka_ratchet.errors import (
     BrokerUnavailable,
     PositionLost,
-    ReaderFenced,
     ReaderMisused,
     SettingsError,
 )
-from kafka_ratchet.producers import TopicShape
 from kafka_ratchet.reader.ownership import Ownership
+from kafka_ratchet.reader.partitions import Partitions
 from kafka_ratchet.reader.positions import NAME, Held, Positions
 from kafka_ratchet.reader.source import Fetched, Source
 from kafka_ratchet.reader.stores.database import Store
@@ -106,14 +105,10 @@ class Reader:
         self._positions = Positions(name, topic, owner, store.placeholder, store.where)
         self._ours = Ownership(store, self._positions, owner, name)
         self._topic = TopicReading(topic, options, timeout_s)
-        self._source: Source | None = None
-        self._shape: TopicShape | None = None
+        self._partitions = Partitions(name, group, self._topic, self._positions, self._ours, store.where)
+        self._partitions.limit_s = timeout_s
         self._transaction: Transaction | None = None
         self._watched_at = self._heard_at = 0.0
-        self._partitions = 0
-        """Of the topic, as far as Kafka has told."""
-        self._limit_s: float | None = timeout_s
-        """How long the database is waited for, in seconds; None: without limit."""
         self._loop = 0
         """Loops over transactions that were begun; the newest one counts."""
         self._stopped = threading.Event()
@@ -130,13 +125,11 @@ class Reader:
             Exception: the database's own errors, where it refuses the reader's table.
         """
         try:
-            self._source = Source(self.topic, self._options, self.name, self._group, on_revoked=self._ours.give_back)
-            self._shape = self._topic.shape()
-            self._ours.connect(self._timeout_s)
-            self._positions.create(self._ours.database)
-            self._add_missing(self._start)
-            if self._group is None:
-                self._take_over(list(range(self._shape.partitions)))
+            ours, reading = self._ours, self._partitions
+            reading.connect(Source(self.topic, self._options, self.name, self._group, on_revoked=ours.give_back))
+            ours.connect(self._timeout_s)
+            self._positions.create(ours.database)
+            reading.begin(self._start)
         except BaseException:
             self.close()
             raise
@@ -155,79 +148,11 @@ class Reader:
             try:
                 self._ours.close()
             finally:
-                source, self._source = self._source, None
-                if source is not None:
-                    source.close()
+                self._partitions.close()
 
     def stop(self) -> None:
         """Let the loop end before its next transaction, within half a second; from any thread."""
         self._stopped.set()
-
-    @property
-    def _kafka(self) -> Source:
-        if self._source is None:
-            raise ReaderMisused("a Reader is used within 'with'")
-        return self._source
-
-    @property
-    def _topic_shape(self) -> TopicShape:
-        if self._shape is None:
-            raise ReaderMisused("a Reader is used within 'with'")
-        return self._shape
-
-    def _add_missing(self, start: str, partitions: int | None = None) -> None:
-        """Give partitions without a row their first position, all or none of them.
-
-        Only a name without any row begins at `start`: a partition that the topic got later is new to its readers too.
-        """
-        everything = list(range(self._topic_shape.partitions if partitions is None else partitions))
-        missing = self._positions.missing(self._ours.database, everything)
-        if not missing:
-            return
-        at_end = start == "latest" and len(missing) == len(everything)
-        offsets = self._topic.ends(missing) if at_end else self._topic.beginnings(missing)
-        database = self._ours.database
-        database.begin()
-        try:
-            self._positions.add(database, offsets, self._topic_shape.id)
-            database.commit()
-        except BaseException:
-            database.rollback()
-            raise
-
-    # -- whose partitions
-
-    def _take_over(self, partitions: list[int]) -> None:
-        """Fence other owners of these partitions, and read on from where the database says."""
-        self._ours.take_over(partitions, self._topic_shape.id, self._limit_s)
-        self._read_on()
-
-    def _read_on(self) -> None:
-        self._kafka.read_from({partition: held.position for partition, held in self._ours.held.items()})
-
-    def _follow_group(self) -> None:
-        """Take over what Kafka's group has given us; tried again until it is done."""
-        assigned = self._kafka.new_assignment()
-        if assigned is None:
-            return
-        self._ours.give_back()
-        if self._positions.missing(self._ours.database, assigned):
-            self._shape = self._topic.same_shape(self._topic_shape.id)
-            self._add_missing("earliest")
-            if self._positions.missing(self._ours.database, assigned):
-                return  # the broker that was asked does not know of the new partition yet
-        self._take_over(assigned)
-        self._kafka.followed()
-
-    def _follow_topic(self) -> None:
-        """Read partitions that the topic has got. In a group, Kafka tells."""
-        shape, partitions = self._topic_shape, self._partitions
-        if partitions <= shape.partitions or self._group is not None:
-            return
-        self._stand_back([])  # not beside another process that has taken over
-        self._add_missing("earliest", partitions)
-        self._take_over(list(range(shape.partitions, partitions)))
-        self._shape = TopicShape(self.topic, shape.id, partitions)
 
     # -- reading
 
@@ -268,12 +193,12 @@ class Reader:
                 self._go_back(error)
 
     def _ends(self, until_end: bool) -> Mapping[int, int] | None:
-        return self._topic.ends(range(self._topic_shape.partitions)) if until_end else None
+        return self._topic.ends(range(self._partitions.shape.partitions)) if until_end else None
 
     def _transactions(self, ends: Mapping[int, int] | None) -> Generator[Transaction, None, None]:
         self._loop += 1
         loop, transaction = self._loop, None
-        self._limit_s = None if ends is None else self._timeout_s
+        self._partitions.limit_s = None if ends is None else self._timeout_s
         self._roll_back()  # of a loop before this one that was left
         self._heard_at = time.monotonic()
         try:
@@ -281,7 +206,7 @@ class Reader:
                 if loop != self._loop:
                     raise ReaderMisused("another loop over this reader's transactions has begun: go on with that one")
                 try:
-                    self._follow()
+                    self._partitions.follow()
                     if ends is not None and self._has_reached(ends):
                         return
                     transaction = self._next(ends)
@@ -291,7 +216,7 @@ class Reader:
                         if transaction.is_open:
                             transaction.try_commit()
                 except PositionLost:
-                    self._topic.same_shape(self._topic_shape.id)  # the offset may be one of another topic
+                    self._topic.same_shape(self._partitions.shape.id)  # the offset may be one of another topic
                     raise
                 except BrokerUnavailable as error:
                     if ends is not None:
@@ -305,17 +230,9 @@ class Reader:
             if transaction is not None and transaction is self._transaction:
                 self._roll_back()
 
-    def _follow(self) -> None:
-        """Read the partitions that are ours, from what the database has on."""
-        self._follow_group()
-        if self._kafka.next_offsets != {partition: held.position.next for partition, held in self._ours.held.items()}:
-            # Kafka's client is behind records that were rolled back: the next commit would jump over them.
-            self._stand_back([])
-        self._follow_topic()
-
     def _next(self, ends: Mapping[int, int] | None) -> Transaction | None:
         """The next transaction; None: there is no record yet."""
-        fetched = self._kafka.fetch(self._max_records, POLL_S)
+        fetched = self._partitions.source.fetch(self._max_records, POLL_S)
         if fetched.positions:
             self._heard_at = time.monotonic()
         if fetched.events:
@@ -329,7 +246,7 @@ class Reader:
             self._begin(fetched, self._topic.ask()).try_commit()
         elif time.monotonic() - self._watched_at > WATCH_S:
             self._watched_at = time.monotonic()
-            self._partitions = self._topic.same_shape(self._topic_shape.id).partitions
+            self._partitions.count = self._topic.same_shape(self._partitions.shape.id).partitions
         elif ends is not None and time.monotonic() - self._heard_at > self._timeout_s and self._group is None:
             raise BrokerUnavailable(
                 f"Kafka gave no record of topic {self.topic!r} for {self._timeout_s:g} s, and its end is not reached. "
@@ -369,7 +286,7 @@ class Reader:
                     "rollback to the reader"
                 )
             # Before the positions, whose rows are locked from then on.
-            self._partitions = self._topic.confirm(question, self._topic_shape.id).partitions
+            self._partitions.count = self._topic.confirm(question, self._partitions.shape.id).partitions
             now_ms = time.time_ns() // 1_000_000
             behind = [
                 partition
@@ -378,7 +295,7 @@ class Reader:
             ]
             if behind:
                 self._roll_back()
-                self._stand_back(behind)
+                self._partitions.stand_back(behind)
                 return False
             database.commit()
         except BaseException:
@@ -411,32 +328,10 @@ class Reader:
             log.warning("the database is away; its transaction comes again", reader=self.name, why=str(error).strip())
             time.sleep(AGAIN_S)
             try:
-                self._ours.connect(self._limit_s)
-                return self._stand_back([])
+                self._ours.connect(self._partitions.limit_s)
+                return self._partitions.stand_back([])
             except Exception as again:
-                is_late = self._limit_s is not None and time.monotonic() - begun > self._limit_s
+                is_late = self._partitions.limit_s is not None and time.monotonic() - begun > self._partitions.limit_s
                 if is_late or not self._store.is_away(again):
                     raise
                 error = again
-
-    def _stand_back(self, behind: list[int]) -> None:
-        """Read on from what the database has of the partitions that are still ours.
-
-        Args:
-            behind: partitions whose positions the database refused.
-
-        Raises:
-            ReaderFenced: another process has taken over, and there is no group that would say what is left to us.
-        """
-        lost = self._ours.look_again()
-        if lost and self._group is None:
-            raise ReaderFenced(
-                f"reader {self.name!r} of topic {self.topic!r}: another process has taken over partitions {lost} in "
-                f"{self._store.where}. Nothing of this one's transaction was kept. Let the other go on, give this one "
-                "a name of its own, or share the partitions (group=...)"
-            )
-        if behind or lost:
-            log.warning("reading again from what is stored", reader=self.name, partitions=behind, taken_over=lost)
-        self._read_on()
-        if lost:
-            self._kafka.join_again()  # only the group knows whether they are still ours
