@@ -35,7 +35,8 @@ from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import scan
 
 OURS: Final = "ratchet"
-PEERS: Final = ("watermark", "state")
+QUICK_PEERS: Final = ("watermark",)
+PEERS: Final = (*QUICK_PEERS, "state")
 TOPIC: Final = "raw"
 MASTER: Final = "local[2]"
 CLUSTER: Final = "local-cluster[1,2,2048]"
