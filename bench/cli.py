@@ -265,8 +265,8 @@ def from_input(
 ) -> None:
     """Measure `ratchet sink --from-input` into Delta next to what Spark has itself; one line of JSON a run.
 
-    State (transformWithState in pandas) asks the JVM for each identity by itself, and has not come to the end of 200,000
-    records in nine minutes: give it fewer.
+    State (transformWithState in pandas) asks the JVM for each identity by itself, and did not come to the end of
+    200,000 records in nine minutes: give it fewer.
     """
     from bench.judging import OURS, PEERS, QUICK_PEERS, driver_memory, judging, lost_checkpoint
 
