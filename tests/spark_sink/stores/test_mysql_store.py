@@ -17,7 +17,6 @@ from typing import Any
 
 import pymysql
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -26,6 +25,7 @@ from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, Sch
 from kafka_ratchet.spark_sink.rows.avro.task import reader as avro_reader
 from kafka_ratchet.spark_sink.rows.columns import FINITE_TOO, rows
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
+from kafka_ratchet.spark_sink.spark.errors import spark_errors
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql import connection
@@ -163,7 +163,7 @@ def test_what_mysql_cannot_hold_is_refused_or_kept_whole(site: MysqlSite, spark:
         (spark.createDataFrame([(0, 0, None, float("-inf"), None)], schema), "neither NaN nor infinity"),
         (far.selectExpr("*", "make_date(12345, 1, 1) AS day"), r"Incorrect date value: '\+12345-01-01'"),
     ]:
-        with pytest.raises((PySparkException, StoreError), match=sentence):
+        with pytest.raises((*spark_errors(), StoreError), match=sentence):
             store.commit(bad, {0: 0}, {0: 1})
     assert (store.offsets(), site.rows()) == ({}, [])
     exact = [0.1, -2.5e-300, 1.7976931348623157e308, 5e-324, 123456789.123456789]
@@ -193,7 +193,7 @@ def test_a_row_that_the_server_does_not_take_is_named(site: MysqlSite, frame: Fr
         [before] = cursor.fetchall()
         cursor.execute("SET GLOBAL max_allowed_packet = 2097152")
         try:
-            with pytest.raises(PySparkException, match="max_allowed_packet is 2097152"):
+            with pytest.raises(spark_errors(), match="max_allowed_packet is 2097152"):
                 store.commit(frame((0, 0, "x" * (1 << 20), 1)), {0: 0}, {0: 1})
             # More rows than one statement holds, the longest as long as it may be.
             many = [(0, n, "y" * 300_000, n) for n in range(4)]
