@@ -54,6 +54,6 @@ def row_batch(
     both = list(zip(values, events, strict=True))
     kept = [value if keep_value or event is None else None for value, event in both]
     columns.append(pa.array(kept, schema.field(len(fields) + 4).type))
-    states = [2 if value is None else 0 if event is None else 1 for value, event in both]  # as in columns.STATE
+    states = [2 if value is None else 1 if event is None else 0 for value, event in both]  # as in columns.STATE
     columns.append(pa.array(states, schema.field(len(fields) + 5).type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kafka_ratchet.errors import SourceError
 from kafka_ratchet.producers import FileSource, Record
-from kafka_ratchet.producers import files as files_module
+from kafka_ratchet.producers import lines as lines_module
 from kafka_ratchet.transport.publishing.blocks import read_block
 
 KEYS = ["user", "ключ", 'a"b']
@@ -137,14 +137,14 @@ def test_the_same_records_and_errors(
     path.write_bytes(end.join(texts) + (end if ended else b""))
     key = key if format == "ndjson" else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files_module, "BLOCK_BYTES", block)
+        patch.setattr(lines_module, "BLOCK_BYTES", block)
         made = in_blocks(FileSource(path, format=format, key=key))
     assert made == by_lines(FileSource(path, format=format, key=key))
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_marks_of_blocks_are_those_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: bool) -> None:
-    monkeypatch.setattr(files_module, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(lines_module, "BLOCK_BYTES", 500)
     chance = random.Random(7)
     text = b"".join(
         b"\n" * chance.randrange(3) + b'{"user":"u%d","n":"%s"}\n' % (n, b"x" * chance.randrange(80))
@@ -179,8 +179,8 @@ def test_marks_of_blocks_are_those_of_lines(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_line_longer_than_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_module, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(files_module, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(lines_module, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 1000)
     path = tmp_path / "lines"
     for longest in (b"x" * 1500 + b"\nmore\n", b"x" * 1500):
         path.write_bytes(b"short\n" + longest)
