@@ -211,6 +211,39 @@ def test_what_only_the_other_way_knows_is_left_to_it(
     assert set(verify(stage.settings, independent=True).singly.values()) == {"--independent"}
 
 
+def test_what_transactions_hide_is_neither_there_nor_missed(broker: str, new_topic: NewTopic) -> None:
+    stage = Stage(broker, new_topic, 5)
+    sender = Producer({"bootstrap.servers": broker, "transactional.id": stage.settings.app})
+    sender.init_transactions(30)
+
+    def transaction(topic: int, partition: int, *records: RecordView, aborts: bool = False) -> None:
+        sender.begin_transaction()
+        stage.write(topic, partition, list(records), sender)
+        (sender.abort_transaction if aborts else sender.commit_transaction)(30)
+
+    first, second, third = given = [record(number) for number in (1, 2, 3)]
+    for partition in range(4):
+        stage.write(0, partition, given)
+        transaction(1, partition, first)
+    transaction(1, 0, second, first, aborts=True)
+    transaction(1, 0, second, third)
+    transaction(1, 1, first)  # once more
+    transaction(1, 1, second, third)
+    transaction(1, 2, second)
+    transaction(1, 2, third, aborts=True)
+    transaction(1, 3, second, third)
+    transaction(1, 3, aborts=True)
+    transaction(0, 4, first, aborts=True)
+    stage.write(0, 4, given)
+    stage.write(1, 4, given)
+    stage.commit(3, 3, 3, 3, 5)
+    report = stage.verify()
+    assert (report.columns, report.lost, report.doubled) == ([0, 3], 1, 1)
+    assert "is not what was expected" in report.singly[1]
+    assert "lacks the record of input offset 2" in report.singly[2]
+    assert "hold no committed record" in report.singly[4]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
