@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from psycopg import sql
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, RuleDiffers, SecondJob, SequencesLost, SinkError
+from kafka_ratchet.spark_sink.errors import OptionRefused, RuleDiffers, SecondJob, SequencesLost, SinkError, StoreError
 from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.commit import commit_records
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
@@ -67,15 +67,21 @@ class Raw:
     def store(self, name: str = "job", topic: str = "t") -> JudgingStore:
         return cast("JudgingStore", make_store(self.location, name, topic, 7, self.pipeline))
 
-    def commit(self, store: JudgingStore, start: dict[int, int], end: dict[int, int]) -> None:
+    def commit(
+        self,
+        store: JudgingStore,
+        start: dict[int, int],
+        end: dict[int, int],
+        read: Callable[[DataFrame], DataFrame] = read_by_spark,
+    ) -> None:
         rows = [
             (r.key, r.value, "t", partition, offset, WHEN, 0, list(r.headers) or None)
             for partition, part in enumerate(self.records)
             for offset, r in enumerate(part)
             if start.get(partition, 0) <= offset < end.get(partition, 0)
         ]
-        read = read_by_spark(self.spark.createDataFrame(rows, KAFKA))
-        commit_records(read, start, end, Job("", "t", "job", self.pipeline), store, self.run)
+        records = read(self.spark.createDataFrame(rows, KAFKA))
+        commit_records(records, start, end, Job("", "t", "job", self.pipeline), store, self.run)
 
     def found(self) -> dict[tuple[int, int], list[str]]:
         """Per record what the two tables have of it."""
@@ -246,6 +252,25 @@ def test_a_commit_without_sequences_is_a_mistake(site: Site, spark: SparkSession
     rejects = spark.createDataFrame([], "_partition int, _offset long, _timestamp timestamp, _key binary, _value binary, _reason string")  # fmt: skip # noqa: E501
     with pytest.raises(ValueError, match="with every commit"):
         store.commit(rows, stored, {0: 11, 1: 10}, rejects)
+
+
+@JUDGING
+def test_a_partition_that_two_tasks_have_judged_is_refused(site: Site, spark: SparkSession) -> None:
+    """Spark's Kafka source does not split a partition; where something made it, each would pass what the other has."""
+    raw = made(site, spark)
+    store = raw.store()
+    stored = store.open(raw.pipeline.schema(spark))
+    again = Sent(b"k", b"v", (("ratchet-producer", b"c"), ("ratchet-sequence", b"7")))
+    raw.records[0] += [again] * 10
+
+    def split(records: DataFrame) -> DataFrame:
+        return records.where("offset < 25").coalesce(1).union(records.where("offset >= 25").coalesce(1))
+
+    with pytest.raises(StoreError, match=r"two tasks have read one Kafka partition of this commit|a second time"):
+        raw.commit(store, stored, {0: 30, 1: 10}, split)
+    assert raw.store().offsets() == stored
+    raw.commit(store, stored, {0: 30, 1: 10})
+    assert raw.found() == raw.expected({0: 30, 1: 10})
 
 
 @JUDGING
