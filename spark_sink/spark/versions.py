@@ -29,6 +29,7 @@ RELEASES: Final[Mapping[str, SparkRelease]] = {
     "3.5": SparkRelease("3.5.7", scala="2.12"),
     "4.0": SparkRelease("4.0.0"),
     "4.1": SparkRelease("4.1.1"),
+    "4.2": SparkRelease("4.2.0"),
 }
 """By the first two numbers of their versions; `./ratchet test -m spark-versions` runs each. 3.5.8, 3.5.9, and the later
 ones of 4.0 and 4.1 have no whole connector on Maven Central as seen by us: theirs, or their token provider's, is

@@ -72,7 +72,7 @@ def test_the_command_writes_zip_and_script_or_says_why_not(tmp_path: Path) -> No
     assert done.exit_code == 0, done.output
     assert "spark-sql-kafka-0-10_2.13-4.0.0.jar" in {jar.name for jar in (tmp_path / "4.0").iterdir()}
     refused = CliRunner().invoke(sink, ["package", str(path), "--spark", "2.4"])
-    assert "tested on 3.5, 4.0, 4.1" in str(refused.exception)
+    assert "tested on 3.5, 4.0, 4.1, 4.2" in str(refused.exception)
     for name, sentence in (("spark_sink.tar", "end with .zip"), ("missing/spark_sink.zip", "No such file")):
         refused = CliRunner().invoke(sink, ["package", str(tmp_path / name)])
         assert isinstance(refused.exception, SetupError)
