@@ -35,9 +35,16 @@ FLINK: Final = JarSet(
 )
 DELTA_SPARK: Final = JarSet(
     "delta-spark",
-    ("io.delta:delta-spark_2.13:4.0.0",),
+    ("io.delta:delta-spark_4.2_2.13:4.4.0",),
     # pyspark ships these.
-    ("org.scala-lang:*", "org.antlr:*", "org.apache.spark:*"),
+    (
+        "org.scala-lang:*",
+        "org.antlr:*",
+        *(f"org.apache.{name}:*" for name in ("spark", "hadoop", "parquet", "logging.log4j")),
+        *(f"com.fasterxml.jackson.{name}:*" for name in ("core", "datatype")),
+        *("org.slf4j:*", "org.xerial.snappy:*", "com.github.luben:*", "org.roaringbitmap:*", "io.airlift:*"),
+        *("commons-logging:*", "commons-pool:*", "com.google.code.findbugs:*", "javax.annotation:*"),
+    ),
 )
 """Delta's own writer, for the way in which most jobs bring a topic into a table."""
 HEAP: Final = ("-Xms1g", "-Xmx4g")

@@ -32,10 +32,10 @@ RELEASES: Final[Mapping[str, SparkRelease]] = {
     "4.2": SparkRelease("4.2.0"),
 }
 """By the first two numbers of their versions; `./ratchet test -m spark-versions` runs each. 3.5.8, 3.5.9, and the later
-ones of 4.0 and 4.1 have no whole connector on Maven Central as seen by us: theirs, or their token provider's, is
-missing. 4.2.0 has a whole one; its tests have not passed yet."""
+ones of 4.0, 4.1 and 4.2 have no whole connector on Maven Central as seen by us: theirs, or their token provider's, is
+missing."""
 
-DEFAULT: Final = "4.0"
+DEFAULT: Final = "4.2"
 """Release of the pyspark in the lock files."""
 
 
