@@ -18,7 +18,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:  # since Spark 4.2, which knows no default
-        return to_arrow_schema(schema, timezone="UTC")  # type: ignore[call-arg]
+        return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)
 
 
