@@ -49,12 +49,13 @@ def test_the_store_suite_and_the_kills(release: str, capsys: pytest.CaptureFixtu
     if sys.version_info[:2] > LAST_PYTHON.get(release, (3, 99)):
         pytest.skip(f"Spark {release} does not run on this Python")
     python = python_with(release)
-    words = ["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "-m", "not long or spark-versions"]
+    words = ["-m", "pytest", "--verbose", "-p", "no:cacheprovider", "-m", "not long or spark-versions"]
     words += [f"--ignore={Path(__file__).relative_to(ROOT)}"]
     # What a release says about its own future is not ours to mend.
     words += ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning", *TESTS]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run([python, *words], cwd=ROOT, env=kept, stdout=subprocess.PIPE, text=True)
+    # As it runs, and not at its end: a run of an hour that is cut short has said what failed.
     with capsys.disabled():
-        print(f"\nSpark {RELEASES[release].version}: {done.stdout.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stdout
+        print(f"\nSpark {RELEASES[release].version}, with {python}", flush=True)
+        done = subprocess.run([python, *words], cwd=ROOT, env=kept)
+    assert done.returncode == 0, f"Spark {release}: what failed stands above"
