@@ -48,6 +48,7 @@ def environment() -> dict[str, str]:
         **os.environ,
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_SCALA_VERSION": installed_release().scala,  # as bin/spark-class would find out, with a JVM of its own
+        "PYSPARK_PYTHON": sys.executable,  # and not the `python3` that the path has, which may lack pyarrow
         "SPARK_LOCAL_IP": HOSTS[0],  # where web pages and services listen, all on free ports
     }
 
