@@ -527,19 +527,19 @@ class Lane:
         """Whether the open transaction gains nothing from waiting for its time."""
         if self._records >= self.spec.records_per_transaction:
             return True
-        return self._records >= WORTH_A_COMMIT and self._has_caught_up
+        return self._records >= WORTH_A_COMMIT and self._left == 0
 
     @property
     def _due_at(self) -> float:
         """When the open transaction is to be committed, by the event loop's clock."""
         interval_s = self.spec.commit_interval_ms / 1000
-        return self._opened_at + open_s(interval_s, self._records, caught_up=self._has_caught_up)
+        return self._opened_at + open_s(interval_s, self._records, left=self._left)
 
     @property
-    def _has_caught_up(self) -> bool:
-        """Whether there was nothing more to read when it was last asked, which may be long ago: for the pace only."""
+    def _left(self) -> int | None:
+        """Offsets to the input's end when it was last asked, which may be long ago: for the pace only."""
         end = self.status.end
-        return end is not None and self._position >= end
+        return None if end is None else max(end - self._position, 0)
 
     async def _work(self, batch: RecordBatch, stop: asyncio.Task[bool]) -> None:
         """Steps 2 and 3 for one batch."""

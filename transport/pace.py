@@ -12,12 +12,16 @@ BEHIND_S: Final = 0.1
 At 10 ms the ends of transactions took most of the broker's time, and with it more than half of the throughput."""
 
 
-def open_s(interval_s: float, records: int, *, caught_up: bool) -> float:
+def open_s(interval_s: float, records: int, *, left: int | None) -> float:
     """Seconds after its first record when a transaction is to be committed, as things are now.
+
+    A lane is behind where another `WORTH_A_COMMIT` wait to be read, and not where some do: of records that come one
+    after the other, the next ones are there whenever it looks.
 
     Args:
         interval_s: that the settings ask for
         records: in the transaction so far
-        caught_up: whether there was nothing more to read
+        left: offsets to the input's end when it was last asked; None: nobody knows
     """
-    return interval_s if caught_up or records >= WORTH_A_COMMIT else max(interval_s, BEHIND_S)
+    is_behind = left is None or left >= WORTH_A_COMMIT
+    return max(interval_s, BEHIND_S) if is_behind and records < WORTH_A_COMMIT else interval_s

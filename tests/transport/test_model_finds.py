@@ -361,7 +361,7 @@ def test_what_waited_in_the_input_is_judged_before_its_identity_is_forgotten() -
 
 
 async def until_now(lane: Lane, at_ms: int) -> int | None:
-    return at_ms if lane._has_caught_up else None
+    return at_ms if lane._left == 0 else None
 
 
 @pytest.mark.parametrize("looks_again", [True, False])
