@@ -385,16 +385,14 @@ class TransactionalProducer:
             raise Aborted(f"{self.transactional_id}: {explained(error)}") from None
 
     async def _joined(self) -> None:
-        if self._joining is not None:
-            joining, self._joining = self._joining, None
-            await self._guard(joining)
+        if self._joining is not None:  # it stays: what never began raises each time
+            await self._guard(self._joining)
 
     async def _open(self, partitions: list[TopicPartition]) -> None:
         # Otherwise our end marker would also end the records that the previous transaction left open.
         if await left_open(self.cluster, self._requests.producer_id, self._written, self._connection):
             hanging = await self._hanging()
-            if hanging is not None:
-                self._to(State.FAILED)
+            if hanging is not None:  # the state stays: the lane hears of this when it produces or commits
                 raise Aborted(f"{self.transactional_id}: Kafka has not ended the last transaction everywhere")
         self._written.clear()
         await self._requests.join(partitions, with_offsets=True)

@@ -88,6 +88,8 @@ class TransactionRequests:
         """Whether every end gives the producer a new epoch (KIP-890, part 2), as of the last `initialise`."""
         self.in_doubt = False
         """Whether a request has got no clear answer since then: it may still be carried out."""
+        self.has_begun = False
+        """Whether the coordinator was asked to begin a transaction of this owner, and has not said that it is over."""
 
     async def ends_raise_epochs(self) -> bool:
         """Whether the cluster raises the epoch with every end; to be asked before `initialise`."""
@@ -106,7 +108,7 @@ class TransactionRequests:
             response = await self.cluster.send(node, request, self.asking)
             raise_for(response.error_code)
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
-        self.ends_raise_epoch, self.in_doubt = ends_raise, False
+        self.ends_raise_epoch, self.in_doubt, self.has_begun = ends_raise, False, False
 
     def resume(self, producer_id: int, epoch: int) -> None:
         """Go on under this epoch, which no end raises; the id is `spent` by that."""
@@ -129,6 +131,7 @@ class TransactionRequests:
         for topic, partition in partitions:
             topics.setdefault(topic, []).append(partition)
         identity = (self.transactional_id, self.producer_id, self.epoch)
+        self.has_begun = True
         await self._until_settled(AddPartitionsToTxnRequest(*identity, list(topics.items())), _partition_codes)
         if with_offsets:
             await self._until_settled(
@@ -204,11 +207,18 @@ class TransactionRequests:
         make = RaisingEndRequest if self.ends_raise_epoch else EndTxnRequest
         response = await self._ask_coordinator(make(self.transactional_id, self.producer_id, self.epoch, commit))
         raise_for(response.error_code)
+        self.has_begun = False
         if self.ends_raise_epoch:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
     async def give_up(self, timeout_ms: int) -> None:
-        """Abort what is open so that nothing which was sent for it can be appended any more, with one request."""
+        """Abort what is open so that nothing which was sent for it can be appended any more, with one request.
+
+        None where nothing has begun: the coordinator would then say of the transaction before, which was committed,
+        that it was aborted, or forget how it ended. Where Kafka has left that one open, what it says of it decides.
+        """
+        if not self.has_begun:
+            return None
         if self.ends_raise_epoch:
             return await self.end_once(commit=False)
         request = GiveUpRequest(self.transactional_id, timeout_ms, self.producer_id, self.epoch)

@@ -27,7 +27,7 @@ from kafka_ratchet.errors import Aborted, TransactionError
 from kafka_ratchet.transport.client.cluster import GROUP, LATEST, TRANSACTION, Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.transactions.hanging import HANGS_AFTER_S, end_hanging, find_hanging
-from kafka_ratchet.transport.transactions.outcome import ENDS, ORPHANED_FOR_S, OWNER_S, HangingTransaction, OpenAt
+from kafka_ratchet.transport.transactions.outcome import ORPHANED_FOR_S, OWNER_S, HangingTransaction, OpenAt
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import TransactionRequests
 from tests.clock import let_skip, skip
@@ -74,15 +74,17 @@ class Left(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is left open for one test."""
+    """What is left open for one test. next_is_given_up: another is to begin meanwhile, and its lane fails."""
 
     texts: tuple[bytes, ...]
     commit: bool = True
+    next_is_given_up: bool = False
 
 
 CASES = {
     "end-commit": Case((b"a", b"b")),
     "end-abort": Case((b"a", b"b"), commit=False),
+    "end-commit-next-given-up": Case((b"a", b"b"), next_is_given_up=True),
     "killed-noted-commit": Case((b"f", b"g")),
     "killed-owing-commit": Case((b"f", b"g")),
     "killed-owing-abort": Case((b"f", b"g"), commit=False),
@@ -179,7 +181,7 @@ async def leave_open(kafka: EmbeddedKafka) -> dict[str, Left]:
     cluster = Cluster(client_options(kafka.bootstrap, {}))
     await cluster.start(30)
     left, producers = {}, {}
-    for case, (texts, _) in CASES.items():
+    for case, (texts, *_) in CASES.items():
         one = left[case] = Left(await staying_name(cluster), output(case))
         producer = producers[case] = TransactionalProducer(cluster, one.name, one.name, TIMEOUT_MS, one.partitions)
         await producer.initialise()
@@ -193,6 +195,10 @@ async def leave_open(kafka: EmbeddedKafka) -> dict[str, Left]:
             wait_until_leaderless(kafka, one.out)
             producer = producers[case]
             await (producer.commit("changelog", 0, 7) if CASES[case].commit else producer._requests.end(commit=False))
+            if CASES[case].next_is_given_up:  # it waits for the leader
+                producer.begin([(one.out, 0), ("changelog", 0)])
+                await asyncio.sleep(0.5)
+                await producer.abort()
     finally:
         kafka.nodes[NODE - 1].start()
     for case, one in left.items():
@@ -221,15 +227,15 @@ async def freeze_after_initialising(requests: TransactionRequests, timeout_ms: i
     skip(PATIENCE_S)
 
 
-@pytest.mark.parametrize("end", ENDS.values())
+@pytest.mark.parametrize("case", ["end-commit", "end-abort", "end-commit-next-given-up"])
 async def test_what_kafka_left_open_ends_as_its_transaction_did(
-    kafka: EmbeddedKafka, cluster: Cluster, left_open: dict[str, Left], end: str
+    kafka: EmbeddedKafka, cluster: Cluster, left_open: dict[str, Left], case: str
 ) -> None:
-    left = left_open[f"end-{end}"]
+    left = left_open[case]
     successor = TransactionalProducer(cluster, left.name, left.name, 30_000, left.partitions)
     await successor.initialise()
     assert open_records(kafka, left.out) == 0
-    ended = [b"a", b"b"] if end == "commit" else []
+    ended = [b"a", b"b"] if CASES[case].commit else []
     assert values(read_topic(kafka.bootstrap, left.out)) == ended
 
     successor.begin([(left.out, 0), ("changelog", 0)])

@@ -1,0 +1,116 @@
+"""The model's Kafka shows these bugs when their fix is taken out: a commit got no marker, and the next is to begin.
+
+As test_model_finds.py has others, step by step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kafka_ratchet.errors import Aborted, TransactionError
+from kafka_ratchet.transport.transactions.outcome import TopicPartition
+from kafka_ratchet.transport.transactions.producer import TransactionalProducer
+from kafka_ratchet.transport.transactions.states import State
+from tests.transport.memory_kafka import MemoryKafka
+from tests.transport.modelled_runs import Protocol
+from tests.transport.modelled_worker import CHANGELOG, INPUT, run
+from tests.transport.test_model_finds import FIRST, OUT, RAISING, one_lane, producer_on, sent
+from tests.transport.transactions.test_producer import batch_of
+
+OPEN = TransactionalProducer._open
+
+
+async def open_beside_the_lane(producer: TransactionalProducer, partitions: list[TopicPartition]) -> None:
+    try:
+        await OPEN(producer, partitions)
+    except Aborted:
+        producer._to(State.FAILED)
+        raise
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_batch_of_duplicates_behind_a_commit_without_its_marker(monkeypatch: pytest.MonkeyPatch, fixed: bool) -> None:
+    """Taken out: that a transaction which cannot begin stays open until its lane hears of that.
+
+    Such a batch produces nothing, so that nobody asks before the commit, and what is not open is not committed.
+    """
+    if not fixed:
+        monkeypatch.setattr(TransactionalProducer, "_open", open_beside_the_lane)
+    with one_lane(FIRST) as model:
+        worker = model.workers[0]
+        assert worker is not None
+        model.go_on(1)
+        worker.leaderless_at_the_end = {(CHANGELOG, 0)}
+        model._append([sent(1)], "none")
+        model.go_on(1)
+        model.kafka.without_leader.clear()
+        assert model.kafka.left_open()
+        model._append([sent(1)], "none")
+        model.go_on(200)
+        assert (model.committed_offset, model.kafka.left_open()) == ((2, False) if fixed else (1, True))
+        model._append([sent(2)], "none")
+        model.go_on(60)
+        assert model.committed_offset == model.kafka.logs[INPUT, 0].end
+        model.committed_is_what_the_oracle_says()
+
+
+async def leave_open(producer: TransactionalProducer, kafka: MemoryKafka) -> None:
+    """Commit a record of whose partition the leader goes, and is away still."""
+    await producer.initialise()
+    producer.begin([OUT])
+    await producer.produce(*OUT, batch_of(b"left open"))
+    await producer.delivered()
+    kafka.without_leader = {OUT}
+    await producer.commit(INPUT, 0, 1)
+
+
+def test_what_cannot_begin_is_refused_at_each_step() -> None:
+    with one_lane(RAISING) as model:
+        model._stop(0)
+
+        async def transactions() -> None:
+            producer = producer_on(model.kafka)
+            await leave_open(producer, model.kafka)
+            model.kafka.without_leader = set()
+            producer.begin([OUT])
+            for step in (producer.produce(*OUT, batch_of(b"never")), producer.commit(INPUT, 0, 2)):
+                with pytest.raises(Aborted, match="Kafka has not ended the last transaction everywhere"):
+                    await step
+            await producer.initialise()
+
+        run(model.loop, transactions())
+        assert [record.value for record in model.kafka.logs[OUT].committed()] == [b"left open"]
+
+
+@pytest.mark.parametrize("protocol", [FIRST, RAISING])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_transaction_that_is_given_up_before_it_has_begun(protocol: Protocol, fixed: bool) -> None:
+    """Taken out: that the coordinator is not asked to abort what it was not asked to begin.
+
+    Where ends raise the epoch, it says from then on that the last transaction was aborted, which was committed;
+    elsewhere it forgets how that ended.
+    """
+    with one_lane(protocol) as model:
+        model._stop(0)
+        kafka = model.kafka
+
+        async def transactions() -> None:
+            producer = producer_on(kafka)
+            await leave_open(producer, kafka)
+            producer.begin([OUT])
+            producer._requests.has_begun |= not fixed
+            await asyncio.sleep(1)
+            await producer.abort()
+            kafka.without_leader = set()
+            assert kafka.left_open()
+            await producer_on(kafka).initialise()
+
+        if not fixed and protocol is FIRST:
+            with pytest.raises(TransactionError, match="nobody knows how it was meant to end"):
+                run(model.loop, transactions())
+            return
+        run(model.loop, transactions())
+        assert not kafka.left_open()
+        assert [record.value for record in kafka.logs[OUT].committed()] == ([b"left open"] if fixed else [])
