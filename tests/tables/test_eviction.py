@@ -19,6 +19,7 @@ from kafka_ratchet.tables.store import Store
 from kafka_ratchet.tables.totals import Evicted
 from tests.clock import SAVES_AT_ONCE
 from tests.tables.bounded_partition import EVERYTHING, NAMES, NOTHING, Bounded, record
+from tests.tables.test_edits import asked
 
 
 @pytest.fixture(params=[pytest.param(EVERYTHING, id="all in memory"), pytest.param(NOTHING, id="nothing kept")])
@@ -120,6 +121,19 @@ def test_the_quietest_goes_where_there_are_too_many(tmp_path: Path, made: list[B
     assert len(one.state) == 9
     assert len(one.work(record(NAMES[-1], 3))[1]) == 6
     assert len(one.state) == 3
+
+
+def test_who_is_lowered_is_not_displaced_by_the_same_transaction(
+    tmp_path: Path, made: list[Bounded], room: int
+) -> None:
+    """A person's request is activity. So there may be too many until the next transaction, as with new names."""
+    made.append(one := Bounded(tmp_path / "0", Bounds(most=1), room))
+    assert one.work(record(b"i", 9), record(b"c", 9), record(b"e", 9)) == ([0, 0, 0], [])
+    one.now_s += 601
+    one.state.forget([asked(1, b"i", 6), asked(2, b"c", 1)], one.input)
+    assert one.commit() == [b"e"]
+    assert one.known() == {b"i": 6, b"c": 1}
+    assert one.work(record(b"c", 2), after_s=1) == ([0], [b"i"])
 
 
 def test_a_lost_transaction_evicts_nobody(tmp_path: Path, made: list[Bounded], room: int) -> None:

@@ -67,7 +67,7 @@ class Expected:
         """
         active = set()
         self.known.under(transaction.judging(start))
-        self._forget(start, sent, transaction)
+        lowered = self._forget(start, sent, transaction)
         for offset, each in enumerate(sent, start):
             if each is None:  # an offset without a record that counts
                 continue
@@ -87,13 +87,19 @@ class Expected:
             elif verdict in self.known.lettered:
                 self.rejected.append(each.record)
         self.active_s |= dict.fromkeys(active, transaction.at_s)
-        self._evict(transaction, active, waiting)
+        self._evict(transaction, active | lowered, waiting)
         judged, progress = self.judged, transaction.progress
         assert progress[1:4] == (judged["fresh"], judged["duplicate"], judged["invalid"])
         assert (progress.late, progress.conflict) == (judged["late"], judged["conflict"])
         self.tables |= transaction.tables
 
-    def _forget(self, start: int, sent: list[Sent | None], transaction: Transaction) -> None:
+    def _forget(self, start: int, sent: list[Sent | None], transaction: Transaction) -> set[bytes]:
+        """Apply what people have asked for.
+
+        Returns:
+            who has a lower sequence now: written by this transaction, so that it does not evict them
+        """
+        lowered = set()
         assert not (sent and transaction.edits)
         for edit in transaction.edits:
             request = self.requests.pop(edit.id)  # each is applied once
@@ -109,6 +115,8 @@ class Expected:
             else:
                 self.known.lower(request.identity, after)
                 self.active_s[request.identity] = transaction.at_s
+                lowered.add(request.identity)
+        return lowered
 
     def _forward(self, offset: int, record: Record) -> None:
         self.forwarded += self.program.take(offset, record) if self.program else [record]
