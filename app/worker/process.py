@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from kafka_ratchet.agents.program import App
+from kafka_ratchet.app.event_loop import loop_factory
 from kafka_ratchet.app.local.connectivity import wait_until_reachable
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.server import StatusServer
@@ -167,16 +168,6 @@ def _end_in_any_case() -> None:
     still end the process. To other workers it is a crash: the next owner ends the open transaction.
     """
     faulthandler.dump_traceback_later(STOP_WITHIN_S, exit=True)
-
-
-def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """The loop of uvloop; None: asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:  # not made for Windows; asyncio's own loop does the same, slower
-        return None
-    loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
-    return loop
 
 
 @contextmanager

@@ -19,12 +19,13 @@ import structlog
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.whose import whose
+from kafka_ratchet.app.event_loop import loop_factory
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.http import CannotBind, is_wildcard, listen, reachable_host, url_of
 from kafka_ratchet.app.status.together import Together
 from kafka_ratchet.app.worker.compile import compile_kernels
 from kafka_ratchet.app.worker.parent import Later, Parent, Role, ask, refuse_threads
-from kafka_ratchet.app.worker.process import STOP_WITHIN_S, Prepared, Seat, loop_factory, prepare, serve, state_folder
+from kafka_ratchet.app.worker.process import STOP_WITHIN_S, Prepared, Seat, prepare, serve, state_folder
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, SetupError
 from kafka_ratchet.tables.identity import SequenceSource
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS, TYPES, read_ddl
+from kafka_ratchet.spark_sink.rows.decoded import NO_VALUE, NOT_PARSED, PARSED
 from kafka_ratchet.spark_sink.spark.dialect import is_valid_utf8
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ NOT_PARSED_REASON = "value-not-parsed"
 """A worker does not look at the value, and forwards it."""
 
 STATE = "_ratchet_state"
-"""Column of the rows as they are read, and never of a table: one of the following."""
-PARSED, NOT_PARSED, NO_VALUE = 0, 1, 2
-"""What a record's value is: in its columns; kept whole, as it is not what the columns say; or null, a tombstone."""
+"""Column of the rows as they are read, and never of a table: `PARSED`, `NOT_PARSED` or `NO_VALUE`."""
 
 DELETED = "_ratchet_deleted"
 """Column of rows on their way into a table with a key, and never of a table: true where the row of the key is to go."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+PARSED, NOT_PARSED, NO_VALUE = 0, 1, 2
+"""What a record's value is: in its columns; kept whole, as it is not what the columns say; or null, a tombstone."""
+
 CHUNK_BYTES = 1024 * 1024
 """Bytes of values that are Python objects at one time; each byte can become an object of some tens of bytes."""
 
@@ -54,6 +57,6 @@ def row_batch(
     both = list(zip(values, events, strict=True))
     kept = [value if keep_value or event is None else None for value, event in both]
     columns.append(pa.array(kept, schema.field(len(fields) + 4).type))
-    states = [2 if value is None else 1 if event is None else 0 for value, event in both]  # as in columns.STATE
+    states = [NO_VALUE if value is None else NOT_PARSED if event is None else PARSED for value, event in both]
     columns.append(pa.array(states, schema.field(len(fields) + 5).type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

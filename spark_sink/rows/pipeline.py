@@ -16,6 +16,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows import columns as column_types
 from kafka_ratchet.spark_sink.rows.avro import avro as avro_module
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues
+from kafka_ratchet.spark_sink.rows.decoded import NO_VALUE, PARSED
 from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.registry.values import RegistryValues
 from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME
@@ -172,14 +173,14 @@ class RowPipeline:
         read = self._read(records, restricted_values=restricted_values)
         state = F.col(column_types.STATE)
         if self.deletes:
-            read = read.withColumn(column_types.DELETED, state == column_types.NO_VALUE)
+            read = read.withColumn(column_types.DELETED, state == NO_VALUE)
         if not self.rejects or (not self.parses and not self.write_mode.key):
             yield read.drop(column_types.STATE), None
             return
         # A tombstone that names no row of a keyed table would else be the row of the key null.
-        is_row = state == column_types.PARSED
+        is_row = state == PARSED
         if self.write_mode.kind == "append" or self._knows_tombstones:
-            is_row = is_row | (state == column_types.NO_VALUE)
+            is_row = is_row | (state == NO_VALUE)
         read = read.persist(StorageLevel.MEMORY_AND_DISK)  # read once from Kafka, for both tables
         try:
             internal = [column_types.STATE] if self._keeps_value else [column_types.STATE, "_value"]

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kafka_ratchet.app.event_loop import loop_factory
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.survey.reading import Range, Topic, ahead, open_topic
 from kafka_ratchet.app.verify.baseline import Baseline, Known
@@ -122,16 +123,8 @@ def exact_partitions(
 
 
 def _run(looked: Coroutine[Any, Any, dict[int, Exact | str]]) -> dict[int, Exact | str]:
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(looked)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # not on Windows
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 async def _look(

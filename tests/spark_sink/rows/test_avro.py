@@ -21,8 +21,8 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values, task
 from kafka_ratchet.spark_sink.rows.avro.task import reader, whole
-from kafka_ratchet.spark_sink.rows.columns import NO_VALUE, NOT_PARSED, PARSED, STATE, record_schema
-from kafka_ratchet.spark_sink.rows.decoded import CHUNK_BYTES
+from kafka_ratchet.spark_sink.rows.columns import STATE, record_schema
+from kafka_ratchet.spark_sink.rows.decoded import CHUNK_BYTES, NO_VALUE, NOT_PARSED, PARSED
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from tests.spark_sink.sites import Site

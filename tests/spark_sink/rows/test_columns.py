@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers
 from kafka_ratchet.spark_sink.job.run_state import Outcome
-from kafka_ratchet.spark_sink.rows.columns import NOT_PARSED, PARSED, json_schema, rows
+from kafka_ratchet.spark_sink.rows.columns import json_schema, rows
+from kafka_ratchet.spark_sink.rows.decoded import NOT_PARSED, PARSED
 
 COLUMNS = "id string, n int NOT NULL, inner struct<at: timestamp, tags: array<string>>"
 
