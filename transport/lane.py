@@ -76,10 +76,10 @@ SIGHT_EVERY_S: Final = 1.0
 NOTICE_EVERY_S: Final = 1.0
 """How late a lane that rests may notice what others want of it."""
 END_OLD_MS: Final = 1_000
-"""By the brokers' clock. A commit so long after the last look at the input's end looks again, so that where records
-come seldom the quiet are forgotten at this commit and not at the next."""
+"""By the brokers' clock. When the last look at the input's end is older at a commit, the lane looks again first.
+Without that, a stream whose records come seldom would evict quiet identities one commit later."""
 END_WAIT_S: Final = 1.0
-"""For that look, which no transaction has to wait for."""
+"""How long a commit waits for the answer to that look; without one it goes by the older look."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
 

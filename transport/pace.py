@@ -15,8 +15,8 @@ At 10 ms the ends of transactions took most of the broker's time, and with it mo
 def open_s(interval_s: float, records: int, *, left: int | None) -> float:
     """Seconds after its first record when a transaction is to be committed, as things are now.
 
-    A lane is behind where another `WORTH_A_COMMIT` wait to be read, and not where some do: of records that come one
-    after the other, the next ones are there whenever it looks.
+    A lane is behind when at least `WORTH_A_COMMIT` more records wait to be read. Fewer say nothing: while records come
+    one after the other, some are always there.
 
     Args:
         interval_s: that the settings ask for

@@ -190,7 +190,7 @@ class PairedStore:
                     f"partition {partition}, offset {min(missing)} ({len(missing)} such records): when the rejects of "
                     "its commit were stored it was a row, and now it does not parse, so that neither table would have "
                     "it. Look at what has changed since: a schema that was deleted, the options of the format. Put it "
-                    "back and run the job again, or decide where it goes on with 'ratchet sink resume'"
+                    "back and run the job again. Without from_input, 'ratchet sink resume' can set other offsets"
                 )
 
     def _stored_rejects(self, partition: int, first: int, last: int) -> set[int]:

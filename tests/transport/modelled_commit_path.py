@@ -145,11 +145,7 @@ class CommitPath(Failures):
 
     def teardown(self) -> None:
         try:
-            self.kafka.without_leader.clear()
-            self.kafka.replaced = None
-            self._bury()
-            for worker in filter(None, self.workers):
-                worker.forget_plans()
+            self._end_failures()
             if len(self._running()) == 1 and not self.kafka.has_late:
                 self.thaw(200)  # undisturbed, it comes to the end by itself
                 assert self.committed_offset == self.kafka.logs[INPUT, 0].end

@@ -136,6 +136,14 @@ class Failures(Runs):
         self.kafka.logs[INPUT, 0].delete_before(data.draw(st.integers(0, self.committed_offset)))
         self.go_on(seconds)
 
+    def _end_failures(self) -> None:
+        """Leaders and coordinators are back, and nothing goes wrong from here on."""
+        self.kafka.without_leader.clear()
+        self.kafka.replaced = None
+        self._bury()
+        for worker in filter(None, self.workers):
+            worker.forget_plans()
+
     # What happens to stores while their worker is away.
 
     @precondition(lambda self: None in self.workers)

@@ -142,11 +142,7 @@ class TakenAway(CommitPath):
         if self.stands is None:
             return super().teardown()
         try:
-            self.kafka.without_leader.clear()
-            self.kafka.replaced = None
-            self._bury()
-            for worker in filter(None, self.workers):
-                worker.forget_plans()
+            self._end_failures()
             for slot in self._running():
                 self._stop(slot)
             self.workers = [self._new_worker("last"), None]

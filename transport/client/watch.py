@@ -30,8 +30,8 @@ PAUSE_S: Final = 0.1
 """After a request that failed; twice as long after the next one, up to PAUSE_MOST_S, until one is answered."""
 PAUSE_MOST_S: Final = 30.0
 PATIENT_S: Final = 1.0
-"""In a pause that is longer nobody may wait: whoever is called at its end would have looked too late, and all would be
-called again by the next failure. They ask by themselves, as if there were no watch."""
+"""Nobody waits for the watch during a longer pause: each asks Kafka itself, as if there were no watch. They would be
+called only at the pause's end, too late, and again after each further failure."""
 
 Key = tuple[bytes, int]
 """Topic id and partition."""

@@ -385,7 +385,7 @@ class TransactionalProducer:
             raise Aborted(f"{self.transactional_id}: {explained(error)}") from None
 
     async def _joined(self) -> None:
-        if self._joining is not None:  # it stays: what never began raises each time
+        if self._joining is not None:  # kept when it has failed, so that each later step raises that error too
             await self._guard(self._joining)
 
     async def _open(self, partitions: list[TopicPartition]) -> None:

@@ -214,8 +214,8 @@ class TransactionRequests:
     async def give_up(self, timeout_ms: int) -> None:
         """Abort what is open so that nothing which was sent for it can be appended any more, with one request.
 
-        None where nothing has begun: the coordinator would then say of the transaction before, which was committed,
-        that it was aborted, or forget how it ended. Where Kafka has left that one open, what it says of it decides.
+        Sends nothing where no transaction has begun. The coordinator would apply the abort to the transaction before,
+        which is committed: it would record that one as aborted, or forget how it ended.
         """
         if not self.has_begun:
             return None
