@@ -54,6 +54,7 @@ ORDER = [
     "app.streams",
     "app.repartition",
     "app.settings",
+    "app.event_loop",
     "app.log_setup",
     "app.local",
     "app.status",
