@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TypeVar
 from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
 import structlog
 
 from kafka_ratchet.app.local.connectivity import Reachability, no_answer
-from kafka_ratchet.app.names import changelog_name, repartition_topic
+from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.repartition import arrives_in
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.answers import IdentityAnswer, WorkerStatus
-from kafka_ratchet.app.status.group import Group, describe_group
+from kafka_ratchet.app.status.group import REBALANCING, Group, describe_group
 from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesPage, IdentitiesQuery, merge_identities
-from kafka_ratchet.app.status.inputs import never_had_a_record
 from kafka_ratchet.app.status.internal_streams import with_internal
 from kafka_ratchet.app.status.kafka_view import InputPartition, KafkaView
 from kafka_ratchet.app.status.lookup import QueryError, answer_of, parse_parts
@@ -28,25 +25,20 @@ from kafka_ratchet.app.status.model import (
     KnownIdentity,
     Lookup,
     Overview,
-    StreamView,
     WorkerView,
     known,
     merge,
     without_kafka,
 )
 from kafka_ratchet.app.status.own_tables import TableAnswer, TablePage, TableQuery, merge_tables
-from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages, shown
+from kafka_ratchet.app.status.problems import about_group, about_input, about_invalid, about_late
+from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages
+from kafka_ratchet.app.status.worker_client import Body, WorkerClient
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.transport.client.security import client_options
 
 log = structlog.get_logger(__name__)
-
-WORKER_TIMEOUT_S = 2.0
-"""A worker answers from memory; one that takes longer is shown as not answering and does not hold up the page."""
-
-MAX_BODY_BYTES = 16 * 2**20
-"""A status has about 250 bytes per partition: room for 60,000 of them in one worker."""
 
 FRESH_FOR_S = 1.0
 """However many pages are open, Kafka and the workers are asked once in this time."""
@@ -56,14 +48,6 @@ SLOW_S = 0.15
 
 STALE_MOST_S = 10.0
 """... unless it is older than this. `taken_at` says of when it is."""
-
-REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
-"""States in which Kafka does not tell its members' addresses: the ones known before are asked again."""
-
-SENTENCE_MOST = 500
-"""Characters of what a worker says; whoever joins the group may answer for one."""
-
-Body = TypeVar("Body")
 
 
 class ClusterView:
@@ -91,13 +75,10 @@ class ClusterView:
         self._asking = asyncio.Lock()
         self._took_s = 0.0
         self._refreshing: asyncio.Task[Overview] | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._workers = WorkerClient()
 
     async def __aenter__(self) -> ClusterView:
-        # trust_env stays off: a proxy of the environment has no business between the page and its workers.
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=WORKER_TIMEOUT_S), cookie_jar=aiohttp.DummyCookieJar()
-        )
+        await self._workers.__aenter__()
         return self
 
     async def __aexit__(
@@ -106,9 +87,7 @@ class ClusterView:
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._workers.__aexit__(kind, error, traceback)
 
     @property
     def settings(self) -> Settings:
@@ -171,7 +150,7 @@ class ClusterView:
         overview = await self.overview()
         query = {"stream": name, "hex": identity.hex()} | ({} if sequence is None else {"sequence": str(sequence)})
         urls = [worker.url for worker in overview.workers]
-        answers, failures = await self._ask_all(urls, f"/status/identity?{urlencode(query)}", IdentityAnswer)
+        answers, failures = await self._workers.ask_all(urls, f"/status/identity?{urlencode(query)}", IdentityAnswer)
         names = {worker.url: worker.name or worker.url for worker in overview.workers}
         found = [row for url, answer in answers.items() for row in known(names[url], answer.partitions)]
         asked = {number for answer in answers.values() for number in answer.asked}
@@ -196,8 +175,8 @@ class ClusterView:
             problems=[
                 *self._away,
                 *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()),
-                *_about_input(view),
-                *_about_late(rows, sequence, spec.reorder_window),
+                *about_input(view),
+                *about_late(rows, sequence, spec.reorder_window),
             ],
             partition=partition,
             answer=answer,
@@ -228,7 +207,7 @@ class ClusterView:
         overview = await self.overview()
         query = {"stream": name, "limit": str(limit)} | ({} if after is None else {"after": after.hex()})
         urls = [worker.url for worker in overview.workers]
-        answers, failures = await self._ask_all(urls, f"/status/producers?{urlencode(query)}", ProducersAnswer)
+        answers, failures = await self._workers.ask_all(urls, f"/status/producers?{urlencode(query)}", ProducersAnswer)
         names = {worker.url: worker.name or worker.url for worker in overview.workers}
         view = next(each for each in overview.streams if each.stream == name)
         return merge_pages(
@@ -253,7 +232,7 @@ class ClusterView:
         overview = await self.overview()
         urls = [worker.url for worker in overview.workers]
         path = f"/status/identities?{urlencode({'stream': name, **query.parameters()})}"
-        answers, failures = await self._ask_all(urls, path, IdentitiesAnswer)
+        answers, failures = await self._workers.ask_all(urls, path, IdentitiesAnswer)
         names = {worker.url: worker.name or worker.url for worker in overview.workers}
         said = [*self._away, *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items())]
         view = next(each for each in overview.streams if each.stream == name)
@@ -286,7 +265,7 @@ class ClusterView:
             return merge_tables(table, stream, {}, query, every, [*overview.problems, *silent])
         asked = {"table": table, **query.parameters()} | ({"stream": view.stream} if view else {})
         urls = [worker.url for worker in overview.workers]
-        answers, failures = await self._ask_all(urls, f"/status/table?{urlencode(asked)}", TableAnswer)
+        answers, failures = await self._workers.ask_all(urls, f"/status/table?{urlencode(asked)}", TableAnswer)
         names = {worker.url: worker.name or worker.url for worker in overview.workers}
         problems = [f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()]
         every = [row.partition for row in view.partitions] if view else []
@@ -298,7 +277,7 @@ class ClusterView:
         """Each live worker's answer by its name, and for those that gave none the reason."""
         overview = await self.overview()
         names = {worker.url: worker.name or worker.url for worker in overview.workers}
-        answers, failures = await self._ask_all(names, f"{path}?{urlencode(parameters)}", body)
+        answers, failures = await self._workers.ask_all(names, f"{path}?{urlencode(parameters)}", body)
         return {names[url]: each for url, each in answers.items()}, {names[url]: why for url, why in failures.items()}
 
     async def _ask(self) -> Overview:
@@ -307,8 +286,8 @@ class ClusterView:
         problems = [*self._away]
         group, positions = (None, {}) if self._away else await self._ask_kafka(problems)
         urls = self._urls(group)
-        answers, failures = await self._ask_all(urls, "/status", WorkerStatus)
-        problems += self._about(group, urls) + self._learn(answers)
+        answers, failures = await self._workers.ask_all(urls, "/status", WorkerStatus)
+        problems += about_group(self._settings, group, urls) + self._learn(answers)
         streams = merge(self._settings, answers, group, positions, self._changelogs)
         if self._away:
             streams = [without_kafka(each) for each in streams]
@@ -317,8 +296,8 @@ class ClusterView:
             for each in streams
             if positions.get(each.stream) == []
         ]
-        problems += [said for each in streams for said in _about_input(each)]
-        problems += [said for name in sorted(answers) for said in _about_invalid(answers[name])]
+        problems += [said for each in streams for said in about_input(each)]
+        problems += [said for name in sorted(answers) for said in about_invalid(answers[name])]
         problems += [
             f"worker {answers[name].worker}: {each.problem}"
             for name in sorted(answers)
@@ -379,52 +358,6 @@ class ClusterView:
                     )
         return said
 
-    def _about(self, group: Group | None, urls: list[str]) -> list[str]:
-        said = []
-        if not self._settings.streams:
-            said.append("the settings name no streams: add a [streams.NAME] section to the settings file")
-        if group is not None and group.state in REBALANCING:
-            said.append("the workers are sharing out the partitions anew; figures are right in a moment")
-        elif group is not None and not urls:
-            state = f"{group.members} members without a status address" if group.members else "no members"
-            said.append(
-                f"no worker is alive (group {self._settings.app!r} has {state}); below is what Kafka itself knows. "
-                "Start one with: ratchet worker"
-            )
-        return said
-
-    async def _ask_all(
-        self, urls: Iterable[str], path: str, body: type[Body]
-    ) -> tuple[dict[str, Body], dict[str, str]]:
-        """Each worker's answer, and for those that gave none the reason."""
-        urls = list(urls)
-        outcomes = await asyncio.gather(*(self._ask_worker(url + path, body) for url in urls), return_exceptions=True)
-        answers: dict[str, Body] = {}
-        failures: dict[str, str] = {}
-        for url, outcome in zip(urls, outcomes, strict=True):
-            if isinstance(outcome, (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError)):
-                failures[url] = _reason(outcome)
-            elif isinstance(outcome, BaseException):
-                raise outcome
-            else:
-                answers[url] = outcome
-        return answers, failures
-
-    async def _ask_worker(self, url: str, body: type[Body]) -> Body:
-        if self._session is None:
-            raise RuntimeError("ClusterView is used outside `async with`")
-        async with self._session.get(url, allow_redirects=False) as response:
-            raw = await response.content.read(MAX_BODY_BYTES + 1)
-            while len(raw) <= MAX_BODY_BYTES and (more := await response.content.read(MAX_BODY_BYTES + 1 - len(raw))):
-                raw += more
-            if len(raw) > MAX_BODY_BYTES:
-                raise aiohttp.ClientPayloadError(f"its answer is longer than {MAX_BODY_BYTES:,} bytes")
-            if response.status == 400:
-                raise aiohttp.ClientPayloadError(_refused(raw))
-            if response.status != 200:
-                raise aiohttp.ClientPayloadError(f"it answered with status {response.status}")
-            return msgspec.json.decode(raw, type=body)
-
 
 async def lookup(
     bootstrap: str,
@@ -439,37 +372,6 @@ async def lookup(
         return await cluster_view.lookup(stream, identity, sequence, partition)
 
 
-def _about_input(view: StreamView) -> list[str]:
-    """The problem of a stream whose input has never had a record."""
-    is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)
-    is_internal = view.input.endswith(repartition_topic("", view.stream))
-    return [never_had_a_record(view.stream, view.input)] if is_empty and not is_internal else []
-
-
-def _about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int) -> list[str]:
-    """The sentence for each partition where nobody knows any more whether a sequence came."""
-    return [
-        f"partition {row.partition}: sequence {sequence} is more than {window:,} (reorder_window) below the last one, "
-        f"{max(_seen(row.persisted), _seen(row.pushed))}: it is too late to tell whether it came. Sent again it would "
-        "not be forwarded"
-        for row in rows
-        if row.verdict == "too-late"
-    ]
-
-
-def _about_invalid(worker: WorkerStatus) -> list[str]:
-    """The problem of each partition whose share of invalid records has jumped."""
-    return [
-        f"stream {table.stream}, partition {status.partition}: {status.recent.invalid:,} of {status.recent.judged:,} "
-        f"records within the last minute were invalid ({status.recent.now:.1%}; before: {status.recent.before:.1%}). "
-        f"Why: ratchet dead-letters list --stream {table.stream}, or the header ratchet-reason of each in "
-        f"{table.dead_letters}"
-        for table in worker.tables
-        for status in table.partitions
-        if status.recent.has_jumped
-    ]
-
-
 def _furthest(rows: list[KnownIdentity]) -> list[KnownIdentity]:
     """One row per partition: where two workers hold it for a moment, the one that has seen more."""
     rows = sorted(rows, key=lambda row: (row.partition, _seen(row.persisted), _seen(row.pushed)))
@@ -478,20 +380,3 @@ def _furthest(rows: list[KnownIdentity]) -> list[KnownIdentity]:
 
 def _seen(sequence: int | None) -> int:
     return -1 if sequence is None else sequence
-
-
-def _refused(body: bytes) -> str:
-    """The sentence of a worker that does not take the question."""
-    try:
-        sentence = msgspec.json.decode(body, type=dict[str, str])["error"]
-    except (msgspec.MsgspecError, KeyError):
-        return "it answered with status 400"
-    return shown(sentence[:SENTENCE_MOST].encode())
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer within {WORKER_TIMEOUT_S:g} s"
-    if isinstance(error, msgspec.MsgspecError):
-        return f"what answers there is no worker of this version ({error})"
-    return str(error) or type(error).__name__

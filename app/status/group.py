@@ -46,6 +46,9 @@ RETRY_S = 0.1
 MAX_URL_CHARACTERS = 300
 """http:// with the longest host name (253) and a port; anything longer is no worker's address."""
 
+REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
+"""States in which Kafka does not tell its members' addresses: the ones known before are asked again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -12,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from kafka_ratchet.app.verify.baseline import Baseline, Known
+from kafka_ratchet.app.verify.digests import content, identity_and_sequence
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Flags, Numbers, numbers
 from kafka_ratchet.app.verify.report import Report
@@ -21,23 +20,6 @@ from kafka_ratchet.app.verify.windows import CONFLICT, DUPLICATE, FRESH, LATE, W
 from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import JudgingFrom
-
-_length = struct.Struct(">q").pack
-
-
-def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
-    """A digest of everything that must pass through untouched; it stands for the record in memory."""
-    digest = hashlib.blake2b(digest_size=16)
-    fields: list[bytes | None] = [record.key, record.value]
-    for name, value in record.headers:
-        fields += [name.encode("utf-8", "surrogatepass"), value]
-    for field in fields:
-        digest.update(_length(-1 if field is None else len(field)))
-        digest.update(field or b"")
-    if with_timestamp:
-        digest.update(_length(record.timestamp_ms))
-    return digest.digest()
-
 
 UNTOLD = -2
 """In place of the last sequence that a record was judged against, where it cannot be computed."""
@@ -246,7 +228,7 @@ class ExpectedPartition:
         else:
             owner = self._begin_identity(identity, Known(NO_SEQUENCE, self._is_complete), self._imported_from)
         digest, place = content(record), len(self._offsets)
-        key = _place_key(identity, sequence) if found else digest
+        key = identity_and_sequence(identity, sequence) if found else digest
         if (first := self._places.setdefault(key, place)) != place:
             self._several.setdefault(key, deque((first,))).append(place)
         self._offsets.append(offset)
@@ -260,7 +242,7 @@ class ExpectedPartition:
         if not self._forward:
             return None
         found = self._rule.judge(record)
-        key = _place_key(*found) if found else digest
+        key = identity_and_sequence(*found) if found else digest
         if (left := self._several.get(key)) is None:
             return self._places.get(key)
         while left and seen[left[0]]:
@@ -483,7 +465,3 @@ class ExpectedPartition:
             self._sequences[place],
             detail,
         )
-
-
-def _place_key(identity: bytes, sequence: int) -> bytes:
-    return hashlib.blake2b(_length(sequence) + identity, digest_size=16).digest()

@@ -7,7 +7,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kafka_ratchet.app.verify.compare import UNTOLD, content
+from kafka_ratchet.app.verify.compare import UNTOLD
+from kafka_ratchet.app.verify.digests import content
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.reading import plain_id
 from kafka_ratchet.app.verify.report import Report

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kafka_ratchet.app.verify.baseline import Baseline
-from kafka_ratchet.app.verify.compare import content
+from kafka_ratchet.app.verify.digests import content
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Headers, RecordView

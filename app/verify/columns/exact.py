@@ -23,7 +23,7 @@ from kafka_ratchet.app.survey.reading import Range, Topic, ahead, open_topic
 from kafka_ratchet.app.verify.baseline import Baseline, Known
 from kafka_ratchet.app.verify.columns import kernels
 from kafka_ratchet.app.verify.columns.judging import Judged, Judging, Places
-from kafka_ratchet.app.verify.compare import content
+from kafka_ratchet.app.verify.digests import content
 from kafka_ratchet.app.verify.identities import Numbers
 from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
 from kafka_ratchet.app.verify.reading import plain_id

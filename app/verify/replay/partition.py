@@ -17,7 +17,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from kafka_ratchet.agents.program import Agent
 from kafka_ratchet.agents.run import PartitionProgram
-from kafka_ratchet.app.verify.compare import content
+from kafka_ratchet.app.verify.digests import content
 from kafka_ratchet.app.verify.letters import own_headers
 from kafka_ratchet.app.verify.replay.outputs import Output
 from kafka_ratchet.app.verify.replay.path import Leg

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.baseline import Baseline, Known
-from kafka_ratchet.app.verify.compare import content
+from kafka_ratchet.app.verify.digests import content
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.reading import TopicReader

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.app.verify import RecordView, Report
-from kafka_ratchet.app.verify.compare import content
+from kafka_ratchet.app.verify.digests import content
 from kafka_ratchet.app.verify.replay.sent import Sent, SentRecords
 
 
