@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 sink = typer.Typer(
     cls=SinkGroup,
     help="Run the Spark job that writes a stream's output to the result table, each event exactly once. NAME: the sink "
-    "of section [sinks.NAME].",
+    r"of section \[sinks.NAME].",  # without the backslash it is markup to rich, and left out
     invoke_without_command=True,
     subcommand_metavar="[NAME] | COMMAND [ARGS]...",
 )
 
 Name = Annotated[
     str | None,
-    typer.Argument(help="Which sink: [sinks.NAME]. Without it, [sink], or the only one there is.", show_default=False),
+    typer.Argument(
+        help=r"Which sink: \[sinks.NAME]. Without it, \[sink], or the only one there is.", show_default=False
+    ),
 ]
 
 

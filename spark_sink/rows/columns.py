@@ -183,17 +183,20 @@ def rows(
     # the result null instead of dropping the field.
     wanted = ArrayType(_read_as(schema))
     parsed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), wanted, {"allowSingleQuotes": "false"})
+    # `get`, not `[0]`: of an empty value the array has no element, and in ANSI mode (the default since Spark 4) that
+    # ends the job. That the size is asked first does not help: Spark computes what is needed twice ahead.
+    first = F.get("parsed", F.lit(0))
     # Invalid UTF-8 would come out of the parser with replacement characters, so that text counts as not parsed.
-    whole = is_valid_utf8(value) & (F.size("parsed") == 1) & F.col("parsed")[0].isNotNull()
+    whole = is_valid_utf8(value) & (F.size("parsed") == 1) & first.isNotNull()
     whole = whole & ~text.rlike(NUL_IN_JSON) if restricted_values else whole
     if names := sorted(set(_decimal_names(schema))):
         # Spark takes the comma in "1,5" for a thousands mark, and the whole for 15.
         whole = whole & ~text.rlike(rf'"({"|".join(map(re.escape, names))})"\s*:\s*"[^"]*,')
-    fits = _fits(F.col("parsed")[0], schema, restricted_values)
+    fits = _fits(first, schema, restricted_values)
     whole = whole if fits is None else whole & fits
     judged = records.withColumn("parsed", parsed)
     # Whatever the session does with a cast that fails: this one cannot, because `_fits` has looked.
-    judged = judged.withColumn("event", F.when(whole, F.col("parsed")[0].cast(schema)))
+    judged = judged.withColumn("event", F.when(whole, first.cast(schema)))
     event, kept = F.col("event"), F.col(original)
     return judged.select(
         *[event.getField(field.name).alias(field.name) for field in schema.fields],

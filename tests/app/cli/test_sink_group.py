@@ -83,3 +83,9 @@ def test_vacuum_takes_a_name(file: str, tmp_path: Path) -> None:
 
 def test_help_names_it() -> None:
     assert "[NAME] | COMMAND [ARGS]..." in " ".join(asked("--help").output.split())
+
+
+@pytest.mark.parametrize("command", [[], ["status"], ["resume"], ["vacuum"], ["compact"]])
+def test_the_help_names_the_sections_of_the_settings(command: list[str]) -> None:
+    """In brackets they are markup to rich, which leaves them out unless they are escaped."""
+    assert "[sinks.NAME]" in CliRunner().invoke(sink, [*command, "--help"], env={"COLUMNS": "100"}).output

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers
 from kafka_ratchet.spark_sink.job.run_state import Outcome
-from kafka_ratchet.spark_sink.rows.columns import json_schema, rows
+from kafka_ratchet.spark_sink.rows.columns import FINITE_TOO, json_schema, rows
 from kafka_ratchet.spark_sink.rows.decoded import NOT_PARSED, PARSED
 
 COLUMNS = "id string, n int NOT NULL, inner struct<at: timestamp, tags: array<string>>"
@@ -68,6 +68,21 @@ def test_every_value_is_either_in_its_columns_or_kept_whole(
     expected += [(None, None, None, value) for value in NOT_WHOLE]
     expected += [(None, None, None, None)]  # a record without a value
     assert rows("id", "n", "inner", "_value") == expected
+
+
+@pytest.mark.parametrize("column", ["n decimal(12,2)", "n byte", "n double", "at timestamp", "l array<decimal(3,1)>"])
+def test_a_value_that_is_no_object_is_kept_whole_also_where_columns_are_looked_at(
+    spark: SparkSession, column: str
+) -> None:
+    """An empty value has no first element: Spark in ANSI mode ended the job with INVALID_ARRAY_INDEX, at each start."""
+    values = [value for value in NOT_WHOLE if b'"n"' not in value and b'"inner"' not in value]
+    records = spark.createDataFrame(
+        [(0, offset, None, None, bytearray(value)) for offset, value in enumerate(values)],
+        "partition int, offset long, timestamp timestamp, key binary, value binary",
+    )
+    columns = f"id string, {column}, inner struct<{column}>"
+    read = rows(records, columns, restricted_values=FINITE_TOO).orderBy("_offset").collect()
+    assert [(bytes(row._value), row._ratchet_state) for row in read] == [(value, NOT_PARSED) for value in values]
 
 
 def test_a_run_with_other_columns_is_refused_by_name_and_leaves_the_table_alone(
