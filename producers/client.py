@@ -101,6 +101,12 @@ def refusal(error: KafkaError, where: str) -> RatchetError:
     return TransportError(f"{said}. What was acknowledged stays published; start again to go on after it")
 
 
+def require_servers(options: Mapping[str, object]) -> None:
+    """Raise SettingsError where the options name no Kafka: the client would ask nobody until the time is over."""
+    if not (options.get("bootstrap.servers") or options.get("metadata.broker.list")):
+        raise SettingsError('the options name no Kafka: give "bootstrap.servers", as in "broker-1:9092,broker-2:9092"')
+
+
 def options_refused(error: BaseException, options: Mapping[str, object]) -> SettingsError:
     """Names the option that librdkafka does not take, and not its value, which may be a secret."""
     first = error.args[0] if error.args else error

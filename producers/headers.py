@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import unicodedata
 import zlib
+from operator import index
 
 from kafka_ratchet.errors import SettingsError, SourceError
 
@@ -61,6 +62,25 @@ def sequence_bytes(sequence: int) -> bytes:
             f"sequence {sequence} is not within 0 and 2^63-1: number the records of this source from 0 on"
         )
     return pack(sequence)
+
+
+def check_bytes(*parts: object) -> None:
+    """Raise TypeError for a value or key that is no bytes: it might change before it is sent, or be longer."""
+    for part in parts:
+        if part is not None and not isinstance(part, bytes):
+            raise TypeError(f"a record's value and key are bytes or None, and not {type(part).__name__}")
+
+
+def whole(sequence: object) -> int:
+    """The sequence as a plain int: numpy's and pandas' whole numbers are taken too.
+
+    Raises:
+        TypeError: it is no whole number. One with a fraction would be cut to that of another record.
+    """
+    try:
+        return int(index(sequence))  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"a record's sequence is a whole number, and not {type(sequence).__name__}") from None
 
 
 def partition_of(key: bytes | None, name: bytes, partitions: int) -> int:

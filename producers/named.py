@@ -7,7 +7,9 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from operator import index
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar, get_args
 
@@ -16,7 +18,7 @@ import structlog
 from kafka_ratchet.errors import ProducerFenced, RatchetError, SettingsError, SourceError, TopicMissing
 from kafka_ratchet.producers.accumulator import SILENCE_S
 from kafka_ratchet.producers.beginning import Beginning, TopicDecision
-from kafka_ratchet.producers.headers import NOTHING_YET, SEQUENCE_MAX, name_bytes, partition_of, sequence_bytes
+from kafka_ratchet.producers.headers import NOTHING_YET, SEQUENCE_MAX, name_bytes, partition_of, sequence_bytes, whole
 from kafka_ratchet.producers.many import Part
 from kafka_ratchet.producers.metrics import Measures, ProducerMetrics, known
 from kafka_ratchet.producers.prefix import AcknowledgedPrefix
@@ -236,7 +238,8 @@ class NamedProducer(ABC, Generic[C]):
         shape = describe_topic(admin, self.topic, timeout_s=timeout_s, say=self._say)
         if shape is None:
             raise TopicMissing(
-                f"topic {self.topic!r} does not exist: create it, or have it created with a partition count"
+                f"topic {self.topic!r} does not exist: create it, or correct the name. `ratchet publish` creates "
+                "it where it is given --partitions"
             )
         if describe_topic(admin, PROGRESS_TOPIC, timeout_s=timeout_s, say=self._say) is None:
             create_topic(
@@ -277,7 +280,7 @@ class NamedProducer(ABC, Generic[C]):
                     f"producer {self.name!r} has come to its last sequence, 2^63-1: go on under another name"
                 )
         else:
-            number = sequence
+            number = sequence if type(sequence) is int else whole(sequence)
             if 0 <= number <= self._last_sent:
                 raise SourceError(
                     f"sequence {number} of producer {self.name!r} does not rise above {self._last_sent}: the worker "
@@ -290,12 +293,15 @@ class NamedProducer(ABC, Generic[C]):
         if part.sequences is None:
             first = self._number(None)
             return range(first, min(first + len(part.values), SEQUENCE_MAX + 1))
-        last = self._checked(part.sequences[0]) - 1
-        for at, number in enumerate(part.sequences):
-            if not last < number <= SEQUENCE_MAX:
-                return part.sequences[:at]
-            last = number
-        return part.sequences
+        last = self._checked(whole(part.sequences[0])) - 1
+        numbers: list[int] = []
+        with suppress(TypeError):  # of what is no whole number; who sends the rest raises it
+            for number in map(index, part.sequences):
+                if not last < number <= SEQUENCE_MAX:
+                    break
+                numbers.append(number)
+                last = number
+        return numbers
 
     def _checked(self, sequence: int | None) -> int:
         """The next record's sequence; raises SourceError where it must not have it."""

@@ -9,7 +9,7 @@ from zlib import crc32
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from kafka_ratchet.producers.accumulator import IDLE_S, POLL_EVERY_RECORDS, Accumulator, Headers
-from kafka_ratchet.producers.headers import PRODUCER_HEADER, SEQUENCE_HEADER, SEQUENCE_MAX, pack
+from kafka_ratchet.producers.headers import PRODUCER_HEADER, SEQUENCE_HEADER, SEQUENCE_MAX, check_bytes, pack
 from kafka_ratchet.producers.many import Part, in_parts
 from kafka_ratchet.producers.named import NamedProducer
 
@@ -177,6 +177,9 @@ class Producer(NamedProducer[Accumulator]):
                     self._last_sent = number
             except BufferError:
                 return at, True
+            except TypeError:
+                check_bytes(values[at], keys[at])
+                raise
             except KafkaException as failure:
                 refused = failure
             else:
@@ -192,8 +195,8 @@ class Producer(NamedProducer[Accumulator]):
         if not 0 <= number <= SEQUENCE_MAX:
             self._checked(sequence)  # says so
         headers: Headers = {PRODUCER_HEADER: self._name, SEQUENCE_HEADER: pack(number)}
-        partition = self._keyless if key is None else crc32(key) % self._partitions
         try:
+            partition = self._keyless if key is None else crc32(key) % self._partitions
             with self._lock:
                 if self._lags and not self._nothing_waits():
                     return None
@@ -208,6 +211,9 @@ class Producer(NamedProducer[Accumulator]):
                     prefix.sent(partition, number, is_reported=is_reported)
         except BufferError:
             return None
+        except TypeError:
+            check_bytes(value, key)
+            raise
         except KafkaException as failure:
             raise accumulator.refused(failure, partition) from failure
         self._last_sent = number

@@ -11,7 +11,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kafka_ratchet.errors import BrokerUnavailable, KafkaRefused, TopicError, TopicMissing
-from kafka_ratchet.producers.client import ATTEMPT_S, PASSING, explained, no_broker_is_let_in, options_refused
+from kafka_ratchet.producers.client import (
+    ATTEMPT_S,
+    PASSING,
+    explained,
+    no_broker_is_let_in,
+    options_refused,
+    require_servers,
+)
 from kafka_ratchet.producers.refused import Heard
 
 
@@ -41,8 +48,9 @@ def admin_client(options: Mapping[str, str | int | bool]) -> HeardAdminClient:
     """An administration client that leaves the messages to us.
 
     Raises:
-        SettingsError: librdkafka does not accept the options.
+        SettingsError: librdkafka does not accept the options, or they name no Kafka.
     """
+    require_servers(options)
     try:
         return HeardAdminClient(options)
     except (KafkaException, ValueError, TypeError, OverflowError) as error:

@@ -3,9 +3,10 @@
 import uuid
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
-from kafka_ratchet.errors import RecordTooLarge, SourceError, TransportError
+from kafka_ratchet.errors import RecordTooLarge, SettingsError, SourceError, TransportError
 from kafka_ratchet.producers import Producer
 from kafka_ratchet.producers.many import Part, in_parts
 from tests.producers.test_producer import read, sequence_of, sequences
@@ -102,3 +103,30 @@ def test_the_last_automatic_sequence(broker: str, new_topic: NewTopic, name: str
         with pytest.raises(SourceError, match="has come to its last sequence"):
             producer.send_many([b"v"] * 9)
     assert [sequence_of(message) for message in read(broker, topic, 0)] == [2**63 - 3, 2**63 - 2, 2**63 - 1]
+
+
+def test_sequences_are_whole_numbers_of_any_make(broker: str, new_topic: NewTopic, name: str) -> None:
+    """A column of numpy's or pandas', as data frames have them; one with fractions would be cut to equal numbers."""
+    topic, options = new_topic(1), {"bootstrap.servers": broker}
+    with Producer(topic, name, options=options) as producer:
+        assert producer.send_many([b"v"] * 3, sequences=np.array([1, 5, 9])) == 9
+        assert producer.send(b"v", sequence=np.int64(10)) == 10
+        for at, wrong in enumerate((12.7, "12"), 11):
+            with pytest.raises(TypeError, match=f"a whole number, and not {type(wrong).__name__}"):
+                producer.send_many([b"v"] * 3, sequences=[at, wrong, 13])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="a whole number, and not float"):
+            producer.send(b"v", sequence=20.0)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a whole number, and not NoneType"):
+            producer.send_many([b"v"] * 3, sequences=[None, 21, 22])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="are bytes or None, and not int"):
+            producer.send_many([b"v", 5], sequences=[23, 24])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="are bytes or None, and not str"):
+            producer.send(b"v", "key", sequence=24)  # type: ignore[arg-type]
+    assert sequences(broker, topic, 0) == [1, 5, 9, 10, 11, 12, 23]
+    with Producer(topic, name, options=options) as producer:
+        assert producer.resume_from() == 23
+
+
+def test_options_that_name_no_kafka_are_refused_at_once(name: str) -> None:
+    with pytest.raises(SettingsError, match=r'name no Kafka: give "bootstrap\.servers"'):
+        Producer("topic", name, options={})

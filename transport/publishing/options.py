@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.producers.client import require_servers
 from kafka_ratchet.producers.tls import Options
 from kafka_ratchet.transport.batch.heads import CODECS
 from kafka_ratchet.transport.client.security import client_options
@@ -58,8 +59,9 @@ def understood(options: Options) -> Understood:
     """The options, each in its place.
 
     Raises:
-        SettingsError: one is not understood, or has a value that it cannot have; names the option.
+        SettingsError: one is not understood, or has a value that it cannot have, by its name; or they name no Kafka.
     """
+    require_servers(options)
     for name in options:
         known = (*_NUMBERS, *_COMPRESSION, *_SETTLED, "bootstrap.servers")
         if name not in known and not name.startswith(_SECURITY):

@@ -13,7 +13,7 @@ import numpy as np
 
 from kafka_ratchet.errors import RatchetError, TransportError
 from kafka_ratchet.producers import ProducerMetrics, Source, TopicDecision
-from kafka_ratchet.producers.headers import SEQUENCE_MAX
+from kafka_ratchet.producers.headers import SEQUENCE_MAX, check_bytes
 from kafka_ratchet.producers.many import in_parts
 from kafka_ratchet.producers.named import NamedProducer
 from kafka_ratchet.transport.batch.rows import spans
@@ -103,7 +103,7 @@ class BatchProducer(NamedProducer[BatchSender]):
         """As `Producer.send`."""
         # Called for each record: what is written out here, and not called, is a third of a record's time.
         if type(value) is not bytes or (key is not None and type(key) is not bytes):
-            _check_bytes(value, key)
+            check_bytes(value, key)
         try:
             size = len(value) + len(key)  # type: ignore[arg-type]
         except TypeError:
@@ -270,10 +270,3 @@ class BatchProducer(NamedProducer[BatchSender]):
                 if not self._accumulator.is_over:
                     with suppress(RatchetError):  # the next call of the program raises it
                         self._send_taken()
-
-
-def _check_bytes(*parts: object) -> None:
-    """Raise TypeError for what is no bytes: it might change, or be of another length, before it is encoded."""
-    for part in parts:
-        if part is not None and not isinstance(part, bytes):
-            raise TypeError(f"a record's value and key are bytes or None, and not {type(part).__name__}")
