@@ -19,7 +19,7 @@ def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         for limit in (
             "group.TIMEOUT_S",
             "kafka_view.TIMEOUT_S",
-            "cluster_view.WORKER_TIMEOUT_S",
+            "worker_client.WORKER_TIMEOUT_S",
             "result_view.KAFKA_TIMEOUT_S",
         ):
             monkeypatch.setattr(f"kafka_ratchet.app.status.{limit}", 60.0)

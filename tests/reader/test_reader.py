@@ -351,6 +351,10 @@ def test_names_and_options_are_looked_at(tmp_path: Path) -> None:
     for name in ("", "two words", "a/b", "x" * 201):
         with pytest.raises(SettingsError, match="reader name"):
             Reader("t", store=Sqlite(tmp_path / "x.db"), name=name, options={})
-    with pytest.raises(SettingsError, match=r"kafka\.no\.such"):
-        with Reader("t", store=Sqlite(tmp_path / "x.db"), name="n", options={"no.such": 1}):
-            pass
+    for options, said in (
+        ({"no.such": 1}, r'name no Kafka: give "bootstrap\.servers"'),
+        ({"bootstrap.servers": "127.0.0.1:1", "no.such": 1}, r"kafka\.no\.such"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            with Reader("t", store=Sqlite(tmp_path / "x.db"), name="n", options=options):
+                pass
