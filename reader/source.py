@@ -129,7 +129,7 @@ class Source:
 
     def read_from(self, positions: Mapping[int, Position]) -> None:
         """Read these partitions, and no others, from these positions on."""
-        self._next = {partition: position.next for partition, position in positions.items()}
+        self._next = {}  # as long as the client may still be elsewhere
         self._consumer.assign(
             [
                 TopicPartition(self._topic, partition, position.next)
@@ -138,6 +138,7 @@ class Source:
                 for partition, position in positions.items()
             ]
         )
+        self._next = {partition: position.next for partition, position in positions.items()}
 
     def fetch(self, most: int, wait_s: float) -> Fetched:
         """The next records.
@@ -151,23 +152,25 @@ class Source:
             TopicMissing: the topic was deleted.
             ReaderError: Kafka refuses.
         """
+        # What the client has given it does not give again. Until that has been read we stand nowhere, so that whoever
+        # goes on after an error, Ctrl-C among them, calls `read_from` first.
+        following, self._next = self._next, {}
         first = self._consumer.poll(wait_s)
-        if first is None or self._has_new_assignment():
+        if self._has_new_assignment():
+            return Fetched()  # the partitions are taken over anew, and read from what the database says
+        if first is None:
+            self._next = following
             return Fetched()
         messages = [first, *(self._consumer.consume(most - 1, _FILL_S) if most > 1 else ())]
         if self._has_new_assignment():
-            return Fetched()  # the partitions are taken over anew, and read from what the database says
-        return self._taken(messages)
+            return Fetched()
+        fetched = self._read(messages, following)
+        self._next = following
+        return fetched
 
-    def _taken(self, messages: Sequence[Message]) -> Fetched:
-        try:
-            return self._read(messages)
-        except BaseException:
-            self._next = {}  # what stands behind an error has been taken from the client too
-            raise
-
-    def _read(self, messages: Sequence[Message]) -> Fetched:
-        fetched, following = Fetched(), self._next
+    def _read(self, messages: Sequence[Message], following: dict[int, int]) -> Fetched:
+        """Read them, and move `following`, the offset that each partition gives next."""
+        fetched = Fetched()
         last: dict[int, Message | None] = {}
         """The record before the position; None: it is a marker of a transaction."""
         append = fetched.events.append
@@ -175,7 +178,7 @@ class Source:
             error = message.error()
             if error is not None:
                 if error.code() != END_OF_PARTITION:
-                    self._look_at(message, error)
+                    self._look_at(message, error, following)
                 elif message.offset() > following.get(message.partition(), 2**63):
                     # The last record of a partition may be a marker of a transaction, which is never delivered. Its
                     # leader epoch may be a later one than the last record's.
@@ -197,13 +200,13 @@ class Source:
             fetched.positions[partition] = Position(following[partition], NO_EPOCH if epoch is None else epoch)
         return fetched
 
-    def _look_at(self, message: Message, error: KafkaError) -> None:
+    def _look_at(self, message: Message, error: KafkaError, following: dict[int, int]) -> None:
         """Raise what cannot be gone on with, and log the rest."""
         code, partition = error.code(), message.partition()
         where = f"topic {self._topic!r} partition {partition}"
         if code in _LOST:
             raise PositionLost(
-                f"{where}: offset {self._next.get(partition)} is not what it was when it was read ({error.str()}): the "
+                f"{where}: offset {following.get(partition)} is not what it was when it was read ({error.str()}): the "
                 "records were deleted by retention, or the log lost its end. Nothing was left out silently. Compare, "
                 "and decide where to go on: `ratchet reader resume`"
             )

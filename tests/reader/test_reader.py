@@ -1,4 +1,5 @@
 import asyncio
+import signal
 import sqlite3
 import threading
 import time
@@ -7,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kafka_ratchet.errors import PositionLost, ReaderFenced, ReaderMisused, SettingsError, TopicMissing, TopicReplaced
@@ -269,7 +270,35 @@ def one_beside_another(reader: ReaderClass, bill: Path) -> None:
         next(older)
 
 
-@pytest.mark.parametrize("again", [one_after_break, one_after_an_error, one_after_a_failed_commit, one_beside_another])
+def one_after_an_interrupted_look(reader: ReaderClass, bill: Path) -> None:
+    """The first record has been taken from Kafka's client by then, which does not give it again."""
+    source = reader._partitions.source
+    consumer = source._consumer
+    source._consumer = Interrupted(consumer)
+    with pytest.raises(KeyboardInterrupt):
+        copy(reader)
+    source._consumer = consumer
+    copy(reader)
+
+
+class Interrupted:
+    """Kafka's client, and Ctrl-C behind the first record that it gives."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def poll(self, wait_s: float) -> object:
+        return self._consumer.poll(wait_s)
+
+    def consume(self, most: int, wait_s: float) -> list[object]:
+        signal.raise_signal(signal.SIGINT)
+        return [*self._consumer.consume(most, wait_s)]
+
+
+@pytest.mark.parametrize(
+    "again",
+    [one_after_break, one_after_an_error, one_after_a_failed_commit, one_after_an_interrupted_look, one_beside_another],
+)
 def test_a_loop_after_a_rollback_reads_the_same_records(
     new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str], again: Callable[[ReaderClass, Path], None]
 ) -> None:

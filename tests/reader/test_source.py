@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, Message
 from kafka_ratchet.errors import PositionLost, ReaderError
 from kafka_ratchet.producers import END_OF_PARTITION
 from kafka_ratchet.reader.positions import NO_EPOCH, Position
-from kafka_ratchet.reader.source import Source
+from kafka_ratchet.reader.source import Fetched, Source
 
 
 @pytest.fixture
@@ -29,8 +29,22 @@ def message(offset: int, *, epoch: int = -1, error: int | None = None, partition
     return found
 
 
+def taken(source: Source, messages: list[Message]) -> Fetched:
+    """What is made of messages that the client gives."""
+
+    class Client:
+        def poll(self, wait_s: float) -> Message:
+            return messages[0]
+
+        def consume(self, most: int, wait_s: float) -> list[Message]:
+            return messages[1:]
+
+    source._consumer = Client()
+    return source.fetch(100, 0.1)
+
+
 def test_a_position_has_the_epoch_of_the_record_before_it(source: Source) -> None:
-    fetched = source._taken([message(5, epoch=3), message(8, epoch=4)])
+    fetched = taken(source, [message(5, epoch=3), message(8, epoch=4)])
     assert [event.offset for event in fetched.events] == [5, 8]
     assert fetched.positions == {0: Position(9, 4)}
     assert source.next_offsets == {0: 9}
@@ -38,15 +52,15 @@ def test_a_position_has_the_epoch_of_the_record_before_it(source: Source) -> Non
 
 def test_a_position_behind_a_marker_has_no_epoch(source: Source) -> None:
     """The marker may be of a later epoch: with the record's, Kafka would take the position for a truncated log."""
-    fetched = source._taken([message(5, epoch=3), message(7, error=END_OF_PARTITION)])
+    fetched = taken(source, [message(5, epoch=3), message(7, error=END_OF_PARTITION)])
     assert fetched.positions == {0: Position(7, NO_EPOCH)}
-    assert source._taken([message(7, error=END_OF_PARTITION)]).positions == {}
-    assert source._taken([message(7, epoch=5)]).positions == {0: Position(8, 5)}
+    assert taken(source, [message(7, error=END_OF_PARTITION)]).positions == {}
+    assert taken(source, [message(7, epoch=5)]).positions == {0: Position(8, 5)}
 
 
 def test_what_was_read_before_is_left_out(source: Source) -> None:
     stale = [message(4), message(3, error=END_OF_PARTITION), message(9, partition=1)]
-    fetched = source._taken([*stale, message(0, partition=1, error=END_OF_PARTITION)])
+    fetched = taken(source, [*stale, message(0, partition=1, error=END_OF_PARTITION)])
     assert (fetched.events, fetched.positions, source.next_offsets) == ([], {}, {0: 5})
 
 
@@ -57,11 +71,11 @@ def test_what_was_read_before_is_left_out(source: Source) -> None:
 def test_after_an_error_nothing_is_gone_on_with(source: Source, code: int, raised: type[Exception]) -> None:
     """The client has given what stands behind the error too, and would not give it again."""
     with pytest.raises(raised):
-        source._taken([message(5), message(6, error=code), message(7)])
+        taken(source, [message(5), message(6, error=code), message(7)])
     assert source.next_offsets == {}
 
 
 @pytest.mark.parametrize("code", [KafkaError._MAX_POLL_EXCEEDED, KafkaError._TRANSPORT])
 def test_what_passes_is_gone_on_after(source: Source, code: int) -> None:
-    fetched = source._taken([message(-1, error=code, partition=-1), message(5)])
+    fetched = taken(source, [message(-1, error=code, partition=-1), message(5)])
     assert [event.offset for event in fetched.events] == [5]
