@@ -125,12 +125,19 @@ class PostgresDatabase:
     def rollback(self) -> None:
         """See `Database.rollback`."""
         import psycopg
+        from psycopg.pq import TransactionStatus
 
         transaction, self._transaction = self._transaction, None
-        if transaction is not None:
-            failure = psycopg.Rollback()
-            with suppress(psycopg.Error):
-                transaction.__exit__(type(failure), failure, None)
+        try:
+            if transaction is not None:
+                failure = psycopg.Rollback()
+                with suppress(psycopg.Error):
+                    transaction.__exit__(type(failure), failure, None)
+        finally:
+            # Psycopg did not end it, or was interrupted: the server does when we are gone, and we connect again. What
+            # we began here would be a savepoint within it, and never be committed.
+            if self.connection.info.transaction_status != TransactionStatus.IDLE:
+                self.connection.close()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Cursor:
         """See `Database.execute`."""

@@ -194,3 +194,23 @@ def test_a_program_that_commits_by_itself_is_told(
         connection.execute("COMMIT AND CHAIN")
         with pytest.raises(ReaderMisused, match="partition 0 offsets 0 to 9"):
             next(found)
+
+
+def test_what_psycopg_would_not_end_is_not_gone_on_in(
+    broker: str, new_topic: NewTopic, fill: Fill, server: str
+) -> None:
+    """Within an open transaction psycopg makes savepoints, and what was told to be committed would not be."""
+    topic = new_topic(1)
+    fill(topic, 30, partitions=1)
+    options = {"bootstrap.servers": broker}
+    with Reader(topic, store=Postgres(server), name="b", options=options, max_records=10) as reader:
+        found = reader.transactions(until_end=True)
+        left_open = next(found).connection.transaction()
+        left_open.__enter__()
+        with pytest.raises(psycopg.ProgrammingError, match="nesting"):
+            next(found)
+        again = reader.transactions(until_end=True)
+        transaction = next(again)
+        transaction.executemany("INSERT INTO bill VALUES (%s, %s)", [event[:2] for event in transaction.events])
+        transaction.commit()
+        assert values(server) == list(range(len(transaction.events)))
