@@ -81,7 +81,7 @@ class Positions:
         self._placeholder = placeholder
 
     def _run(self, database: Database, statement: str, *parameters: Any) -> list[Any]:
-        return database.execute(statement.replace("?", self._placeholder), parameters).fetchall()
+        return database.ask(statement.replace("?", self._placeholder), parameters)
 
     def _row(self, partition: int) -> tuple[str, str, int]:
         return self._reader, self._topic, partition
@@ -217,8 +217,8 @@ class Positions:
 
 def stored(database: Database) -> list[StoredPosition]:
     """All rows of the table, by reader, topic and partition. Raises the driver's error where there is no table."""
-    found = database.execute(
+    found = database.ask(
         "SELECT reader, topic, kafka_partition, next_offset, generation, owner, topic_id, committed_ms "  # noqa: S608
         f"FROM {TABLE} ORDER BY reader, topic, kafka_partition"
-    ).fetchall()
+    )
     return [StoredPosition(*row) for row in found]

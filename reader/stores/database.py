@@ -47,6 +47,9 @@ class Database(Protocol):
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
         """Execute a statement with the driver's own placeholders."""
 
+    def ask(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a statement of the reader's own, as tuples: a program may have set others for its own."""
+
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
         """Execute it once per sequence of parameters."""
 

@@ -103,6 +103,10 @@ class DuckdbDatabase:
         """See `Database.execute`."""
         return self.connection.execute(statement, list(parameters))
 
+    def ask(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """See `Database.ask`."""
+        return self.connection.execute(statement, list(parameters)).fetchall()
+
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
         """See `Database.executemany`."""
         if rows := [list(row) for row in parameters]:

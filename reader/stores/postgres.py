@@ -86,7 +86,7 @@ class PostgresDatabase:
 
     def create(self, table: str, statement: str) -> None:
         """See `Database.create`. Who may not make tables needs one that somebody else has made."""
-        [(there,)] = self.connection.execute("SELECT to_regclass(%s)", (table,)).fetchall()
+        [(there,)] = self.ask("SELECT to_regclass(%s)", (table,))
         if there is None:
             with self.connection.transaction():  # two that create a table at once may meet in the catalogue
                 self.connection.execute("SELECT pg_advisory_xact_lock(%s)", (CREATE_LOCK,))
@@ -100,7 +100,7 @@ class PostgresDatabase:
 
     def _now(self) -> Any:
         """When the open transaction began, by the server; another one has another time."""
-        [(now,)] = self.connection.execute("SELECT now()").fetchall()
+        [(now,)] = self.ask("SELECT now()")
         return now
 
     def is_in_transaction(self) -> bool:
@@ -145,6 +145,13 @@ class PostgresDatabase:
         if self._cursor is None or self._cursor.description is not None:
             self._cursor = self.connection.cursor()
         return self._cursor.execute(statement, parameters or None)
+
+    def ask(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """See `Database.ask`."""
+        from psycopg.rows import tuple_row
+
+        with self.connection.cursor(row_factory=tuple_row) as cursor:
+            return cursor.execute(statement, parameters or None).fetchall()
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
         """See `Database.executemany`."""

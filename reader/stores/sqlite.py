@@ -108,6 +108,12 @@ class SqliteDatabase:
         """See `Database.execute`."""
         return self.connection.execute(statement, parameters)
 
+    def ask(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """See `Database.ask`."""
+        cursor = self.connection.cursor()
+        cursor.row_factory = None
+        return cursor.execute(statement, parameters).fetchall()
+
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
         """See `Database.executemany`."""
         self.connection.executemany(statement, parameters)

@@ -1,6 +1,7 @@
 """The same promises on each make of database."""
 
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,12 +10,13 @@ from pathlib import Path
 import duckdb
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from faults.postgres import PostgresServer
 from kafka_ratchet.errors import DatabaseUnavailable, ReaderMisused, SettingsError
 from kafka_ratchet.reader import Duckdb, Postgres, Reader, Sqlite, Transaction
-from kafka_ratchet.reader.stores.database import Database, ends_transaction
-from tests.reader.conftest import Fill, copy
+from kafka_ratchet.reader.stores.database import Database, Store, ends_transaction
+from tests.reader.conftest import Fill, copy, rows
 
 NewTopic = Callable[..., str]
 
@@ -214,3 +216,23 @@ def test_what_psycopg_would_not_end_is_not_gone_on_in(
         transaction.executemany("INSERT INTO bill VALUES (%s, %s)", [event[:2] for event in transaction.events])
         transaction.commit()
         assert values(server) == list(range(len(transaction.events)))
+
+
+def by_name(cursor: sqlite3.Cursor, row: tuple[object, ...]) -> dict[str, object]:
+    return {each[0]: value for each, value in zip(cursor.description, row, strict=True)}
+
+
+@pytest.mark.parametrize("make", ["postgres", "sqlite"])
+def test_a_program_may_have_its_rows_as_it_likes(
+    broker: str, new_topic: NewTopic, fill: Fill, server: str, bill: Path, make: str
+) -> None:
+    topic = new_topic(2)
+    fill(topic, 60)
+    store: Store = Postgres(server) if make == "postgres" else Sqlite(bill)
+    with Reader(topic, store=store, name="b", options={"bootstrap.servers": broker}, max_records=20) as reader:
+        for transaction in reader.transactions(until_end=True):
+            transaction.connection.row_factory = dict_row if make == "postgres" else by_name
+            break
+        assert copy(reader, store.placeholder) == 60
+        assert reader._ours.database.connection.execute("SELECT count(*) AS n FROM bill").fetchone() == {"n": 60}
+    assert (values(server) if make == "postgres" else rows(bill)) == list(range(60))
