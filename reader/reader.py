@@ -200,6 +200,7 @@ class Reader:
         loop, transaction = self._loop, None
         self._partitions.limit_s = None if ends is None else self._timeout_s
         self._roll_back()  # of a loop before this one that was left
+        self._ours.database.rollback()  # also what was begun and interrupted before anybody knew of it
         self._heard_at = time.monotonic()
         try:
             while not self._stopped.is_set():

@@ -281,6 +281,21 @@ def one_after_an_interrupted_look(reader: ReaderClass, bill: Path) -> None:
     copy(reader)
 
 
+def one_after_an_interrupted_beginning(reader: ReaderClass, bill: Path) -> None:
+    """The database has begun a transaction of which the reader does not know yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        begin = SqliteDatabase.begin
+
+        def interrupted(database: SqliteDatabase) -> None:
+            begin(database)
+            signal.raise_signal(signal.SIGINT)
+
+        patch.setattr(SqliteDatabase, "begin", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            copy(reader)
+    copy(reader)
+
+
 class Interrupted:
     """Kafka's client, and Ctrl-C behind the first record that it gives."""
 
@@ -297,7 +312,14 @@ class Interrupted:
 
 @pytest.mark.parametrize(
     "again",
-    [one_after_break, one_after_an_error, one_after_a_failed_commit, one_after_an_interrupted_look, one_beside_another],
+    [
+        one_after_break,
+        one_after_an_error,
+        one_after_a_failed_commit,
+        one_after_an_interrupted_look,
+        one_after_an_interrupted_beginning,
+        one_beside_another,
+    ],
 )
 def test_a_loop_after_a_rollback_reads_the_same_records(
     new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str], again: Callable[[ReaderClass, Path], None]
