@@ -31,6 +31,7 @@ from kafka_ratchet.transport.client.topic_id import (
     TopicsRequest,
     TopicState,
     diverging,
+    fetched_partition,
     id_text,
 )
 from kafka_ratchet.transport.client.watch import Watch
@@ -344,8 +345,7 @@ class Cluster:
         while True:
             try:
                 response = await self.send(await self.leader(topic, partition), request, connection)
-                raise_for(response.error_code)
-                _, code, _, stable_end, _, aborted, _, records, tags = response.topics[0][1][0]
+                _, code, _, stable_end, _, aborted, _, records, tags = fetched_partition(response)
                 if code in NOT_THIS_TOPIC:
                     await self._still(topic, topic_id)
                 raise_for(code)

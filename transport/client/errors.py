@@ -18,6 +18,10 @@ class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafk
     message = "INVALID_RECORD"
 
 
+class Throttled(kafka.KafkaError):  # type: ignore[misc]
+    """A client has used up its quota: Kafka has answered with nothing but how long it wants to be left alone."""
+
+
 UNAUTHORIZED: Final = (
     kafka.ClusterAuthorizationFailedError,
     kafka.GroupAuthorizationFailedError,

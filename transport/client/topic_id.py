@@ -29,6 +29,7 @@ from aiokafka.protocol.types import (
 )
 
 from kafka_ratchet.transport.client.answer import Reader
+from kafka_ratchet.transport.client.errors import Throttled, raise_for
 
 TEXT: Final = CompactString("utf-8")
 TAGS: Final = ("tags", TaggedFields)
@@ -298,6 +299,19 @@ class FetchByIdRequest(Request[FetchRequest_v13]):  # type: ignore[misc]
             "",
             {},
         )
+
+
+def fetched_partition(response: FetchResponse_v13) -> Any:
+    """What the answer to a `FetchByIdRequest` has of its partition.
+
+    Raises:
+        Throttled: nothing, for this client has used up its quota.
+        aiokafka.errors.KafkaError: it was refused.
+    """
+    raise_for(response.error_code)
+    if not response.topics:
+        raise Throttled(f"this client's quota at Kafka is used up, for {response.throttle_time_ms} ms")
+    return response.topics[0][1][0]
 
 
 class Diverging(NamedTuple):
