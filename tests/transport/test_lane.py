@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.tables.map.map import LastSequence
@@ -335,6 +336,24 @@ async def test_records_that_retention_deleted_unread_halt_the_lane(site: Site) -
         second.lane.status.error or "",
     )
     assert site.output_values() == numbers(1, 3)
+
+
+async def test_an_output_that_is_deleted_under_a_lane_halts_it_by_name(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("client.cluster", "transactions.outcome"):
+        monkeypatch.setattr(f"kafka_ratchet.transport.{module}.GONE_AFTER_S", 0.5)
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.outcome.LEADERS_WITHIN_S", 1.0)
+    site.produce(events(1))
+    owner = await site.owner()
+    owner.lane.start()
+    await owner.reach(1)
+    admin = AdminClient({"bootstrap.servers": site.bootstrap})
+    admin.delete_topics([site.output])[site.output].result(30)
+    site.produce(events(2))
+    await until(lambda: owner.lane.status.state is LaneState.HALTED)
+    assert (owner.lane.status.error or "").startswith(f"{site.output}: there is no such topic any more")
+    await owner.lane.stop()
 
 
 async def test_a_local_store_ahead_of_its_changelog_halts_the_lane(site: Site) -> None:

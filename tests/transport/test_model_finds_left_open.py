@@ -6,6 +6,8 @@ As test_model_finds.py has others, step by step.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,34 @@ def test_a_batch_of_duplicates_behind_a_commit_without_its_marker(monkeypatch: p
         model._append([sent(2)], "none")
         model.go_on(60)
         assert model.committed_offset == model.kafka.logs[INPUT, 0].end
+        model.committed_is_what_the_oracle_says()
+
+
+async def as_long_as_it_takes(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_lane_is_stopped_whose_next_transaction_waits_for_a_leader(
+    monkeypatch: pytest.MonkeyPatch, fixed: bool
+) -> None:
+    """Taken out: that it starts again when that takes long. In a rebalance other lanes wait for the stop."""
+    if not fixed:
+        monkeypatch.setattr("kafka_ratchet.transport.transactions.producer.soon", as_long_as_it_takes)
+    with one_lane(FIRST) as model:
+        worker = model.workers[0]
+        assert worker is not None
+        model._append([sent(1)], "none")
+        model.go_on(1)
+        model.kafka.without_leader = {OUT}
+        model._append([sent(2)], "none")
+        model.go_on(1)
+        stopped = model.loop.create_task(worker.stop())
+        model.go_on(1_000)
+        assert stopped.done() == fixed
+        model.kafka.without_leader.clear()
+        model.go_on(10)
+        assert stopped.done()
         model.committed_is_what_the_oracle_says()
 
 

@@ -15,21 +15,23 @@ still open, with the outcome as the offset's metadata (docs/decisions/0016-a-not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Collection, Hashable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 from aiokafka import errors as kafka
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 
-from kafka_ratchet.errors import TransactionError
-from kafka_ratchet.transport.client.cluster import GROUP, TRANSACTION, Cluster
+from kafka_ratchet.errors import Aborted, TransactionError
+from kafka_ratchet.transport.client.cluster import GONE_AFTER_S, GROUP, TRANSACTION, Cluster
 from kafka_ratchet.transport.client.describe import DescribeProducersRequest, DescribeTransactionsRequest
 from kafka_ratchet.transport.client.errors import explained, raise_for
 from kafka_ratchet.transport.client.retry import Retry
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 ID_NOT_FOUND: Final = 105
 """TRANSACTIONAL_ID_NOT_FOUND: nobody has used it yet, or not for transactional.id.expiration.ms."""
@@ -52,6 +54,10 @@ ORPHANED: Final = (
 )
 OUTCOME: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}"
 ENDS: Final = {True: "commit", False: "abort"}
+
+LEADERS_WITHIN_S: Final = 10.0
+"""How long a transaction that is to begin waits for leaders, whose change takes less. Then its lane starts again: there
+it waits for as long as it takes, finds out which topic is gone, and can be stopped."""
 
 TopicPartition = tuple[str, int]
 """topic, partition"""
@@ -308,6 +314,7 @@ async def left_open(
 
     Raises:
         TransactionError: this user may not ask.
+        TopicReplaced: one of the topics is gone.
     """
     asked = list(partitions)
     retry = Retry("ask for open transactions", partitions=[f"{topic}-{partition}" for topic, partition in asked])
@@ -333,7 +340,24 @@ async def left_open(
             ) from None
         except kafka.KafkaError as error:
             cluster.refresh()
+            if retry.seconds > GONE_AFTER_S:
+                await cluster.found({topic for topic, _ in asked})  # one that was deleted never has a leader again
             await retry.wait(error)
+
+
+async def soon(answer: Awaitable[T]) -> T:
+    """What leaders answer to who is about to begin a transaction.
+
+    Raises:
+        Aborted: they did not within LEADERS_WITHIN_S.
+    """
+    try:
+        async with asyncio.timeout(LEADERS_WITHIN_S):
+            return await answer
+    except TimeoutError:
+        raise Aborted(
+            f"nobody has said within {LEADERS_WITHIN_S:.0f} s whether the last transaction has ended everywhere"
+        ) from None
 
 
 def describe(hanging: HangingTransaction) -> dict[str, Any]:

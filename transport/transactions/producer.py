@@ -40,6 +40,7 @@ from kafka_ratchet.transport.transactions.outcome import (
     left_open,
     may_not_ask,
     record_outcome,
+    soon,
 )
 from kafka_ratchet.transport.transactions.requests import END_FOR_S, FENCED, LAST_EPOCH, Appended, TransactionRequests
 from kafka_ratchet.transport.transactions.states import State, transition
@@ -390,8 +391,8 @@ class TransactionalProducer:
 
     async def _open(self, partitions: list[TopicPartition]) -> None:
         # Otherwise our end marker would also end the records that the previous transaction left open.
-        if await left_open(self.cluster, self._requests.producer_id, self._written, self._connection):
-            hanging = await self._hanging()
+        if await soon(left_open(self.cluster, self._requests.producer_id, self._written, self._connection)):
+            hanging = await soon(self._hanging())
             if hanging is not None:  # the state stays: the lane hears of this when it produces or commits
                 raise Aborted(f"{self.transactional_id}: Kafka has not ended the last transaction everywhere")
         self._written.clear()
