@@ -508,11 +508,17 @@ class Lane:
     async def _sight(self, beside: Rest) -> None:
         """Look at the changelog's leader epoch behind what was committed, for the local store to keep.
 
+        And where no transaction follows, whether Kafka has ended the last one everywhere: the next would ask that.
+
         beside: while the lane rests, the watch looks at the changelog as well
         """
+        commits = self.status.commits
         try:
             while True:
                 await asyncio.sleep(SIGHT_EVERY_S)
+                if commits == self.status.commits:
+                    await self._producer.check_ended()
+                commits = self.status.commits
                 if (sighting := await self._changelog.sight()) is not None:
                     self.state.sighted(sighting)
                 await self._notice_others(beside)

@@ -24,10 +24,9 @@ from typing import Any, Final
 import structlog
 from aiokafka import errors as kafka
 
-from kafka_ratchet.errors import Aborted, Fenced, RecordRefused, RecordTooLarge, TransactionError
+from kafka_ratchet.errors import Aborted, Fenced, TransactionError
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.client.cluster import Cluster
-from kafka_ratchet.transport.client.errors import InvalidRecord, explained
 from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.outcome import (
@@ -42,22 +41,14 @@ from kafka_ratchet.transport.transactions.outcome import (
     record_outcome,
     soon,
 )
+from kafka_ratchet.transport.transactions.refusals import as_ours
 from kafka_ratchet.transport.transactions.requests import END_FOR_S, FENCED, LAST_EPOCH, Appended, TransactionRequests
 from kafka_ratchet.transport.transactions.states import State, transition
 
 log = structlog.get_logger(__name__)
 
-TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
-REFUSED: Final = (
-    InvalidRecord,
-    kafka.InvalidTimestampError,
-    kafka.InvalidTopicError,
-    kafka.PolicyViolationError,
-    kafka.TopicAuthorizationFailedError,
-    kafka.UnsupportedForMessageFormatError,
-)
-"""What is wrong with the record or the topic, and stays so however often it is tried."""
 REFUSED_ID: Final = (kafka.ProducerFenced, kafka.TransactionalIdAuthorizationFailed, kafka.InvalidTransactionTimeout)
+HANGS: Final = "Kafka has not ended the last transaction everywhere"
 IN_FLIGHT: Final = 5
 """Batches under way at once. Bounds memory when the broker is slow; more do not make it faster."""
 
@@ -362,28 +353,34 @@ class TransactionalProducer:
         """Turn what goes wrong into an error of ours, and remember that this transaction is over."""
         try:
             return await awaitable
-        except FENCED as error:
-            self._to(State.FAILED)
-            raise Fenced(
-                f"{self.transactional_id}: fenced ({error!r}): another worker owns the partition now, or the "
-                f"transaction was open for more than {self.timeout_ms} ms"
-            ) from None
-        except TOO_LARGE as error:
-            self._to(State.FAILED)
-            raise RecordTooLarge(
-                f"{self.transactional_id}: {error!r}. Raise max.message.bytes of the topic written to"
-            ) from None
-        except REFUSED as error:
-            self._to(State.FAILED)
-            raise RecordRefused(
-                f"{self.transactional_id}: Kafka refuses what is written: {error!r}. Look at that topic's "
-                "cleanup.policy (a compacted topic takes no record without a key), message.timestamp.after.max.ms and "
-                "message.timestamp.before.max.ms, and at this user's right to write"
-            ) from None
         except kafka.KafkaError as error:
             self._to(State.FAILED)
-            self.cluster.refresh()
-            raise Aborted(f"{self.transactional_id}: {explained(error)}") from None
+            if type(ours := as_ours(error, self.transactional_id, self.timeout_ms)) is Aborted:
+                self.cluster.refresh()
+            raise ours from None
+
+    async def check_ended(self) -> None:
+        """Where no transaction is open, ask whether Kafka has ended the last one everywhere; nothing, once it has.
+
+        Raises:
+            Aborted: it has not, and nobody sees what was committed. `initialise` ends it.
+        """
+        if self.state is not State.READY or not self._written:
+            return
+        begun = self.begun
+        try:
+            is_hanging = await self._is_hanging(self._asking)
+        except Aborted:
+            return  # leaders are away; whoever looks again asks again
+        if self.state is State.READY and self.begun == begun:  # else the next transaction has asked
+            if is_hanging:
+                raise Aborted(f"{self.transactional_id}: {HANGS}")
+            self._written.clear()
+
+    async def _is_hanging(self, connection: Hashable) -> bool:
+        """Whether the last transaction is left open somewhere."""
+        left = await soon(left_open(self.cluster, self._requests.producer_id, self._written, connection))
+        return bool(left) and await soon(self._hanging()) is not None
 
     async def _joined(self) -> None:
         if self._joining is not None:  # kept when it has failed, so that each later step raises that error too
@@ -391,9 +388,9 @@ class TransactionalProducer:
 
     async def _open(self, partitions: list[TopicPartition]) -> None:
         # Otherwise our end marker would also end the records that the previous transaction left open.
-        if await soon(left_open(self.cluster, self._requests.producer_id, self._written, self._connection)):
-            hanging = await soon(self._hanging())
-            if hanging is not None:  # the state stays: the lane hears of this when it produces or commits
-                raise Aborted(f"{self.transactional_id}: Kafka has not ended the last transaction everywhere")
+        if await self._is_hanging(
+            self._connection
+        ):  # the state stays: the lane hears of it when it produces or commits
+            raise Aborted(f"{self.transactional_id}: {HANGS}")
         self._written.clear()
         await self._requests.join(partitions, with_offsets=True)
