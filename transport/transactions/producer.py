@@ -387,10 +387,9 @@ class TransactionalProducer:
             await self._guard(self._joining)
 
     async def _open(self, partitions: list[TopicPartition]) -> None:
-        # Otherwise our end marker would also end the records that the previous transaction left open.
-        if await self._is_hanging(
-            self._connection
-        ):  # the state stays: the lane hears of it when it produces or commits
+        # Otherwise our end marker would also end the records that the previous transaction left open. The state stays
+        # what it is: the lane hears of this when it produces or commits.
+        if await self._is_hanging(self._connection):
             raise Aborted(f"{self.transactional_id}: {HANGS}")
         self._written.clear()
         await self._requests.join(partitions, with_offsets=True)
