@@ -9,6 +9,10 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 
 SAME_IN_JAVA = frozenset({"client.id", "client.rack", "sasl.kerberos.service.name", "ssl.key.password"})
 
+OF_THE_JOB = frozenset({"isolation.level", "bootstrap.servers"})
+"""Java's options that the job sets itself: with others Spark would read aborted records, or from another Kafka than the
+one that the offsets are of."""
+
 LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -44,8 +48,15 @@ def java_options(client: Mapping[str, str], extra: Mapping[str, str]) -> dict[st
         extra: options in Java's names; they win, and an option that has no translation may be given here.
 
     Raises:
-        OptionRefused: a security option has no translation, or names a file that cannot be read.
+        OptionRefused: a security option has no translation, or names a file that cannot be read; or an option is one
+            of `OF_THE_JOB`.
     """
+    for name in extra:
+        if name.strip().lower() in OF_THE_JOB:  # Spark's options are the same in capitals
+            raise OptionRefused(
+                f"Kafka option {name}: the job itself says which Kafka is read, and that only committed records are. "
+                "Leave it out of --spark-kafka-option"
+            )
     java: dict[str, str] = {}
     untranslated = []
     for name, value in client.items():

@@ -95,3 +95,10 @@ def test_a_token_server_is_asked_by_javas_own_login() -> None:
 def test_tokens_that_cannot_be_had_are_refused(without: str) -> None:
     with pytest.raises(OptionRefused, match="OAUTHBEARER: needs"):
         java_options({name: value for name, value in OIDC.items() if name != f"sasl.oauthbearer.{without}"}, {})
+
+
+@pytest.mark.parametrize("name", ["isolation.level", "Isolation.Level", "bootstrap.servers"])
+def test_what_records_are_read_and_from_where_is_not_for_options_to_say(name: str) -> None:
+    """Spark would read aborted records, or another Kafka than the one whose offsets were planned and are stored."""
+    with pytest.raises(OptionRefused, match=f"Kafka option {name}: the job itself says"):
+        java_options({}, {name: "read_uncommitted"})
