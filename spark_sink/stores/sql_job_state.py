@@ -98,6 +98,10 @@ class SqlJobState(Generic[Database]):
         """The statement with names and values in place of what stands in braces."""
         return statement.format(**parts)
 
+    def is_same_table(self, result: str) -> bool:
+        """Whether another name of the bookkeeping means the result table as well."""
+        return False
+
     # -- statements
 
     def text(self, statement: str, **parts: Any) -> Any:
@@ -201,6 +205,13 @@ class SqlJobState(Generic[Database]):
             "GROUP BY job ORDER BY job",
         )
         return [str(job) for job, identity in found if not StoredId("", int(identity)).is_other(self._topic_id)]
+
+    def other_name(self, database: Database) -> str:
+        """The name by which jobs have filled the result table, where this is a new one for it; empty: there is none."""
+        if not self.is_there(database) or self.generation(database):
+            return ""
+        found = self.run(database, "SELECT DISTINCT result FROM {jobs} WHERE result <> {result} ORDER BY result")
+        return next((str(name) for (name,) in found if self.is_same_table(str(name))), "")
 
     def known_topic(self, database: Database) -> StoredId:
         """The id of the topic that the offsets belong to."""

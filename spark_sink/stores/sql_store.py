@@ -123,6 +123,12 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         self._generation = None  # no connection outlives a call
 
     def _require_write_mode(self, database: Database) -> None:
+        if name := self._state.other_name(database):
+            raise StoreError(
+                f"{self._where}: table {self._state.result} is the one that is known here as {name}. Its offsets are "
+                "kept by that name, and by another one the topic would be read from its beginning, into the same "
+                f"table. Write table = {name!r} (--table)"
+            )
         require_write_mode(self._where, self._name, self._state.write_mode(database), self._write_mode)
 
     def _require_same_topic(self, database: Database) -> None:

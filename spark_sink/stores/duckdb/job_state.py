@@ -112,6 +112,9 @@ class JobState(SqlJobState["DuckDBPyConnection"]):
     def has_table(self, database: DuckDBPyConnection, name: str) -> bool:
         return has_table(database, name)
 
+    def is_same_table(self, result: str) -> bool:
+        return result.lower() == self.result.lower()  # to DuckDB, quoted or not
+
     # -- last sequences
 
     def sequences(self, database: DuckDBPyConnection) -> int:

@@ -77,6 +77,9 @@ class JobState(SqlJobState["Database"]):
         """The bookkeeping of another job over the same result table."""
         return JobState(self._location, name, self._topic, 0)
 
+    def is_same_table(self, result: str) -> bool:
+        return table_parts(result)[-1] == table_parts(self.result)[-1]  # the bookkeeping lies in the table's schema
+
     # -- sessions
 
     @contextmanager

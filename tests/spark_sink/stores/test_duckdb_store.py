@@ -135,3 +135,15 @@ def test_a_signal_amid_a_commit_ends_the_job_even_if_the_commit_is_done(
         store.commit(spark.createDataFrame([], record_schema()), {}, {0: 1})
     assert store.offsets() == {0: 1}
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_one_table_has_one_name(tmp_path: Path) -> None:
+    """DuckDB takes small and capital letters for one: by the other name all would be read again, into one table."""
+    path = str(tmp_path / "file")
+    duckdb_store(path, "results", "job", "events").open(record_schema())
+    other = duckdb_store(path, "Results", "job", "events")
+    for ask in (other.require_write_mode, lambda: other.open(record_schema())):
+        with pytest.raises(StoreError, match="table Results is the one that is known here as results"):
+            ask()
+    duckdb_store(path, "results", "job", "events").open(record_schema())
+    duckdb_store(path, "results2", "job", "events").open(record_schema())

@@ -161,3 +161,18 @@ def test_addresses_and_names_that_cannot_be_used(url: str, table: str) -> None:
     with pytest.raises(OptionRefused) as refused:
         postgres_store(url, table, "job", "events")
     assert "s3cret" not in str(refused.value)
+
+
+def test_one_table_has_one_name(postgres: PostgresServer, schema: StructType) -> None:
+    """Offsets are kept by the name that the settings say: by another one of the same table all would be read again."""
+    table = "one_table_has_one_name"
+    first = postgres_store(postgres.url, table, "job", "events", password=postgres.password)
+    first.open(schema)
+    other = postgres_store(postgres.url, f"public.{table}", "job", "events", password=postgres.password)
+    for ask in (other.require_write_mode, lambda: other.open(schema)):
+        with pytest.raises(StoreError, match=f"is the one that is known here as {table}"):
+            ask()
+    first.require_write_mode()
+    beside = PostgresSite(postgres, "schema of another name").make()
+    beside.open(schema)
+    postgres_store(postgres.url, f"{table}_2", "job", "events", password=postgres.password).open(schema)
