@@ -63,6 +63,27 @@ class SequenceTable:
         )
         tables.require_columns(database, self.name, self.columns)
 
+    def require_none(self, database: Database) -> None:
+        """For a job without offsets: what is there is of another life of it, and would make new records known ones.
+
+        Raises:
+            SequencesLost: there are some.
+        """
+        if not self._state.has_table(database, self.name):
+            return
+        [(found,)] = self._state.run(
+            database,
+            "SELECT EXISTS (SELECT 1 FROM {table} WHERE _job = {job})",
+            table=self._state.table(self.name),
+        )
+        if found:
+            raise SequencesLost(
+                f"{self._state.where}: table {self.name} has last sequences of job {self._job}, and no offsets are "
+                "stored that they were committed with. Records that they know would be left out without a word. "
+                f"Restore the whole database, or begin with another table; or drop {self.name} as well, if the rows "
+                "that belong to it are gone for good"
+            )
+
     def of_job(self, changes: DataFrame) -> DataFrame:
         """The rows that a commit stages."""
         from pyspark.sql import functions as F

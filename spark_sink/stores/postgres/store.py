@@ -76,6 +76,12 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             return self._sequences.lost(what)
         return super()._lost(relation, what)
 
+    def _require_consistent(self, database: Database) -> None:
+        super()._require_consistent(database)
+        if self._sequences is not None and not self._state.stored(database):
+            self._require_write_mode(database)  # another topic is the better sentence
+            self._sequences.require_none(database)
+
     def require_sequences(self) -> None:
         """See `JudgingStore`."""
         with self._state.database() as database:

@@ -342,6 +342,28 @@ def test_a_table_of_sequences_that_is_emptied_or_gone_is_refused(site: Site, spa
             ask()
 
 
+@pytest.mark.parametrize("site", [POSTGRES], indirect=True)
+def test_sequences_of_a_table_that_was_dropped_before_are_refused(site: Site, spark: SparkSession) -> None:
+    """Who begins anew drops what has the table's name, and the job's offsets: all records would count as known."""
+    raw = made(site, spark)
+    schema, _, table = site.location.table.rpartition(".")
+    gone = [table, f"{table}_rejects", "ratchet_sink_jobs", "ratchet_sink_offsets", "ratchet_sink_marks"]
+    with psycopg.connect(site.location.url, password=site.location.password, autocommit=True) as database:
+        for name in gone:
+            database.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(*filter(None, [schema]), name)))
+    words = "_sequences has last sequences of job job, and no offsets"
+    for ask in (raw.store().offsets, lambda: raw.store().open(raw.pipeline.schema(spark))):
+        with pytest.raises(SequencesLost, match=words):
+            ask()
+    with psycopg.connect(site.location.url, password=site.location.password, autocommit=True) as database:
+        name = sql.Identifier(*filter(None, [schema]), f"{table}_sequences")
+        database.execute(sql.SQL("DROP TABLE {}").format(name))
+    store = raw.store()
+    store.open(raw.pipeline.schema(spark))
+    raw.commit(store, {0: 0, 1: 0}, {0: 10, 1: 10})
+    assert raw.found() == raw.expected({0: 10, 1: 10})
+
+
 @pytest.mark.usefixtures("folder_store")
 def test_a_store_that_keeps_none_is_refused_by_name(tmp_path: Path) -> None:
     pipeline = RowPipeline(None, WriteMode(judged=RULES[0]), rejects=True)
