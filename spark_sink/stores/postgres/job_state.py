@@ -112,8 +112,16 @@ class JobState(SqlJobState["Database"]):
         return f"{self._application}{generation}"
 
     def connection(self, generation: int) -> Connection:
-        """How tasks connect under that name."""
-        return Connection(self._conninfo, self.application(generation), LOCK_TIMEOUT_MS)
+        """How tasks connect under that name; of several servers in the url, to one that can be written to.
+
+        One that only follows it may lack the last commit, and what a task judges by has to have it.
+        """
+        from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+        address = self._conninfo
+        if "target_session_attrs" not in conninfo_to_dict(address):
+            address = make_conninfo(address, target_session_attrs="read-write")
+        return Connection(address, self.application(generation), LOCK_TIMEOUT_MS)
 
     def end_sessions(self, database: Database, newest: int) -> None:
         """End those of holders up to that generation: the open COPY of a frozen one would block the next holder."""

@@ -13,6 +13,9 @@ from pyspark.sql.types import StructType
 
 from faults.postgres import PostgresServer
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError
+from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, textual
 from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import PostgresSite, PostgresTasksSite, postgres_store
@@ -176,3 +179,20 @@ def test_one_table_has_one_name(postgres: PostgresServer, schema: StructType) ->
     beside = PostgresSite(postgres, "schema of another name").make()
     beside.open(schema)
     postgres_store(postgres.url, f"{table}_2", "job", "events", password=postgres.password).open(schema)
+
+
+def test_tasks_take_last_sequences_from_no_server_that_only_follows(postgres: PostgresServer) -> None:
+    """A url may name several servers. One that follows the first may not have the last commit yet."""
+    rule = WriteMode(judged=JudgeRule("events"))
+    store: Any = postgres_store(postgres.url, "no_follower", "job", "events", 7, rule, password=postgres.password)
+    store.open(record_schema())
+    assert list(store.known_sequences()(0, [b"a"])) == []
+    with psycopg.connect(postgres.url, password=postgres.password, autocommit=True) as database:
+        name = sql.Identifier(database.info.dbname)
+        database.execute(sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+        try:
+            with pytest.raises(psycopg.OperationalError, match="read-only"):
+                list(store.known_sequences()(0, [b"a"]))
+        finally:
+            database.execute(sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
+    assert list(store.known_sequences()(0, [b"a"])) == []
