@@ -77,8 +77,25 @@ class PairedStore:
         return self._rows.generation()
 
     def offsets(self) -> dict[int, int]:
-        self._rejects.offsets()  # a rejects table that was put back is noticed as well
+        self._require_rejects_of_these_rows()  # a rejects table that was put back is noticed as well
         return self._rows.offsets()
+
+    def _require_rejects_of_these_rows(self) -> None:
+        """Rows are taken over before rejects, so rejects without a holder of the rows are those of another table.
+
+        They would count as those of this one: a record that was rejected by other columns or another rule, and is a
+        row by today's, would be in both tables.
+
+        Raises:
+            StoreError: they are.
+        """
+        reached = self._rejects.offsets()
+        if reached and not self._rows.generation():
+            raise StoreError(
+                f"the table of rejects has those of records up to {reached}, and no job of this name has ever opened "
+                "the result table beside it: that one was removed, or moved. Put it back; or, to begin anew, remove "
+                "both; or choose another path or table"
+            )
 
     def check(self) -> StoreCheck:
         rows, rejects = self._rows.check(), self._check_rejects()
@@ -123,7 +140,7 @@ class PairedStore:
 
     def open(self, schema: StructType) -> dict[int, int]:
         """Both tables get one number, so that of two jobs the same one holds both."""
-        self._rejects.offsets()  # offsets of another topic are refused before anybody is fenced
+        self._require_rejects_of_these_rows()  # and those of another topic, before anybody is fenced
         for _ in range(TAKE_OVER_ATTEMPTS):
             generation = max(self._rows.generation(), self._rejects.generation()) + 1
             try:

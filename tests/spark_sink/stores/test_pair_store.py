@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -58,6 +61,15 @@ def commit(spark: SparkSession) -> CommitTo:
         return store.commit(rows, {0: start}, {0: end}, rejects)
 
     return to
+
+
+def remove(location: TableLocation) -> None:
+    if location.kind == "delta":
+        shutil.rmtree(location.path)
+        return
+    path = Path(location.path)
+    with closing(SqlCatalog("ratchet", uri=f"sqlite:///{path / 'catalog.db'}", warehouse=f"file://{path}")) as catalog:
+        catalog.drop_table(f"ratchet.{location.table}")
 
 
 def offsets(site: Site, *, rejects: bool = False) -> list[int]:
@@ -185,6 +197,24 @@ def test_rejects_that_are_switched_on_later_begin_there(pair: Site, commit: Comm
     with pytest.raises(SchemaDiffers, match="column more"):
         make(pair).open(ddl(ROWS + ", more int"))
     commit(store, 8, 10)  # a refusal fences nobody
+
+
+def test_rejects_of_a_table_that_is_gone_are_refused(pair: Site, commit: CommitTo, spark: SparkSession) -> None:
+    """Who begins anew removes the table. What was rejected by other columns or another rule may be a row now."""
+    store = make(pair)
+    store.open(ddl(ROWS))
+    commit(store, 0, 4)
+    remove(pair.location)
+    for ask in (make(pair).offsets, lambda: make(pair).open(ddl(ROWS))):
+        with pytest.raises(StoreError, match=r"rejects .* up to \{0: 4\}, and .*, remove both"):
+            ask()
+    assert pair.make().generation() == 0
+    remove(rejects_location(pair.location))
+    store = make(pair)
+    assert store.open(ddl(ROWS)) == {}
+    rows = spark.createDataFrame([(0, 0), (0, 1)], ROWS)
+    store.commit(rows, {0: 0}, {0: 2}, spark.createDataFrame([], REJECTS))
+    assert (offsets(pair), make(pair).offsets()) == ([0, 1], {0: 2})
 
 
 def test_rejects_of_another_topic_are_refused_before_anybody_is_fenced(
