@@ -102,6 +102,10 @@ class SqlJobState(Generic[Database]):
         """Whether another name of the bookkeeping means the result table as well."""
         return False
 
+    def table_of(self, result: str) -> str:
+        """A result of the bookkeeping, as `table` and `has_table` take it."""
+        return result
+
     # -- statements
 
     def text(self, statement: str, **parts: Any) -> Any:
@@ -212,6 +216,20 @@ class SqlJobState(Generic[Database]):
             return ""
         found = self.run(database, "SELECT DISTINCT result FROM {jobs} WHERE result <> {result} ORDER BY result")
         return next((str(name) for (name,) in found if self.is_same_table(str(name))), "")
+
+    def gone_table(self, database: Database) -> str:
+        """A result of the topic that is gone, where this one is new and has rows: it may be that one; empty: none."""
+        name = self.table_of(self.result)
+        if not self.is_there(database) or self.generation(database) or not self.has_table(database, name):
+            return ""
+        if not self.run(database, "SELECT 1 FROM {table} LIMIT 1", table=self.table(name)):
+            return ""
+        found = self.run(
+            database,
+            "SELECT DISTINCT result FROM {offsets} WHERE result <> {result} AND topic = {topic} ORDER BY result",
+        )
+        known = (str(each) for (each,) in found)
+        return next((each for each in known if not self.has_table(database, self.table_of(each))), "")
 
     def known_topic(self, database: Database) -> StoredId:
         """The id of the topic that the offsets belong to."""

@@ -129,6 +129,13 @@ class SqlStore(TableStore, Generic[Database, Columns]):
                 "kept by that name, and by another one the topic would be read from its beginning, into the same "
                 f"table. Write table = {name!r} (--table)"
             )
+        if gone := self._state.gone_table(database):
+            raise StoreError(
+                f"{self._where}: table {self._state.result} has rows, and no offsets of it are known; table {gone}, "
+                f"which has offsets of topic {self._topic}, is gone. If it was renamed, the topic would be read from "
+                "its beginning, behind its rows: rename it and what belongs to it back. If it was not, choose a table "
+                "without rows"
+            )
         require_write_mode(self._where, self._name, self._state.write_mode(database), self._write_mode)
 
     def _require_same_topic(self, database: Database) -> None:

@@ -78,7 +78,10 @@ class JobState(SqlJobState["Database"]):
         return JobState(self._location, name, self._topic, 0)
 
     def is_same_table(self, result: str) -> bool:
-        return table_parts(result)[-1] == table_parts(self.result)[-1]  # the bookkeeping lies in the table's schema
+        return self.table_of(result) == self.table_of(self.result)  # the bookkeeping lies in the table's schema
+
+    def table_of(self, result: str) -> str:
+        return table_parts(result)[-1]
 
     # -- sessions
 

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
 from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
 from tests.spark_sink.sites import duckdb_store
 
@@ -147,3 +148,24 @@ def test_one_table_has_one_name(tmp_path: Path) -> None:
             ask()
     duckdb_store(path, "results", "job", "events").open(record_schema())
     duckdb_store(path, "results2", "job", "events").open(record_schema())
+
+
+def test_a_table_that_was_renamed_is_not_a_new_one(tmp_path: Path) -> None:
+    """Its offsets stay with the old name: by the new one all would be read again, behind the rows that are there."""
+    path = str(tmp_path / "file")
+    store = duckdb_store(path, "results", "job", "events")
+    store.open(record_schema())
+    store.reset_offsets({0: 1}, decide("latest", "as if it had committed so far"))
+    duckdb_store(path, "empty", "job", "events").open(record_schema())
+    with duckdb.connect(path) as database:
+        database.execute("INSERT INTO results VALUES (0, 0, now(), NULL, NULL)")
+        database.execute("ALTER TABLE results RENAME TO clicks")
+    renamed = duckdb_store(path, "clicks", "job", "events")
+    for ask in (renamed.require_write_mode, lambda: renamed.open(record_schema())):
+        with pytest.raises(StoreError, match=r"table clicks has rows, .* table results, .* is gone"):
+            ask()
+    duckdb_store(path, "clicks", "job", "another").require_write_mode()
+    with duckdb.connect(path) as database:
+        database.execute("ALTER TABLE clicks RENAME TO results")
+    assert duckdb_store(path, "results", "job", "events").open(record_schema()) == {0: 1}
+    duckdb_store(path, "another", "job", "events").open(record_schema())

@@ -16,6 +16,7 @@ from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, textual
 from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import PostgresSite, PostgresTasksSite, postgres_store
@@ -179,6 +180,22 @@ def test_one_table_has_one_name(postgres: PostgresServer, schema: StructType) ->
     beside = PostgresSite(postgres, "schema of another name").make()
     beside.open(schema)
     postgres_store(postgres.url, f"{table}_2", "job", "events", password=postgres.password).open(schema)
+
+
+def test_a_table_that_was_renamed_is_not_a_new_one(place: PostgresSite) -> None:
+    store = place.make()
+    store.open(record_schema())
+    store.reset_offsets({0: 1}, decide("latest", "as if it had committed so far"))
+    with place.connect() as database:
+        table = sql.Identifier(place.schema, place.table)
+        database.execute(sql.SQL("INSERT INTO {} VALUES (0, 0, now(), NULL, NULL)").format(table))
+        database.execute(sql.SQL("ALTER TABLE {} RENAME TO clicks").format(table))
+    url, password = place.server.url, place.server.password
+    renamed = postgres_store(url, f"{place.schema}.clicks", "job", "events", password=password)
+    for ask in (renamed.require_write_mode, lambda: renamed.open(record_schema())):
+        with pytest.raises(StoreError, match=r"clicks has rows, .* is gone"):
+            ask()
+    postgres_store(url, f"{place.schema}.empty", "job", "events", password=password).open(record_schema())
 
 
 def test_tasks_take_last_sequences_from_no_server_that_only_follows(postgres: PostgresServer) -> None:
