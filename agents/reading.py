@@ -47,7 +47,8 @@ class Reading:
     Attributes:
         delivery: the batch at hand; None where the run has none
         index: of the batch, the record at hand; NO_RECORD where there is none
-        event: of that record, where the run reads events
+        event: the last that was read, where the run reads events
+        event_index: of the batch, its record; another than `index` where values were read after it
         batch: what the run has of the batch, where it reads batches
         reads_batches: whether it does
         away: empty while a step of the run's own task is under way. A list, so that a loop has it at hand
@@ -71,6 +72,7 @@ class Reading:
         self.delivery: Delivery | None = None
         self.index = NO_RECORD
         self.event: Event | None = None
+        self.event_index = NO_RECORD
         self.batch: BatchAtHand | None = None
         self.reads_batches = False
         self.away: list[bool] = [True]
@@ -166,7 +168,8 @@ class Reading:
             data = batch.data.data
             starts = batch.columns[records.VALUE].tolist()
             lengths = batch.columns[records.VALUE_LENGTH].tolist()
-            for index in self._left_over():
+            left = self._left_over()
+            for index in left:
                 self.index = index
                 if before_record is not None:
                     before_record()
@@ -179,8 +182,10 @@ class Reading:
                 yield value
                 if lent or away:
                     self._check()
-            crash_point("agent")
             del batch, data, starts, lengths  # or what waits would hold the memory of a batch that is done
+            if self._left is not left:
+                continue  # another loop over the stream, inside this one, has begun with the next batch
+            crash_point("agent")
             await self._more()
 
     def _check(self) -> None:
@@ -203,6 +208,7 @@ class Reading:
             data, keys, key_ends, headers, ends, timestamps, offsets, sequences, producers = columns
             at = self.index
             key_end = key_ends[at]
+            self.event_index = at
             self.event = event = Event(
                 bytes(data[keys[at] : key_end]) if key_end >= 0 else None,
                 value,
@@ -228,14 +234,16 @@ class Reading:
             self._check()
             if self.delivery is not None:
                 rows = self._fresh if self._left is None else np.array(list(self._left), np.int64)
-                self._left = iter(())
+                left = self._left = iter(())
                 if len(rows):
                     self.index = NO_RECORD
                     self.batch = BatchAtHand(self.delivery, rows, columns)
                     yield self.batch.arrow
                     self._check()
-                crash_point("agent")
                 self.batch = None
+                if self._left is not left:
+                    continue  # as in `values`
+                crash_point("agent")
             await self._more()
 
 

@@ -231,7 +231,7 @@ class AgentRun:
                     continue
                 kind = type(output)
                 if kind is Event:
-                    if output is not reading.event:
+                    if output is not reading.event or reading.event_index != reading.index:
                         raise TypeError(
                             "yielded an event that is not the one at hand: yield a value of your own instead"
                         )

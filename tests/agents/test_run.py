@@ -139,6 +139,52 @@ def test_what_a_failed_record_writes_while_it_tidies_up_is_undone_with_it() -> N
     assert ran.tables == {"seen": {2: 1, 3: 1}}
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
+def test_a_loop_inside_another_one_reads_on_and_neither_leaves_an_event_out(size: int) -> None:
+    app, seen = App(), list[int]()
+
+    @app.agent(app.stream("numbers"))
+    async def note(stream: Any) -> None:
+        async for number in stream:
+            seen.append(number)
+            async for follows in stream.events():
+                seen.append(follows.value)
+                break
+
+    run(app, {"numbers": list(range(9))}, batch=size)
+    assert seen == [*range(9)]
+
+
+def test_values_that_are_read_between_two_batches_leave_nothing_of_a_batch_out() -> None:
+    app, seen = App(), list[int]()
+
+    @app.agent(app.stream("numbers"))
+    async def note(stream: Any) -> None:
+        async for batch in stream.batches(["value"]):
+            seen.extend(map(int, batch["value"].to_pylist()))
+            seen.append(await anext(aiter(stream)))
+
+    run(app, {"numbers": list(range(9))}, batch=3)
+    assert seen == [*range(9)]
+
+
+def test_an_event_is_not_forwarded_after_another_value_was_read() -> None:
+    app = App()
+
+    @app.agent(app.stream("numbers"), on_error="dead-letter")
+    async def note(stream: Any) -> Any:
+        async for event in stream.events():
+            if event.value == 1:
+                await anext(aiter(stream))
+            yield event
+
+    ran = run(app, {"numbers": [1, 2, 3]})
+    assert ran.values == [3]
+    (letter,) = ran.dead_letters
+    assert letter.value == 2
+    assert b"an event that is not the one at hand" in (dict(letter.headers)["ratchet-reason"] or b"")
+
+
 def event_app() -> tuple[App, list[Any]]:
     app, seen = App(), list[Any]()
 
