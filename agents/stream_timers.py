@@ -112,7 +112,10 @@ class PartitionTimers:
         at_hand.set(sends)
         try:
             await reading.as_own(partial(self._run, timer, outputs))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the transaction was rolled back, or the worker ends
             if isinstance(error, RatchetError) and not isinstance(error, TableError):
                 raise
             batch = delivery.batch

@@ -167,5 +167,7 @@ class WorkerTimers:
             HOLDERS[running] = lambda: f"{what} {name}{line_of(result, function)}"
         try:
             await result
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and running is not None and running.cancelling():
+                raise  # the worker ends
             log.exception(f"a {what} failed", name=name, reason=said_of(error))

@@ -198,6 +198,37 @@ async def test_a_timer_of_a_worker_goes_on_after_an_error_that_is_logged_with_it
     assert "test_timers.py:" in logs[1]["reason"]
 
 
+async def test_a_timer_that_waits_for_something_cancelled_says_so_as_for_any_other_error() -> None:
+    async def waits() -> None:
+        other = asyncio.get_running_loop().create_future()
+        other.cancel()
+        await other
+
+    partition = Partition()
+    partition.timers = PartitionTimers([Timer(waits, 10)], [partition.totals], partition.tables, lambda: 10.0)
+    delivery = Delivery(lane_spec("orders"), Policy(), tick("orders", 0, 0))
+    partition.timers.call(partition.timers.timers, delivery)
+    with pytest.raises(AgentFailed, match=r"timer waits raised CancelledError \(.*test_timers"):
+        await delivery.done
+
+    calls = asyncio.Semaphore(0)
+
+    async def of_the_worker() -> None:
+        calls.release()
+        await waits()
+
+    with structlog.testing.capture_logs() as logs:
+        running = asyncio.create_task(WorkerTimers([Timer(of_the_worker, 0.001)], [waits]).run())
+        for _ in range(3):
+            await asyncio.wait_for(calls.acquire(), 60)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert {(each["event"], each["name"]) for each in logs} == {
+        ("a task failed", "waits"), ("a timer failed", "of_the_worker"),
+    }  # fmt: skip
+
+
 def test_what_cannot_be_a_timer() -> None:
     app = App()
     stream = app.stream("in")
