@@ -26,7 +26,7 @@ from kafka_ratchet.agents.holding import HOLDERS, line_of
 from kafka_ratchet.agents.outputs import FORWARD, Outputs, encode_json
 from kafka_ratchet.agents.program import Agent
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
-from kafka_ratchet.agents.said import said_of
+from kafka_ratchet.agents.said import RAISED, is_ended_by, said_of
 from kafka_ratchet.agents.sends import Sends
 from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.agents.timers import Timer
@@ -178,16 +178,17 @@ class AgentRun:
                     await self._collect(result)
                 else:
                     await result
-            except (Exception, asyncio.CancelledError) as error:
+            except RAISED as error:
                 self._reject(error)
             else:
                 raise self._failed("ended by itself: an agent goes on for as long as there are events")
 
-    def _reject(self, error: Exception | asyncio.CancelledError) -> None:
+    def _reject(self, error: BaseException) -> None:
         """Make the record at hand a dead letter, or raise what halts the partition."""
-        task = asyncio.current_task()
-        if self._is_over or (isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()):
+        if is_ended_by(error):
             raise error  # another run has its records, or the worker ends
+        if self._is_over:
+            raise asyncio.CancelledError from error  # likewise
         if isinstance(error, RatchetError) and not isinstance(error, TableError):
             raise error  # not the record's fault: the store is damaged, say
         if not self._may_undo or self._reading.index == NO_RECORD:

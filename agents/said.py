@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,16 @@ OURS: Final = str(Path(__file__).parents[1])
 
 TEXT_MOST: Final = 3000
 """characters: a program may raise with a whole record in its text."""
+
+RAISED: Final = (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
+"""What a program may raise. Of these, asyncio would end the worker for the last two, with all its partitions; a signal
+raises neither here, for the worker has handlers of its own."""
+
+
+def is_ended_by(error: BaseException) -> bool:
+    """Whether it is the cancellation of the task that runs, and not one that a program has met by itself."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def said_of(error: BaseException) -> str:

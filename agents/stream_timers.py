@@ -15,7 +15,7 @@ import numpy as np
 from kafka_ratchet.agents.holding import HOLDERS, line_of
 from kafka_ratchet.agents.outputs import Outputs, output_value
 from kafka_ratchet.agents.reading import Reading
-from kafka_ratchet.agents.said import said_of
+from kafka_ratchet.agents.said import RAISED, is_ended_by, said_of
 from kafka_ratchet.agents.sends import Sends
 from kafka_ratchet.agents.timers import Timer
 from kafka_ratchet.agents.topic import at_hand
@@ -112,9 +112,8 @@ class PartitionTimers:
         at_hand.set(sends)
         try:
             await reading.as_own(partial(self._run, timer, outputs))
-        except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        except RAISED as error:
+            if is_ended_by(error):
                 raise  # the transaction was rolled back, or the worker ends
             if isinstance(error, RatchetError) and not isinstance(error, TableError):
                 raise

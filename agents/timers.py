@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import structlog
 
 from kafka_ratchet.agents.holding import HOLDERS, line_of
-from kafka_ratchet.agents.said import said_of
+from kafka_ratchet.agents.said import RAISED, is_ended_by, said_of
 from kafka_ratchet.errors import SettingsError
 
 log = structlog.get_logger(__name__)
@@ -167,7 +167,7 @@ class WorkerTimers:
             HOLDERS[running] = lambda: f"{what} {name}{line_of(result, function)}"
         try:
             await result
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and running is not None and running.cancelling():
+        except RAISED as error:
+            if is_ended_by(error):
                 raise  # the worker ends
             log.exception(f"a {what} failed", name=name, reason=said_of(error))

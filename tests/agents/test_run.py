@@ -12,7 +12,7 @@ import pytest
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
-from kafka_ratchet.errors import Aborted, StoreDamaged
+from kafka_ratchet.errors import Aborted, AgentFailed, StoreDamaged
 from kafka_ratchet.tables.values.own_table import OWN
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table_partition import nothing, nowhere
@@ -183,6 +183,28 @@ def test_an_event_is_not_forwarded_after_another_value_was_read() -> None:
     (letter,) = ran.dead_letters
     assert letter.value == 2
     assert b"an event that is not the one at hand" in (dict(letter.headers)["ratchet-reason"] or b"")
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_an_agent_that_exits_fails_at_its_record_and_the_worker_goes_on(error: type[BaseException]) -> None:
+    app = App()
+    numbers, strict = app.stream("numbers"), app.stream("strict")
+
+    async def note(stream: Any) -> Any:
+        async for number in stream:
+            if number == 2:
+                raise error(3)
+            yield number
+
+    app.agent(numbers, on_error="dead-letter")(note)
+    app.agent(strict)(note)
+    ran = run(app, {"numbers": [1, 2, 3]})
+    assert ran.values == [1, 3]
+    assert f"agent note: raised {error.__name__}: 3 (".encode() in (
+        dict(ran.dead_letters[0].headers)["ratchet-reason"] or b""
+    )
+    with pytest.raises(AgentFailed, match=rf"strict, partition 0, offset 1: agent note raised {error.__name__}: 3"):
+        run(app, {"strict": [1, 2, 3]})
 
 
 def event_app() -> tuple[App, list[Any]]:

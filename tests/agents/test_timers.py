@@ -229,6 +229,21 @@ async def test_a_timer_that_waits_for_something_cancelled_says_so_as_for_any_oth
     }  # fmt: skip
 
 
+async def test_a_timer_that_exits_does_not_end_the_worker() -> None:
+    async def leave() -> None:
+        raise SystemExit("enough")
+
+    partition = Partition()
+    partition.timers = PartitionTimers([Timer(leave, 10)], [partition.totals], partition.tables, lambda: 10.0)
+    delivery = Delivery(lane_spec("orders"), Policy(), tick("orders", 0, 0))
+    partition.timers.call(partition.timers.timers, delivery)
+    with pytest.raises(AgentFailed, match=r"timer leave raised SystemExit: enough \(.*test_timers"):
+        await delivery.done
+    with structlog.testing.capture_logs() as logs:
+        await WorkerTimers([], [leave]).run()
+    assert [(each["event"], each["name"]) for each in logs] == [("a task failed", "leave")]
+
+
 def test_what_cannot_be_a_timer() -> None:
     app = App()
     stream = app.stream("in")
