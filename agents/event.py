@@ -9,8 +9,8 @@ import msgspec
 from kafka_ratchet.transport.batch.record_batch import Header, unpack_headers
 
 
-class Event(msgspec.Struct, eq=False):
-    """A record of the input.
+class Event(msgspec.Struct, eq=False, frozen=True):
+    """A record of the input. It cannot be changed: yielded, it goes on byte for byte, and a change would be left out.
 
     Attributes:
         key: bytes; None where it is null

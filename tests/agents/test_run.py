@@ -207,6 +207,21 @@ def test_an_agent_that_exits_fails_at_its_record_and_the_worker_goes_on(error: t
         run(app, {"strict": [1, 2, 3]})
 
 
+@pytest.mark.parametrize("part", ["key", "value", "timestamp"])
+def test_a_part_of_an_event_cannot_be_replaced_for_its_record_would_go_on_as_it_was(part: str) -> None:
+    app = App()
+
+    @app.agent(app.stream("numbers"), on_error="dead-letter")
+    async def note(stream: Any) -> Any:
+        async for event in stream.events():
+            setattr(event, part, None)
+            yield event
+
+    ran = run(app, {"numbers": [1]})
+    assert ran.values == []
+    assert b"AttributeError: immutable type" in (dict(ran.dead_letters[0].headers)["ratchet-reason"] or b"")
+
+
 def event_app() -> tuple[App, list[Any]]:
     app, seen = App(), list[Any]()
 
