@@ -1,6 +1,6 @@
-"""Two requests that aiokafka 0.14 lacks: how a transaction stands, and who has one open where (KIP-664).
+"""Three requests of KIP-664 that aiokafka 0.14 lacks.
 
-aiokafka has no types.
+Which transactions there are, how one stands, and who has one open where. aiokafka has no types.
 """
 
 from __future__ import annotations
@@ -55,6 +55,41 @@ class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # t
 
     def build(self, request_struct_class: type[DescribeTransactionsRequest_v0]) -> DescribeTransactionsRequest_v0:
         return request_struct_class([self._transactional_id], {})
+
+
+class ListTransactionsResponse_v0(Response):  # type: ignore[misc]
+    API_KEY = 66
+    API_VERSION = 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("unknown_state_filters", CompactArray(TEXT)),
+        (
+            "transactions",
+            CompactArray(("transactional_id", TEXT), ("producer_id", Int64), ("state", TEXT), TAGS),
+        ),
+        TAGS,
+    )
+
+
+class ListTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY = 66
+    API_VERSION = 0
+    RESPONSE_TYPE = ListTransactionsResponse_v0
+    SCHEMA = Schema(("state_filters", CompactArray(TEXT)), ("producer_id_filters", CompactArray(Int64)), TAGS)
+
+
+class ListTransactionsRequest(Request[ListTransactionsRequest_v0]):  # type: ignore[misc]
+    """Which transactional ids of these producer ids a broker coordinates, of those that this user may see (KIP-664)."""
+
+    API_KEY = 66
+
+    def __init__(self, producer_ids: list[int]) -> None:
+        self._producer_ids = producer_ids
+
+    def build(self, request_struct_class: type[ListTransactionsRequest_v0]) -> ListTransactionsRequest_v0:
+        return request_struct_class([], self._producer_ids, {})
 
 
 class DescribeProducersResponse_v0(Response):  # type: ignore[misc]

@@ -18,12 +18,17 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Boolean, CompactArray, Int16, Int32, Int64, Schema
 
 from kafka_ratchet.errors import TransactionError
-from kafka_ratchet.transport.client.cluster import Cluster
-from kafka_ratchet.transport.client.describe import DescribeProducersRequest
+from kafka_ratchet.transport.client.cluster import TRANSACTION, Cluster
+from kafka_ratchet.transport.client.describe import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
 from kafka_ratchet.transport.client.errors import explained, raise_for
 from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.client.topic_id import TAGS, TEXT
 from kafka_ratchet.transport.transactions.outcome import (
+    ID_NOT_FOUND,
     NO_TRANSACTION,
     HangingTransaction,
     OpenAt,
@@ -35,11 +40,15 @@ HANGS_AFTER_S: Final = 60.0
 """Beyond the transaction's own time-out. Kafka looks for those that have timed out every 10 s, and a lane completes
 what was left open within about as long."""
 
+ONGOING: Final = "Ongoing"
+"""A coordinator's word for a transaction that is open; it aborts one that has timed out."""
+
 
 class Hanging(NamedTuple):
     """An open transaction in one partition that has outlived its time-out.
 
-    start: offset of its first record; idle_s: since its last record, by the broker's clock and ours
+    start: offset of its first record; idle_s: since the time of its last record, by our clock. It is the record's own
+    time: in a topic that keeps events' times, that of an event
     """
 
     topic: str
@@ -50,10 +59,15 @@ class Hanging(NamedTuple):
     start: int
     idle_s: float
 
+    def is_old(self, timeout_ms: int) -> bool:
+        """Whether its last record says that it has outlived a time-out of so many ms."""
+        return self.idle_s > timeout_ms / 1000 + HANGS_AFTER_S
+
     def __str__(self) -> str:
         return (
             f"{self.topic}, partition {self.partition}: a transaction of producer id {self.producer_id}, epoch "
-            f"{self.epoch}, is open from offset {self.start} on, and got its last record {self.idle_s:.0f} s ago"
+            f"{self.epoch}, is open from offset {self.start} on, and no coordinator has it open. The time of its last "
+            f"record is {self.idle_s:.0f} s ago"
         )
 
 
@@ -122,18 +136,34 @@ async def find_hanging(
     connection: Hashable,
     now: Callable[[], float] = time.time,
 ) -> list[Hanging]:
-    """Open transactions in these partitions that are older than their time-out and HANGS_AFTER_S.
+    """Open transactions in these partitions that are older than their time-out and HANGS_AFTER_S, and in no good hands.
+
+    One that its coordinator has open is left out, however old its last record says it is: it may be at work, and if
+    not, its coordinator ends it. Of ids that this user may not see, only the time is known.
 
     Args:
         cluster: connected
         partitions: topic and partition of each to look at
         timeout_ms: of the lanes' transactions
         connection: on which to ask
-        now: seconds since the epoch; held against the broker's time of a transaction's last record
+        now: seconds since the epoch; held against the time of a transaction's last record
 
     Raises:
         TransactionError: this user may not ask.
     """
+    found = [one for one in await _open_in(cluster, partitions, connection, now) if one.is_old(timeout_ms)]
+    if not found:
+        return []
+    coordinated = await _coordinated(cluster, found, connection)
+    # One that was at work may have ended before its coordinator was asked.
+    still_open = {one[:-1] for one in await _open_in(cluster, partitions, connection, now)}
+    return [one for one in found if one not in coordinated and one[:-1] in still_open]
+
+
+async def _open_in(
+    cluster: Cluster, partitions: Collection[tuple[str, int]], connection: Hashable, now: Callable[[], float]
+) -> list[Hanging]:
+    """All open transactions in these partitions."""
     found = []
     for topic, partition in partitions:
         retry = Retry("ask for open transactions", topic=topic, partition=partition)
@@ -150,10 +180,52 @@ async def find_hanging(
                 cluster.refresh()
                 await retry.wait(error)
         for producer_id, epoch, _, last_ms, coordinator_epoch, start, *_ in producers:
-            idle_s = now() - last_ms / 1000
-            if start != NO_TRANSACTION and idle_s > timeout_ms / 1000 + HANGS_AFTER_S:
+            if start != NO_TRANSACTION:
+                idle_s = now() - last_ms / 1000
                 found.append(Hanging(topic, partition, producer_id, epoch, coordinator_epoch, start, idle_s))
     return found
+
+
+async def _coordinated(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[Hanging]:
+    """Those of them that a coordinator has open or is ending: as Kafka's own `kafka-transactions.sh` tells them."""
+    retry = Retry("ask which transactions there are")
+    while True:
+        try:
+            return await _ask_coordinators(cluster, found, connection)
+        except kafka.TransactionalIdAuthorizationFailed as error:
+            raise TransactionError(explained(error)) from None
+        except kafka.IncompatibleBrokerVersion as error:
+            raise TransactionError(f"Kafka 3.0 or newer is needed: {error}") from None
+        except kafka.KafkaError as error:
+            cluster.refresh()
+            await retry.wait(error)
+
+
+async def _ask_coordinators(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[Hanging]:
+    producer_ids = sorted({one.producer_id for one in found})
+    names = set()
+    for broker in cluster.client.cluster.brokers():
+        response = await cluster.send(broker.nodeId, ListTransactionsRequest(producer_ids), connection)
+        raise_for(response.error_code, "transactions")
+        names |= {name for name, *_ in response.transactions}
+    coordinated = set()
+    for name in names:
+        async with cluster.asking_coordinator(TRANSACTION, name) as node:
+            response = await cluster.send(node, DescribeTransactionsRequest(name), connection)
+            code, _, state, _, _, producer_id, epoch, topics, *_ = response.transactions[0]
+            if code == ID_NOT_FOUND:
+                continue
+            raise_for(code, name)
+        # One that is ended raises the epoch before its markers are written.
+        open_in = {(topic, number) for topic, numbers, *_ in topics for number in numbers}
+        coordinated |= {
+            one
+            for one in found
+            if one.producer_id == producer_id
+            and (one.topic, one.partition) in open_in
+            and ((state == ONGOING and one.epoch == epoch) or state.startswith("Prepare"))
+        }
+    return coordinated
 
 
 async def end_hanging(
