@@ -15,7 +15,7 @@ from typing import Generic, Protocol, Self, TypeVar, get_args
 
 import structlog
 
-from kafka_ratchet.errors import ProducerFenced, RatchetError, SettingsError, SourceError, TopicMissing
+from kafka_ratchet.errors import ProducerFenced, RatchetError, SettingsError, SourceError, TopicError, TopicMissing
 from kafka_ratchet.producers.accumulator import SILENCE_S
 from kafka_ratchet.producers.beginning import Beginning, TopicDecision
 from kafka_ratchet.producers.headers import NOTHING_YET, SEQUENCE_MAX, name_bytes, partition_of, sequence_bytes, whole
@@ -25,7 +25,7 @@ from kafka_ratchet.producers.prefix import AcknowledgedPrefix
 from kafka_ratchet.producers.progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
 from kafka_ratchet.producers.progress_store import ProgressStore, ProgressWriter
 from kafka_ratchet.producers.source import Source
-from kafka_ratchet.producers.topics import TopicShape, admin_client, create_topic, describe_topic
+from kafka_ratchet.producers.topics import TopicShape, admin_client, cleanup_policy, create_topic, describe_topic
 
 log = structlog.get_logger(__name__)
 
@@ -250,6 +250,12 @@ class NamedProducer(ABC, Generic[C]):
                 config=PROGRESS_TOPIC_CONFIG,
                 timeout_s=timeout_s,
                 say=self._say,
+            )
+        elif (policy := cleanup_policy(admin, PROGRESS_TOPIC, timeout_s=timeout_s)) not in (None, "compact"):
+            # A name whose progress was deleted would begin at 0 again, and all that it sends would be duplicates.
+            raise TopicError(
+                f"topic {PROGRESS_TOPIC!r}: cleanup.policy is {policy}, so what a name has reached would be deleted "
+                "with time, and its next records dropped as duplicates. Set cleanup.policy=compact on the topic"
             )
         return shape
 

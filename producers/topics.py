@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from kafka_ratchet.errors import BrokerUnavailable, KafkaRefused, TopicError, TopicMissing
 from kafka_ratchet.producers.client import (
     ATTEMPT_S,
+    NOT_ALLOWED,
     PASSING,
     explained,
     no_broker_is_let_in,
@@ -100,6 +101,32 @@ def describe_topic(
                     "and `kafka` in the settings; kafka_timeout_s sets the limit"
                 ) from failure
             # An attempt may also fail at once (nobody listens): do not ask in a tight loop.
+            time.sleep(0.2)
+
+
+def cleanup_policy(admin: AdminClient, topic: str, *, timeout_s: float) -> str | None:
+    """A topic's cleanup.policy; None where this user may not ask for it.
+
+    Raises:
+        BrokerUnavailable: no answer within the limit.
+        TopicError: Kafka refuses the question.
+    """
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            entries = admin.describe_configs([resource], request_timeout=ATTEMPT_S)[resource].result()
+            return str(entries["cleanup.policy"].value)
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() in NOT_ALLOWED:
+                return None
+            if error.code() not in PASSING:
+                raise TopicError(f"topic {topic!r}: its settings cannot be read: {explained(error)}") from failure
+            if time.monotonic() >= deadline:
+                raise BrokerUnavailable(
+                    f"topic {topic!r}: Kafka did not tell its settings within {timeout_s:g} s ({error.str()})"
+                ) from failure
             time.sleep(0.2)
 
 

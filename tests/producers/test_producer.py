@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from confluent_kafka import Producer as PlainProducer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 from confluent_kafka.admin import NewTopic as Topic
 
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
@@ -17,6 +24,7 @@ from kafka_ratchet.errors import (
     RecordTooLarge,
     SettingsError,
     SourceError,
+    TopicError,
     TopicMissing,
     TopicReplaced,
     TransportError,
@@ -508,3 +516,19 @@ def test_kafka_that_goes_away_is_waited_for(name: str) -> None:
             producer.flush()
             assert producer.resume_from() == 1999
         assert sequences(embedded.bootstrap, "events", 0) == list(range(2000))
+
+
+def test_a_progress_topic_that_would_be_deleted_with_time_is_refused(name: str) -> None:
+    with EmbeddedBroker() as embedded:
+        options = {"bootstrap.servers": embedded.bootstrap}
+        admin = AdminClient(options)
+        by_hand = [Topic("events", 1, 1), Topic(PROGRESS_TOPIC, 1, 1)]  # an administrator who grants no `create`
+        for made in admin.create_topics(by_hand).values():
+            made.result(30)
+        with pytest.raises(TopicError, match=r"cleanup\.policy is delete.*Set cleanup\.policy=compact"):
+            Producer("events", name, options=options)
+        compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+        changed = ConfigResource(ResourceType.TOPIC, PROGRESS_TOPIC, incremental_configs=[compact])
+        admin.incremental_alter_configs([changed])[changed].result(30)
+        with Producer("events", name, options=options) as producer:
+            assert producer.send(b"v") == 0
