@@ -68,12 +68,13 @@ def import_(
     from kafka_ratchet.app.worker.state_rows import read_rows
 
     settings = load(config)
-    name, _ = settings.stream(stream)
+    name, spec = settings.stream(stream)
+    rows = read_rows(file, numbered=spec.sequence != "none")
     how = How(partitioner, partition_column, all_partitions, replace, reason or f"import of {file.name}")
     with named_broker(settings) as bootstrap:
         if not dry_run:
             prepare_import(settings, bootstrap, name)
-        done = StateImport(settings, bootstrap, name, how).run(read_rows(file), dry_run=dry_run)
+        done = StateImport(settings, bootstrap, name, how).run(rows, dry_run=dry_run)
     if json:
         body = {"stream": name, "dry_run": dry_run, "partitions": msgspec.to_builtins(done)}
         typer.echo(msgspec.json.encode(body).decode())

@@ -2,7 +2,7 @@
 
     identity      text, or bytes in Parquet; null where it is not UTF-8
     identity_hex  the same in hex
-    sequence      the last sequence; 0 where it is missing, as ids without a number have it
+    sequence      the last sequence; missing where ids have no number, and 0 then
     partition     of the input
     partitions    how many the input had when the row was written
     last_seen     ISO 8601, UTC: when Kafka has written the identity's newest entry; for people, import leaves it out
@@ -112,8 +112,12 @@ def _write_parquet(path: Path, rows: Iterable[Row]) -> int:
     return count + len(waiting)
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path, *, numbered: bool = False) -> Iterator[Row]:
     """The rows of a file, in their order.
+
+    Args:
+        path: of the file
+        numbered: whether each needs a sequence; without, one that has none gets 0
 
     Raises:
         SettingsError: it cannot be read; the text says which row.
@@ -121,7 +125,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     objects = _parquet_objects(path) if _ending(path) == PARQUET else _ndjson_objects(path)
     for number, found in enumerate(objects, 1):
         try:
-            yield _row(found)
+            yield _row(found, numbered=numbered)
         except (ValueError, TypeError) as error:
             raise SettingsError(f"{path}: row {number}: {error}") from None
 
@@ -154,7 +158,7 @@ def _parquet_objects(path: Path) -> Iterator[Any]:
         raise SettingsError(f"{path}: cannot be read as Parquet: {str(error).splitlines()[0]}") from None
 
 
-def _row(found: Any) -> Row:
+def _row(found: Any, *, numbered: bool) -> Row:
     if not isinstance(found, dict):
         raise ValueError("is not an object")
     if (known := found.get(FORMAT_COLUMN)) not in (None, FORMAT):
@@ -163,6 +167,9 @@ def _row(found: Any) -> Row:
         )
     identity = _identity(found.get("identity"), found.get("identity_hex"))
     sequence = _number(found, "sequence", SEQUENCE_MAX)
+    if numbered and sequence is None:
+        # As 0 all that its identity has sent would be new once more.
+        raise ValueError("has no sequence, and the records of this stream have one: name that column sequence")
     state = bytes.fromhex(_text(found.get("state") or "", "state"))
     if len(state) > MAX_STATE_BYTES:
         raise ValueError(f"a state of {len(state):,} bytes")

@@ -74,6 +74,10 @@ def test_a_state_is_exported_seeded_and_held(place: Site, worker: WorkerProcess,
     seeds.write_text(
         '{"identity":"a","sequence":9}\n{"identity_hex":"ff","sequence":3}\n{"identity":"new","sequence":4}\n'
     )
+    misnamed = tmp_path / "misnamed.ndjson"
+    misnamed.write_text('{"identity":"d","last":9}\n')  # as 0, all that it has sent would be new
+    refused = place.command("state", "import", str(misnamed), "--dry-run")
+    assert (refused.returncode, "row 1: has no sequence" in refused.stderr) == (2, True), refused.stdout
     refused = place.command("state", "import", str(seeds))
     assert (refused.returncode, "1 workers of" in refused.stderr) == (2, True)
     worker.stop()
