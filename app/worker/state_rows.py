@@ -15,6 +15,7 @@ format says so in `ratchet_format`; this is format 1, which says nothing.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,9 +54,12 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
     ending = _ending(path)
     if path.exists():
         raise SettingsError(f"{path}: is there already. Name a new file")
-    temporary = path.with_name(f".{path.name}.part")
+    # Of this call alone: two that write to one name at a time would each write into the other's file.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         count = (_write_parquet if ending == PARQUET else _write_ndjson)(temporary, rows)
+        if path.exists():
+            raise SettingsError(f"{path}: somebody else has written it meanwhile. Name a new file")
         temporary.rename(path)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be written: {error.strerror}") from None

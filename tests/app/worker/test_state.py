@@ -119,6 +119,23 @@ def test_a_file_is_read_as_it_was_written(
     assert list(read_rows(path)) == [row._replace(seen=0) for row in rows]  # for people
 
 
+@pytest.mark.parametrize("ending", [".parquet", ".ndjson"])
+def test_two_that_write_one_file_at_a_time_leave_that_of_one(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"state{ending}"
+    mine = [Row(b"mine %d" % number, number, 0, 2) for number in range(20_000)]
+    theirs = [Row(b"theirs", 1, 0, 2)]
+
+    def rows() -> Iterator[Row]:
+        yield from mine[:15_000]
+        assert write_rows(path, theirs) == 1  # begun behind us, and done before us
+        yield from mine[15_000:]
+
+    with pytest.raises(SettingsError, match="somebody else has written it meanwhile"):
+        write_rows(path, rows())
+    assert list(read_rows(path)) == theirs
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
