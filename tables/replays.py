@@ -48,12 +48,20 @@ def letter_of(headers: Iterable[Header], letters: bytes) -> bytes | None:
 
     Args:
         headers: of the record; anybody may have written or copied them
-        letters: what the names of this stream's letters begin with; b"": they are not known, and no name counts
+        letters: what the names of this stream's letters begin with, application, topic and its id; b"": they are not
+            known, and no name counts
+
+    Returns:
+        its name without the application, which records do not have that an earlier version has replayed
     """
     names = [value or b"" for name, value in headers if name == REPLAYED_FROM]
-    if not letters or len(names) != 1 or not names[0].startswith(letters):
+    if not letters or len(names) != 1:
         return None
-    return names[0] if PLACE.fullmatch(names[0], len(letters)) else None
+    _, _, topic = letters.partition(b"/")
+    begin = next((each for each in (letters, topic) if names[0].startswith(each)), None)
+    if begin is None or PLACE.fullmatch(names[0], len(begin)) is None:
+        return None
+    return topic + names[0][len(begin) :]
 
 
 def identity_of(letter: bytes, key: bytes | None, value: bytes | None) -> bytes:

@@ -25,6 +25,10 @@ REASON_MOST: Final = 4096
 LETTER_AGENTS: Final = "ratchet-agents"
 """Header of a dead letter that agents have made: the names of those that rejected it, a JSON list."""
 
+LETTER_APP: Final = "ratchet-app"
+"""Header of such a dead letter: the application. Others that read the same input may share the topic of dead letters,
+and have had the record."""
+
 
 @dataclass
 class _Rejection:
@@ -112,8 +116,9 @@ class Delivery:
     def _letter_headers(self, index: int, rejection: _Rejection) -> list[Header]:
         why = rejection.reason.encode(errors="backslashreplace")[:REASON_MOST].decode(errors="ignore").encode()
         agents = json.dumps(rejection.agents).encode()
+        app = Header(LETTER_APP, self.spec.app.encode())
         return [
-            *([Header(LETTER_AGENTS, agents)] if rejection.agents else []),
+            *([app, Header(LETTER_AGENTS, agents)] if rejection.agents else []),
             Header("ratchet-reason", why),
             Header("ratchet-topic", self.batch.topic.encode()),
             Header("ratchet-partition", str(self.batch.partition).encode()),

@@ -327,7 +327,7 @@ class Lane:
         return agreed_owner(spec, state, topics, self._truncated)
 
     def _letters(self, found: TopicState | None) -> bytes:
-        return b"" if found is None else letters_in(self.spec.dead_letters, id_text(found.id))
+        return b"" if found is None else letters_in(self.spec.app, self.spec.dead_letters, id_text(found.id))
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
         """Compare the topics as they are now with those at take-over; the lane halts where one has another id."""

@@ -21,9 +21,9 @@ class LaneState(StrEnum):
     STOPPED = "stopped"
 
 
-def letters_in(topic: str, topic_id: str) -> bytes:
-    """What the names of the dead letters in a topic begin with; partition and offset follow. topic_id: as text."""
-    return f"{topic}/{topic_id}/".encode()
+def letters_in(app: str, topic: str, topic_id: str) -> bytes:
+    """What the names of an application's dead letters begin with; partition and offset follow. topic_id: as text."""
+    return f"{app}/{topic}/{topic_id}/".encode()
 
 
 @dataclass(frozen=True, slots=True)

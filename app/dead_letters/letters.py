@@ -10,7 +10,7 @@ from kafka_ratchet.tables.replays import REPLAYS
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
-from kafka_ratchet.transport.delivery import LETTER_AGENTS
+from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP
 
 APPENDED: Final = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
 """The last headers of a dead letter, in this order."""
@@ -44,7 +44,7 @@ class Letter(NamedTuple):
     """One record of the dead-letter topic.
 
     origin: None where its headers are not those of a dead letter; headers: those it had in the input; agents: those of
-    several that rejected it, as the letter has them
+    several that rejected it, as the letter has them; app: whose agents, None in a letter of an earlier version
     """
 
     partition: int
@@ -54,11 +54,12 @@ class Letter(NamedTuple):
     replays: int
     headers: list[Header]
     agents: bytes | None = None
+    app: str | None = None
 
     @property
     def appended(self) -> int:
         """How many headers were appended to those it had."""
-        return 0 if self.origin is None else len(APPENDED) + (self.agents is not None)
+        return 0 if self.origin is None else len(APPENDED) + (self.agents is not None) + (self.app is not None)
 
 
 def letter_at(batch: RecordBatch, index: int) -> Letter:
@@ -66,11 +67,13 @@ def letter_at(batch: RecordBatch, index: int) -> Letter:
     headers = batch.headers(index)
     origin = _origin(headers)
     own = headers if origin is None else headers[: -len(APPENDED)]
-    agents = None
+    agents = app = None
     if origin is not None and origin.is_of_agent and own and own[-1].name == LETTER_AGENTS:
         agents = own.pop().value
+        if own and own[-1].name == LETTER_APP:
+            app = _text(own.pop().value or b"")
     where = batch.partition, int(batch.offsets[index]), int(batch.timestamps[index])
-    return Letter(*where, origin, _replays(own), own, agents)
+    return Letter(*where, origin, _replays(own), own, agents, app)
 
 
 def _origin(headers: list[Header]) -> Origin | None:

@@ -66,7 +66,8 @@ class Counts(msgspec.Struct):
     """What becomes of the letters that are meant.
 
     to_replay: chosen; done: replayed before; held_back: they come from a replay; too_often: from MOST_REPLAYS of them;
-    others: not of this stream's input, or no letters of Ratchet; too_old: chosen, and older than what the input keeps
+    others: not of this stream's input, of another application's agents, or no letters of Ratchet;
+    too_old: chosen, and older than what the input keeps
     """
 
     to_replay: int = 0
@@ -227,7 +228,8 @@ class Replay:
                 yield Chosen((letter.partition, letter.offset), self._target(letter, batch.key(index)), record)
 
     def _may_go(self, letter: Letter, replayed: Replayed, counts: Counts) -> bool:
-        if letter.origin is None or letter.origin.topic != self._origin:
+        is_ours = letter.app in (None, self._letters.settings.app)
+        if letter.origin is None or letter.origin.topic != self._origin or not is_ours:
             counts.others += 1
         elif (letter.partition, letter.offset) in replayed:
             counts.done += 1
@@ -242,7 +244,7 @@ class Replay:
     def _name_of(self, letter: Letter) -> str | None:
         """By which its record is judged; None: by the rule."""
         by_name = self._options.unjudged or (letter.origin is not None and letter.origin.is_of_agent)
-        letters = letters_in(self._letters.topic, self._letters.id).decode()
+        letters = letters_in(self._letters.settings.app, self._letters.topic, self._letters.id).decode()
         return f"{letters}{letter.partition}/{letter.offset}" if by_name else None
 
     def _target(self, letter: Letter, key: bytes | None) -> int:

@@ -142,11 +142,14 @@ class Letters:
 def own_headers(headers: Headers) -> Headers:
     """A dead letter's headers without those that were appended.
 
-    Where several agents take a stream, theirs have one more; letters of earlier versions of Ratchet have not.
+    Those of agents have two more; letters of earlier versions of Ratchet have one, or none.
     """
     own, reason = headers[: -len(DEAD_LETTER_HEADERS)], dict(headers).get("ratchet-reason") or b""
     is_of_agent = reason.startswith((b"agent ", b"value does not decode: "))
-    return own[:-1] if is_of_agent and own and own[-1][0] == "ratchet-agents" else own
+    if is_of_agent and own and own[-1][0] == "ratchet-agents":
+        own = own[:-1]
+        own = own[:-1] if own and own[-1][0] == "ratchet-app" else own
+    return own
 
 
 def origin_of(headers: Headers, input_topic: str) -> tuple[int, int] | None:

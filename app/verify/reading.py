@@ -274,10 +274,10 @@ class TopicReader:
         records = ((offset, record.key, record.value) for offset, record in self.records(name, 0, end, begin))
         return PolicyTopic.of(name, begin, end, records)
 
-    def letters_topic(self) -> tuple[str, str]:
-        """Name and id, as Kafka's tools print it, of the stream's topic of dead letters."""
+    def letters_topic(self) -> tuple[str, str, str]:
+        """The application; name and id, as Kafka's tools print it, of the stream's topic of dead letters."""
         topic = self._stream.dead_letters
-        return topic, plain_id(self.topic_ids[topic])
+        return self._settings.app, topic, plain_id(self.topic_ids[topic])
 
     def spans(self, topic: str) -> Mapping[int, tuple[int, int]]:
         """First offset and end of each partition, at the end of a transaction; empty where there is no such topic."""

@@ -61,9 +61,9 @@ class Rule:
         identity: Identity,
         sequence: SequenceSource,
         form: SequenceForm = SequenceForm.GUESS,
-        dead_letters: tuple[str, str] | None = None,
+        dead_letters: tuple[str, str, str] | None = None,
     ) -> None:
-        """dead_letters: name and id of the stream's own topic of them; None: nothing is judged by a letter."""
+        """dead_letters: application, name and id of the stream's topic of them; None: nothing is judged by a letter."""
         self._identity = identity
         self._dead_letters = dead_letters
         self._sequence = sequence
@@ -95,12 +95,14 @@ class Rule:
         if not letter or self._dead_letters is None:
             return b""
         *where, partition, offset = letter.split(b"/")
-        if where != [each.encode() for each in self._dead_letters]:
+        own = [each.encode() for each in self._dead_letters]
+        if where not in (own, own[1:]):  # without the application, as earlier versions have named it
             return b""
         if not (_NUMBER.fullmatch(partition) and _NUMBER.fullmatch(offset)) or len(partition) > 10 or len(offset) > 19:
             return b""
         content = b"".join(b"-" if part is None else b"%d:" % len(part) + part for part in (record.key, record.value))
-        return _OF_A_LETTER + letter + b"/" + hashlib.blake2b(content, digest_size=16).hexdigest().encode()
+        name = b"/".join([*own[1:], partition, offset])
+        return _OF_A_LETTER + name + b"/" + hashlib.blake2b(content, digest_size=16).hexdigest().encode()
 
     def identity_of(self, record: RecordView) -> bytes | None:
         """Whose it is; None where that cannot be read."""

@@ -267,7 +267,7 @@ async def taken(
 ) -> list[tuple[str, list[tuple[str, bytes | None]]]]:
     """What becomes of these records: topic and headers of each output."""
     batch = fetched_rows(list(rows))
-    delivery = Delivery(replace(lane_spec("numbers"), letters=b"letters/id/"), Policy(), batch)
+    delivery = Delivery(replace(lane_spec("numbers"), letters=b"shop/letters/id/"), Policy(), batch)
     program.take(delivery, np.full(batch.count, fresh))
     await delivery.done
     return [(topic, rows_of(encoded)[0][2]) for topic, _, encoded in delivery.outputs]
@@ -294,6 +294,7 @@ async def test_a_replayed_record_goes_to_the_agents_that_rejected_it_and_to_no_o
     program = PartitionProgram(numbers.agents, [], PartitionTables(nothing, nowhere))
     ((topic, headers),) = await taken(program, ROW)
     assert (topic, headers[-5]) == ("numbers-dead-letters", ("ratchet-agents", b'["second", "third"]'))
+    assert headers[-6][0] == "ratchet-app"
     assert (dict(headers)["ratchet-reason"] or b"").startswith(b"agent second: raised ValueError: second")
     assert [name for name, _ in met] == ["first", "second", "third"]
 

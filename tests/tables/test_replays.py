@@ -20,8 +20,9 @@ from tests.tables.fetched_records import Sent, fetched, named
 READ = reader_for(SequenceSource.parse("header:ratchet-sequence"))
 ONCE = ((REPLAYS, b"1"),)
 OWN = b"orders.dead-letters/id/"
-LETTER_7 = (REPLAYED_FROM, OWN + b"0/7")
-LETTER_8 = (REPLAYED_FROM, OWN + b"0/8")
+APP = b"shop/"
+LETTER_7 = (REPLAYED_FROM, OWN + b"0/7")  # as an earlier version names it
+LETTER_8 = (REPLAYED_FROM, APP + OWN + b"0/8")
 
 
 def replayed(sent: Sent, *headers: tuple[str, bytes | None]) -> Sent:
@@ -37,7 +38,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SequencePa
 
 
 def judged(table: SequencePartition, batch: RecordBatch) -> list[tuple[int, int]]:
-    verdicts, reasons = table.judge(batch, *READ(batch), letters=OWN)
+    verdicts, reasons = table.judge(batch, *READ(batch), letters=APP + OWN)
     return list(zip(verdicts.tolist(), reasons.tolist(), strict=True))
 
 
@@ -73,8 +74,10 @@ def test_only_the_same_content_takes_the_place_of_a_letter(table: SequencePartit
     ]
 
 
-@pytest.mark.parametrize("name", [b"other.dead-letters/id/0/7", b"orders.dead-letters/earlier/0/7"])
-def test_the_letter_of_another_topic_says_nothing_here(table: SequencePartition, name: bytes) -> None:
+@pytest.mark.parametrize(
+    "name", [b"other.dead-letters/id/0/7", b"orders.dead-letters/earlier/0/7", b"till/" + OWN + b"0/7"]
+)
+def test_the_letter_of_another_topic_or_application_says_nothing_here(table: SequencePartition, name: bytes) -> None:
     five, six = named(b"a", 5, 6)
     mark = REPLAYED_FROM, name
     assert judged(table, rows(five)) == [(FRESH, NONE)]
@@ -149,6 +152,6 @@ def test_against_is_told_of_both(tmp_path: Path) -> None:
     five, six = named(b"a", 5, 6)
     batch = rows(five, replayed(five, LETTER_7), six, replayed(five, LETTER_7))
     against = np.empty(4, np.int64)
-    table.judge(batch, *READ(batch), against, letters=OWN)
+    table.judge(batch, *READ(batch), against, letters=APP + OWN)
     assert against.tolist() == [-1, -1, 5, 0]
     table.close()

@@ -15,7 +15,7 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.values.own_table import OWN
-from kafka_ratchet.transport.delivery import LETTER_AGENTS
+from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
@@ -119,7 +119,11 @@ class CommitPath(Failures):
         if any(self.judging):  # of one batch the invalid ones come first
             letters.sort(key=lambda record: int(record.headers[-1][1] or b""))
         return [
-            Record(record.key, record.value, tuple(each for each in record.headers[:-4] if each[0] != LETTER_AGENTS))
+            Record(
+                record.key,
+                record.value,
+                tuple(each for each in record.headers[:-4] if each[0] not in (LETTER_AGENTS, LETTER_APP)),
+            )
             for record in letters
             if (record.headers[-4][1] or b"").startswith(b"agent ") == of_agents
         ]

@@ -17,7 +17,7 @@ from kafka_ratchet.tables.replays import REPLAYED_FOR, REPLAYED_FROM, REPLAYS
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, varint
 from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
-from kafka_ratchet.transport.delivery import LETTER_AGENTS
+from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP
 from tests.tables.fetched_records import Sent, fetched
 
 SAID = [Header(name, value) for name, value in zip(APPENDED, (b"why", b"orders", b"1", b"7"), strict=True)]
@@ -64,8 +64,10 @@ def test_headers_of_an_earlier_replay_are_replaced_and_counted() -> None:
 def test_the_agents_that_rejected_it_are_named_and_nobody_elses_header_is_taken_for_that() -> None:
     rejected = [Header(APPENDED[0], b"agent a: raised X"), *SAID[1:]]
     own: list[tuple[str, bytes | None]] = [(LETTER_AGENTS, b"mine"), (REPLAYED_FOR, b"old")]
-    letter = batch(b"k", b"v", [*own, (LETTER_AGENTS, b'["a"]'), *rejected])
-    assert letter_at(letter, 1).headers == own
+    letter = batch(b"k", b"v", [*own, (LETTER_AGENTS, b'["a"]'), *rejected])  # of an earlier version
+    assert (letter_at(letter, 1).headers, letter_at(letter, 1).app) == (own, None)
+    letter = batch(b"k", b"v", [*own, (LETTER_APP, b"shop"), (LETTER_AGENTS, b'["a"]'), *rejected])
+    assert (letter_at(letter, 1).headers, letter_at(letter, 1).app) == (own, "shop")
     (encoded,) = encode([original_of(letter, 1, "t/i/0/4", 0)], 1 << 20)
     marks = [(REPLAYS, b"1"), (REPLAYED_FROM, b"t/i/0/4"), (REPLAYED_FOR, b'["a"]')]
     assert read(encoded).headers(0) == [own[0], *marks]

@@ -238,6 +238,10 @@ def test_letters_of_a_repartitioned_stream_go_to_its_input(monkeypatch: pytest.M
     assert one._may_go(of_it, Replayed("id"), counts)
     assert (one._input, one._target(of_it, b"k")) == ("in", 1)
     assert not one._may_go(of_it._replace(origin=Origin("agent a: x", "in", 1, 3)), Replayed("id"), counts)
+    # Another application reads the same topic, and writes its dead letters to the same one: we have had the record.
+    assert one._may_go(of_it._replace(app="a"), Replayed("id"), counts)
+    assert not one._may_go(of_it._replace(app="b"), Replayed("id"), counts)
+    assert counts.others == 2
 
 
 def test_what_agents_reject_is_counted_once_when_they_are_mended(

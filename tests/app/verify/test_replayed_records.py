@@ -21,9 +21,22 @@ from tests.tables.fetched_records import Sent, fetched
 
 SOURCE = SequenceSource.parse("header:ratchet-sequence")
 NAMES = {FRESH: "fresh", DUPLICATE: "duplicate", INVALID: "invalid"}
-OWN = ("t", "i")
+OWN = ("a", "t", "i")
 LETTER = st.none() | st.sampled_from(
-    [b"", b"t/i/0/1", b"t/i/0/2", b"t/i/0/" + b"9" * 20, b"t/i/0/01", b"t/i/0/1/2", b"t/i/-1/2", b"t/j/0/1", b"s/i/0/1"]
+    [
+        b"",
+        b"a/t/i/0/1",
+        b"b/t/i/0/1",
+        b"a/a/t/i/0/1",
+        b"t/i/0/1",
+        b"t/i/0/2",
+        b"t/i/0/" + b"9" * 20,
+        b"t/i/0/01",
+        b"t/i/0/1/2",
+        b"t/i/-1/2",
+        b"t/j/0/1",
+        b"s/i/0/1",
+    ]
 )
 MARKS = st.lists(
     st.tuples(st.just("ratchet-replays"), st.sampled_from([b"1", None, b"x"]))
@@ -54,7 +67,7 @@ def test_verify_and_the_table_agree(
             batch = fetched(rows, offset, identity_header=b"trace" if identity.header else b"")
             found, reasons = read(batch)
             identities = read_identities(batch, reasons) if read_identities else None
-            verdicts, _ = table.judge(batch, found, reasons, identities=identities, letters=b"t/i/")
+            verdicts, _ = table.judge(batch, found, reasons, identities=identities, letters=b"a/t/i/")
             views = [RecordView(row.key, row.value, list(row.headers), 0) for row in rows]
             wanted = [expected.judge(offset + index, view, report) for index, view in enumerate(views)]
             assert [NAMES[each] for each in verdicts.tolist()] == wanted
@@ -69,3 +82,6 @@ def test_the_header_that_names_agents_is_no_part_of_the_record() -> None:
         appended = [("ratchet-reason", reason), *((name, b"1") for name in DEAD_LETTER_HEADERS[1:])]
         assert own_headers([*mine, *appended]) == own
         assert own_headers([*mine[:1], *appended]) == mine[:1]
+    named: list[tuple[str, bytes | None]] = [*mine[:1], ("ratchet-app", b"shop"), agents]
+    appended = [("ratchet-reason", b"agent a: raised X"), *((name, b"1") for name in DEAD_LETTER_HEADERS[1:])]
+    assert own_headers([*named, *appended]) == mine[:1]
