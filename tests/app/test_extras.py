@@ -42,9 +42,10 @@ LOOKED_FOR = {"matplotlib"}
 """Used where they happen to be installed; `ratchet survey --plot` says what to install."""
 
 WITHOUT_EXTRAS = """
-import sys
-for name in {names}:
-    sys.modules[name] = None  # as where it is not installed
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *where: None if name in {names} else find(name, *where)  # as if not installed
 from kafka_ratchet.app.cli import run
 for arguments in {commands}:
     print("==", run(arguments), flush=True)
