@@ -45,6 +45,9 @@ def textual(dataframe: DataFrame) -> DataFrame:
             column = F.concat(F.lit("\\x"), F.hex(column))
         elif isinstance(each.dataType, nested):
             column = F.to_json(column, {"ignoreNullFields": "false"})
+        elif isinstance(each.dataType, T.TimestampType):
+            # With its zone, which is the session's of Spark: the database would take it for a time in its own.
+            column = F.concat(column.cast("string"), F.lit("+00"))
         elif isinstance(each.dataType, T.DecimalType) or not isinstance(each.dataType, as_they_are):
             column = column.cast("string")
         columns.append(column.alias(name))

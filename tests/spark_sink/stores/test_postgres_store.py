@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,7 @@ SCHEMA = "_partition int, _offset long, who string, amount long"
 
 @pytest.fixture
 def place(postgres: PostgresServer, request: pytest.FixtureRequest) -> PostgresSite:
-    return PostgresSite(postgres, f"schema of {request.node.name[:40]}")
+    return PostgresSite(postgres, f"schema of {request.node.name[-40:]}")
 
 
 @pytest.fixture
@@ -213,3 +214,21 @@ def test_tasks_take_last_sequences_from_no_server_that_only_follows(postgres: Po
         finally:
             database.execute(sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
     assert list(store.known_sequences()(0, [b"a"])) == []
+
+
+@pytest.mark.parametrize("in_tasks", [True, False])
+def test_times_are_moments_whatever_zone_the_servers_sessions_are_in(
+    place: PostgresSite, spark: SparkSession, in_tasks: bool
+) -> None:
+    # initdb writes the zone of its machine into the server's configuration; a role, a database or a url may say one.
+    url = f"{place.server.url}?options=-c%20TimeZone%3DAmerica/New_York"
+    columns = "_partition int, _offset long, at timestamp, plain timestamp_ntz, day date"
+    at = datetime.datetime(2026, 7, 1, 22, 30, 0, 123456, datetime.UTC)
+    store = postgres_store(
+        url, f"{place.schema}.{place.table}", "job", "events", password=place.server.password, in_tasks=in_tasks
+    )
+    store.open(struct_of(columns))
+    brought = spark.createDataFrame([(0, 0, at, at.replace(tzinfo=None), at.date())], columns)
+    assert store.commit(brought, {0: 0}, {0: 1}) == 1
+    [row] = place.rows()
+    assert (row["at"], row["plain"], row["day"]) == (at, at.replace(tzinfo=None), at.date())
