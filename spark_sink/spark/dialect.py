@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+AS_JSON = {
+    "ignoreNullFields": "false",
+    # Spark's own form ends at milliseconds.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""How arrays, maps and structs become text, in stores that keep them as JSON: every value as it is."""
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The columns as Arrow has them; times with a zone are in UTC."""
     import inspect

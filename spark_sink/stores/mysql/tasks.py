@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from kafka_ratchet.spark_sink.spark.dialect import AS_JSON
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 from kafka_ratchet.spark_sink.stores.mysql.connection import OF_SESSION, Address
 
@@ -52,7 +53,7 @@ def _literal(column: Column, data_type: DataType) -> Column:
     if isinstance(data_type, T.BinaryType):
         return between("X", F.hex(column))
     if isinstance(data_type, T.ArrayType | T.MapType | T.StructType):
-        return between("_utf8mb4 X", F.hex(F.to_json(column, {"ignoreNullFields": "false"})))
+        return between("_utf8mb4 X", F.hex(F.to_json(column, AS_JSON)))
     if isinstance(data_type, T.BooleanType):
         return column.cast("int").cast("string")
     if isinstance(data_type, T.FloatType | T.DoubleType):

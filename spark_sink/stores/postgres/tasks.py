@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kafka_ratchet.spark_sink.spark.dialect import AS_JSON
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def textual(dataframe: DataFrame) -> DataFrame:
         if isinstance(each.dataType, T.BinaryType):
             column = F.concat(F.lit("\\x"), F.hex(column))
         elif isinstance(each.dataType, nested):
-            column = F.to_json(column, {"ignoreNullFields": "false"})
+            column = F.to_json(column, AS_JSON)
         elif isinstance(each.dataType, T.TimestampType):
             # With its zone, which is the session's of Spark: the database would take it for a time in its own.
             column = F.concat(column.cast("string"), F.lit("+00"))

@@ -501,3 +501,13 @@ def test_killed_at_each_point_nothing_is_lost_or_doubled(
         f"p{k}": (2 * len(range(k, 300, 7)), 2 * sum(range(k, 300, 7))) for k in range(7)
     } | {"aborted": (1, 1)}  # fmt: skip
     assert [row["_value"] for row in site.rows(rejects=True)] == [b"no json"]
+
+
+def test_times_within_objects_keep_their_microseconds(site: MysqlSite, spark: SparkSession) -> None:
+    columns = "_partition int, _offset long, seen struct<at: timestamp, all: array<timestamp_ntz>>"
+    at = datetime.datetime(2026, 7, 1, 22, 30, 0, 123456, datetime.UTC)
+    store = site.make()
+    store.open(ddl(columns))
+    store.commit(spark.createDataFrame([(0, 0, (at, [at.replace(tzinfo=None)]))], columns), {0: 0}, {0: 1})
+    [row] = site.rows()
+    assert row["seen"] == {"at": "2026-07-01T22:30:00.123456Z", "all": ["2026-07-01T22:30:00.123456"]}

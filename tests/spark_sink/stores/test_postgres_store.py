@@ -232,3 +232,13 @@ def test_times_are_moments_whatever_zone_the_servers_sessions_are_in(
     assert store.commit(brought, {0: 0}, {0: 1}) == 1
     [row] = place.rows()
     assert (row["at"], row["plain"], row["day"]) == (at, at.replace(tzinfo=None), at.date())
+
+
+def test_times_within_objects_keep_their_microseconds(place: PostgresSite, spark: SparkSession) -> None:
+    columns = "_partition int, _offset long, seen struct<at: timestamp, all: array<timestamp_ntz>>"
+    at = datetime.datetime(2026, 7, 1, 22, 30, 0, 123456, datetime.UTC)
+    store = place.make()
+    store.open(struct_of(columns))
+    store.commit(spark.createDataFrame([(0, 0, (at, [at.replace(tzinfo=None)]))], columns), {0: 0}, {0: 1})
+    [row] = place.rows()
+    assert row["seen"] == {"at": "2026-07-01T22:30:00.123456Z", "all": ["2026-07-01T22:30:00.123456"]}
