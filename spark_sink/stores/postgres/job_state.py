@@ -65,7 +65,7 @@ class JobState(SqlJobState["Database"]):
         self._conninfo, where = conninfo(location.url, location.password)
         self.where = f"{location.table} in {where}"
         self._schema = table_parts(location.table)[:-1]
-        self.marks = Marks(self, topic_id, relations)
+        self.marks: Marks = Marks(self, topic_id, relations)
         self._location = location
         digest = hashlib.sha256(f"{location.table}\0{name}".encode()).hexdigest()[:12]
         # Of this job alone, with the holder's generation behind it, and short enough not to be cut off: a take-over
@@ -162,9 +162,15 @@ class JobState(SqlJobState["Database"]):
         cursor = database.execute(statement)
         return cursor.fetchall() if cursor.description else []
 
-    def task_statements(self, copy: str) -> dict[str, str]:
-        """What the tasks execute, as text in which `%s` stand for partition and offset."""
+    def task_statements(self, table: str, copy: str) -> dict[str, str]:
+        """What the tasks execute, as text in which `%s` stand for partition and offset.
+
+        Args:
+            table: that they fill.
+            copy: the statement that does.
+        """
         statements = {
+            "table": "SELECT to_regclass({table})::oid::bigint, pg_relation_filenode(to_regclass({table}))",
             "holder": "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job} FOR SHARE",
             "first": "INSERT INTO {offsets} VALUES ({result}, {job}, {topic}, %s, %s, {identity}) "
             "ON CONFLICT DO NOTHING",
@@ -173,7 +179,9 @@ class JobState(SqlJobState["Database"]):
             "move": "UPDATE {offsets} SET next = %s, identity = {identity} "
             "WHERE result = {result} AND job = {job} AND topic = {topic} AND partition = %s",
         }
-        return {name: self.text(text).as_string(None) for name, text in statements.items()} | {"copy": copy}
+        return {
+            name: self.text(text, table=self.name_literal(table)).as_string(None) for name, text in statements.items()
+        } | {"copy": copy}
 
     def is_there(self, database: Database) -> bool:
         names = [self.name_literal(name) for name in ("ratchet_sink_jobs", "ratchet_sink_offsets")]

@@ -78,6 +78,10 @@ class Marks:
                 return relation, f"table {relation} was emptied (TRUNCATE)"
         return "", ""
 
+    def number(self, database: Database, relation: str) -> tuple[int, int]:
+        """The table's oid and the number of its file: a TRUNCATE changes the second."""
+        return self._look(database, relation)[:2]
+
     def _look(self, database: Database, relation: str) -> tuple[int, int, bool]:
         """The table's oid, the number of its file and whether it has a row; oid 0: there is no such table."""
         name = self._state.literal(self._state.table(relation).as_string(None))

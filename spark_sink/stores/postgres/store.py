@@ -178,11 +178,12 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         try:
             with self._state.database(generation) as database:
                 self._require_holder(database, generation, start)  # a fenced job stages nothing
+                table = self._state.marks.number(database, self._result)
                 self._require_consistent(database)
                 crash_points.passing("before-write")
                 if self._in_tasks:
                     self._note_write_mode(database, generation, start)
-                    self._commit_in_tasks(database, dataframe, generation, start, end, rows)
+                    self._commit_in_tasks(database, dataframe, generation, table, start, end, rows)
                 else:
                     self._commit_staged(database, dataframe, generation, start, end, rejects, sequences, rows)
         except (Fenced, RowsLost, SequencesLost):
@@ -207,6 +208,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         database: Database,
         dataframe: DataFrame,
         generation: int,
+        table: tuple[int, int],
         start: dict[int, int],
         end: dict[int, int],
         rows: list[int],
@@ -215,8 +217,9 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         found = commit_partitions(
             textual(dataframe),
             self._state.connection(generation),
-            self._state.task_statements(copy),
+            self._state.task_statements(self._result, copy),
             generation,
+            table,
             dataframe.columns.index("_partition"),
             start,
             end,
@@ -227,6 +230,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             # What is left are partitions without a row: their range has markers and aborted records only.
             self._state.lock(database)
             self._require_holder(database, generation, {p: end[p] if p in found else start[p] for p in start})
+            self._require_consistent(database)  # emptied since the last task
             self._state.move(database, {partition: end[partition] for partition in end if partition not in found})
             self._state.marks.note(database)
             crash_points.passing("in-commit")
@@ -256,8 +260,8 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         with database.transaction():
             self._state.lock(database)
             self._require_holder(database, generation, start)
-            if sequences is not None:
-                self._require_consistent(database)  # what was judged by is still what there is
+            # Once more, now that the tables are locked against it: the tasks may have taken minutes.
+            self._require_consistent(database)
             for statements, _ in staged:
                 for statement in statements:
                     database.execute(statement)

@@ -74,6 +74,7 @@ def commit_partitions(
     connection: Connection,
     statements: Mapping[str, str],
     generation: int,
+    table: tuple[int, int],
     position: int,
     start: Mapping[int, int],
     end: Mapping[int, int],
@@ -85,6 +86,8 @@ def commit_partitions(
         connection: the database.
         statements: see `PostgresStore._task_statements`.
         generation: the holder's.
+        table: oid and file number of the table as the driver has found it: one that was emptied since, or made anew, is
+            refused, because the rows of a later task would hide that those of an earlier one are gone.
         position: index of the column that has the Kafka partition.
         start: the offsets that must be stored.
         end: the offsets to store.
@@ -92,7 +95,7 @@ def commit_partitions(
     Returns:
         Rows of each partition that had any.
     """
-    task = _committing(connection, dict(statements), generation, position, dict(start), dict(end))
+    task = _committing(connection, dict(statements), generation, table, position, dict(start), dict(end))
     return {row.partition: row.rows for row in map_batches(dataframe, task, WRITTEN).collect()}
 
 
@@ -131,6 +134,7 @@ def _committing(
     connection: Connection,
     statements: dict[str, str],
     generation: int,
+    table: tuple[int, int],
     position: int,
     start: dict[int, int],
     end: dict[int, int],
@@ -176,6 +180,10 @@ def _committing(
                             rows += batch.num_rows
                 else:
                     rows = first.num_rows + sum(batch.num_rows for batch in filled)
+                # Looked at with COPY's lock on the table, against which nobody empties it.
+                now = cursor.execute(statements["table"]).fetchone()
+                if now != table:
+                    raise RuntimeError(f"the table was emptied, rewritten or made anew meanwhile ({table}, {now})")
                 cursor.execute(statements["move"], (end[partition], partition))
         schema = pa.schema([("partition", "int32"), ("rows", "int64")])
         yield pa.RecordBatch.from_pydict({"partition": [partition], "rows": [rows]}, schema=schema)

@@ -9,14 +9,16 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from faults.postgres import PostgresServer
-from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, StoreError
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, textual
 from tests.spark_sink.ddl import struct_of
@@ -84,10 +86,12 @@ def test_a_task_that_runs_twice_adds_its_rows_once(
     store: Any = place.make()
     store.open(schema)
     copy = store._copy(store._result, [column.name for column in store._columns])
+    with store._state.database() as database:
+        table = store._state.marks.number(database, store._result)
     for _ in range(2):
         rows = textual(frame((4, 0, "a", 1), (4, 1, "b", 1)))
-        connection, statements = store._state.connection(1), store._state.task_statements(copy)
-        assert commit_partitions(rows, connection, statements, 1, 0, {4: 0}, {4: 2}) == {4: 2}
+        connection, statements = store._state.connection(1), store._state.task_statements(store._result, copy)
+        assert commit_partitions(rows, connection, statements, 1, table, 0, {4: 0}, {4: 2}) == {4: 2}
     assert sorted(row["who"] for row in place.rows()) == ["a", "b"]
     assert store.offsets() == {4: 2}
     with pytest.raises(Exception, match="more than one Kafka partition"):
@@ -232,6 +236,34 @@ def test_times_are_moments_whatever_zone_the_servers_sessions_are_in(
     assert store.commit(brought, {0: 0}, {0: 1}) == 1
     [row] = place.rows()
     assert (row["at"], row["plain"], row["day"]) == (at, at.replace(tzinfo=None), at.date())
+
+
+@pytest.mark.parametrize("in_tasks", [True, False])
+def test_a_table_that_is_emptied_while_a_commit_is_on_its_way_takes_no_row_and_no_offset(
+    place: PostgresSite,
+    schema: StructType,
+    frame: Callable[..., DataFrame],
+    monkeypatch: pytest.MonkeyPatch,
+    in_tasks: bool,
+) -> None:
+    place.in_tasks = in_tasks
+    holder = place.make()
+    holder.open(schema)
+    holder.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+
+    def empty(point: str) -> None:
+        if point == "before-write":
+            with place.connect() as database:
+                database.execute(sql.SQL("TRUNCATE {}").format(sql.Identifier(place.schema, place.table)))
+
+    monkeypatch.setattr(crash_points, "passing", empty)
+    with pytest.raises((RowsLost, StoreError, PySparkException)):
+        holder.commit(frame((0, 1, "b", 2)), {0: 1}, {0: 2})
+    monkeypatch.undo()
+    assert place.rows() == []
+    for use in (place.make().offsets, lambda: holder.commit(frame((0, 1, "b", 2)), {0: 1}, {0: 2})):
+        with pytest.raises(RowsLost, match="emptied"):
+            use()
 
 
 def test_times_within_objects_keep_their_microseconds(place: PostgresSite, spark: SparkSession) -> None:
