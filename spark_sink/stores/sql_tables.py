@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.stores.evolution import Change, changes
 from kafka_ratchet.spark_sink.stores.sql_types import Column
 from kafka_ratchet.spark_sink.stores.store import require_columns
@@ -32,6 +33,22 @@ class SqlTables(Generic[Database]):
     def widens(self, before: str, after: str) -> bool:
         """Whether each value of the first type is one of the second, and the database can change it so."""
         raise NotImplementedError
+
+    def require_staged(self, staging: str, found: int, rows: int) -> None:
+        """Refuse to commit from a staging table that has lost rows since the tasks wrote them.
+
+        They are committed there, and a server may lose that all the same: in a crash (unlogged tables, a relaxed
+        flush), or when a replica that was behind takes over.
+
+        Raises:
+            StoreError: it has.
+        """
+        if found != rows:
+            raise StoreError(
+                f"{self._where}: {staging} has {found} of {rows} rows that the tasks of this commit had written: the "
+                "server has crashed or changed meanwhile, or somebody has removed them. Nothing was committed; run the "
+                "job again"
+            )
 
     def require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
         """Raise `SchemaDiffers` unless a table has these columns and no others."""

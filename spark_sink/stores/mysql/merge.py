@@ -53,6 +53,11 @@ def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Col
     return f"{insert} ON DUPLICATE KEY UPDATE {', '.join(changes)}"
 
 
+def counted(staging: str, tokens: Iterable[str]) -> str:
+    """The query for the number of rows that count; the staging table's name is quoted already."""
+    return f"SELECT COUNT(*) FROM {staging} WHERE {_counts(staging, tokens)}"  # noqa: S608
+
+
 def _counts(staging: str, tokens: Iterable[str]) -> str:
     listed = ", ".join(map(literal, tokens)) or "''"
     return f"{staging}.{TOKEN} IN ({listed})"

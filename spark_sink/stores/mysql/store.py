@@ -20,7 +20,7 @@ from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql.connection import execute, transaction
 from kafka_ratchet.spark_sink.stores.mysql.job_state import JobState
-from kafka_ratchet.spark_sink.stores.mysql.merge import deletion, insertion, staging_columns
+from kafka_ratchet.spark_sink.stores.mysql.merge import counted, deletion, insertion, staging_columns
 from kafka_ratchet.spark_sink.stores.mysql.tables import Tables
 from kafka_ratchet.spark_sink.stores.mysql.tasks import literals, stage
 from kafka_ratchet.spark_sink.stores.mysql.types import TOKEN, TYPES, column_types, names
@@ -179,7 +179,7 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         write_mode = self._write_mode if table == self._result else APPEND
         statements = [deletion(target, source, tokens, write_mode)] if deletes else []
         statements.append(insertion(target, source, tokens, columns, write_mode))
-        return [_Staged(made, table, columns, statements)], sum(tokens.values())
+        return [_Staged(made, table, columns, statements, tokens)], sum(tokens.values())
 
     def _commit_staged(
         self,
@@ -201,6 +201,8 @@ class MysqlStore(SqlStore["Database", list[Column]]):
                         self._tables.require_key(database, self._write_mode.key)
                     for each in staged:
                         self._tables.require_types(database, each.target, each.columns)
+                        [(found,)] = execute(database, counted(self._state.table(each.table), each.tokens))
+                        self._tables.require_staged(each.table, found, sum(each.tokens.values()))
                         for statement in each.statements:
                             execute(database, statement)
                     self._state.commit(database, end, write_mode_text(self._write_mode))
@@ -227,6 +229,8 @@ class _Staged:
     """Of that."""
     statements: list[str]
     """What brings those that count into their table."""
+    tokens: dict[str, int]
+    """Of those, and how many rows each has."""
 
 
 def _array(values: tuple[Any, ...], data_type: pa.DataType) -> pa.Array:

@@ -6,7 +6,7 @@ else is staged by the tasks and moved into the table by one transaction of the d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -247,7 +247,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         rows: list[int],
     ) -> None:
         staged = [self._stage(database, generation, self._result, self._columns, dataframe)]
-        rows.extend(staged[0][1].values())
+        rows.extend(staged[0][2].values())
         if rejects is not None and self._rejects is not None:
             staged.append(self._stage(database, generation, self._rejected, column_types(self._rejects), rejects))
         if sequences is not None and self._sequences is not None:
@@ -262,7 +262,8 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             self._require_holder(database, generation, start)
             # Once more, now that the tables are locked against it: the tasks may have taken minutes.
             self._require_consistent(database)
-            for statements, _ in staged:
+            for staging, statements, tokens in staged:
+                self._require_staged(database, staging, tokens)
                 for statement in statements:
                     database.execute(statement)
             self._state.commit(database, end, write_mode_text(self._write_mode))
@@ -276,8 +277,8 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         columns: list[Column],
         dataframe: DataFrame,
         conflict: sql.Composed | None = None,
-    ) -> tuple[list[sql.Composed], dict[str, int]]:
-        """The statements that move the staged rows into their table, and the rows of each token that counts."""
+    ) -> tuple[str, list[sql.Composed], dict[str, int]]:
+        """The staging table, the statements that move its rows into their table, and how many rows a token has."""
         from psycopg import sql
 
         staging = self._tables.new_staging(generation)
@@ -305,11 +306,23 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             conflict=sql.SQL("") if conflict is None else conflict,
         )
         done = self._state.text("DROP TABLE {staging}", staging=self._state.table(staging))
-        return [
+        statements = [
             *(deletions(self._state, table, staging, list(tokens), self._write_mode) if deletes else []),
             insert,
             done,
-        ], tokens
+        ]
+        return staging, statements, tokens
+
+    def _require_staged(self, database: Database, staging: str, tokens: Mapping[str, int]) -> None:
+        from psycopg import sql
+
+        [(found,)] = self._state.run(
+            database,
+            "SELECT count(*) FROM {staging} WHERE ratchet_token = ANY({tokens})",
+            staging=self._state.table(staging),
+            tokens=sql.Literal(list(tokens)),
+        )
+        self._tables.require_staged(staging, found, sum(tokens.values()))
 
     def _copy(self, table: str, columns: Sequence[str]) -> str:
         copy = self._state.text(

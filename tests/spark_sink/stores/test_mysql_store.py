@@ -26,6 +26,7 @@ from kafka_ratchet.spark_sink.rows.avro.task import reader as avro_reader
 from kafka_ratchet.spark_sink.rows.columns import FINITE_TOO, rows
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.spark.errors import spark_errors
+from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql import connection
@@ -501,6 +502,31 @@ def test_killed_at_each_point_nothing_is_lost_or_doubled(
         f"p{k}": (2 * len(range(k, 300, 7)), 2 * sum(range(k, 300, 7))) for k in range(7)
     } | {"aborted": (1, 1)}  # fmt: skip
     assert [row["_value"] for row in site.rows(rejects=True)] == [b"no json"]
+
+
+def test_staged_rows_that_are_gone_move_no_offset(
+    site: MysqlSite, frame: Frame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A replica that takes the primary's place may lack what was written last.
+    holder = site.make()
+    holder.open(ddl())
+
+    def fail_over(point: str) -> None:
+        if point == "before-commit":
+            with site.connect() as cursor:
+                cursor.execute(
+                    "SELECT TABLE_NAME AS name FROM information_schema.TABLES "  # noqa: S608
+                    f"WHERE TABLE_SCHEMA = {literal(site.database)} AND LEFT(TABLE_NAME, 14) = 'ratchet_stage_'"
+                )
+                [found] = cursor.fetchall()
+                cursor.execute(f"DELETE FROM {quoted(site.database, found['name'])} LIMIT 1")  # noqa: S608
+
+    monkeypatch.setattr(crash_points, "passing", fail_over)
+    with pytest.raises(StoreError, match="1 of 2 rows"):
+        holder.commit(frame((0, 0, "a", 1), (0, 1, "b", 2)), {0: 0}, {0: 2})
+    monkeypatch.undo()
+    assert site.make().offsets() == {}
+    assert holder.commit(frame((0, 0, "a", 1), (0, 1, "b", 2)), {0: 0}, {0: 2}) == 2
 
 
 def test_times_within_objects_keep_their_microseconds(site: MysqlSite, spark: SparkSession) -> None:

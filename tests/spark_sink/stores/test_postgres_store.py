@@ -266,6 +266,32 @@ def test_a_table_that_is_emptied_while_a_commit_is_on_its_way_takes_no_row_and_n
             use()
 
 
+def test_staged_rows_that_are_gone_move_no_offset(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Staging tables are unlogged: behind a pooler that keeps the job's connection, they are empty after a crash.
+    holder = place.make()
+    holder.open(schema)
+
+    def crash(point: str) -> None:
+        if point == "before-commit":
+            with place.connect() as database:
+                [found] = database.execute(
+                    "SELECT relname FROM pg_class WHERE relkind = 'r' AND starts_with(relname, 'ratchet_stage_') "
+                    "AND relnamespace::regnamespace = quote_ident(%s)::regnamespace",
+                    (place.schema,),
+                ).fetchall()
+                table = sql.Identifier(place.schema, found["relname"])
+                database.execute(sql.SQL("TRUNCATE {}").format(table))
+
+    monkeypatch.setattr(crash_points, "passing", crash)
+    with pytest.raises(StoreError, match="0 of 2 rows"):
+        holder.commit(frame((0, 0, "a", 1), (0, 1, "b", 2)), {0: 0}, {0: 2})
+    monkeypatch.undo()
+    assert place.make().offsets() == {}
+    assert holder.commit(frame((0, 0, "a", 1), (0, 1, "b", 2)), {0: 0}, {0: 2}) == 2
+
+
 def test_times_within_objects_keep_their_microseconds(place: PostgresSite, spark: SparkSession) -> None:
     columns = "_partition int, _offset long, seen struct<at: timestamp, all: array<timestamp_ntz>>"
     at = datetime.datetime(2026, 7, 1, 22, 30, 0, 123456, datetime.UTC)
