@@ -132,6 +132,19 @@ class DatabaseFile:
         present, expected = self._compared(database, table, schema)
         require_columns(self.path, present, expected, table)
 
+    def require_types(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
+        """Raise SchemaDiffers unless these columns have their types or wider ones: DuckDB rounds without an error.
+
+        Other columns, which another job has added, stay null.
+        """
+        present, expected = self._compared(database, table, schema)
+        found = {
+            name: kind if _widens(kind, present[name]) else present[name]
+            for name, kind in expected.items()
+            if name in present
+        }
+        require_columns(self.path, found, expected, table)
+
     def missing_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> list[Change]:
         """What has to be done to a table so that it has these columns; raises SchemaDiffers where it cannot be done."""
         present, expected = self._compared(database, table, schema)

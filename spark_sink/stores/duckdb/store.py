@@ -223,6 +223,9 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         with self._file.writing() as database:
             self._require_holder(database, generation, start)
             self._require_consistent(database)
+            self._file.require_types(database, self._result, self._arrow)
+            if self._rejects is not None:
+                self._file.require_types(database, self._rejected, arrow_schema(self._rejects))
             if staged.files:
                 database.register("source", staged.dataset())
                 add(database, self._result, self._write_mode, deletes=staged.deletes)

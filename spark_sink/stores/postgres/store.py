@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SequencesLost
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, SequencesLost
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision
@@ -180,19 +180,25 @@ class PostgresStore(SqlStore["Database", list[Column]]):
                 self._require_holder(database, generation, start)  # a fenced job stages nothing
                 table = self._state.marks.number(database, self._result)
                 self._require_consistent(database)
+                self._require_types(database)
                 crash_points.passing("before-write")
                 if self._in_tasks:
                     self._note_write_mode(database, generation, start)
                     self._commit_in_tasks(database, dataframe, generation, table, start, end, rows)
                 else:
                     self._commit_staged(database, dataframe, generation, start, end, rejects, sequences, rows)
-        except (Fenced, RowsLost, SequencesLost):
+        except (Fenced, RowsLost, SchemaDiffers, SequencesLost):
             raise
         except Exception:
             if not self._is_committed(generation, end):
                 raise
         crash_points.passing("after-commit")
         return sum(rows)
+
+    def _require_types(self, database: Database) -> None:
+        self._tables.require_types(database, self._result, self._columns)
+        if self._rejects is not None:
+            self._tables.require_types(database, self._rejected, column_types(self._rejects))
 
     def _note_write_mode(self, database: Database, generation: int, start: dict[int, int]) -> None:
         """Before the first task commits: a job that is killed amid them leaves rows of this write mode."""
@@ -262,6 +268,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             self._require_holder(database, generation, start)
             # Once more, now that the tables are locked against it: the tasks may have taken minutes.
             self._require_consistent(database)
+            self._require_types(database)
             for staging, statements, tokens in staged:
                 self._require_staged(database, staging, tokens)
                 for statement in statements:

@@ -12,6 +12,7 @@ from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
 from kafka_ratchet.spark_sink.stores.postgres.types import WIDENINGS, widens
 from kafka_ratchet.spark_sink.stores.sql_tables import SqlTables, staged_before
 from kafka_ratchet.spark_sink.stores.sql_types import Column
+from kafka_ratchet.spark_sink.stores.store import require_columns
 
 if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
@@ -146,6 +147,19 @@ class Tables(SqlTables["Database"]):
     def widens(self, before: str, after: str) -> bool:
         """See `SqlTables.widens`."""
         return widens(before, after)
+
+    def require_types(self, database: Database, table: str, columns: Sequence[Column]) -> None:
+        """Raise `SchemaDiffers` unless these columns have their types or wider ones: PostgreSQL rounds in silence.
+
+        Other columns, which another job has added, stay null.
+        """
+        present, expected = dict(self.columns(database, table)), dict(columns)
+        found = {
+            name: kind if widens(kind, present[name]) else present[name]
+            for name, kind in expected.items()
+            if name in present
+        }
+        require_columns(self._where, found, expected, table)
 
     def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
         """Do it, in the caller's transaction. PostgreSQL writes a table anew whose types change.

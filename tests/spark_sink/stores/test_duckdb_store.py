@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import os
 import signal
 import subprocess
@@ -18,10 +19,11 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
+from kafka_ratchet.spark_sink.errors import OptionRefused, SchemaDiffers, StoreError
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.duckdb.store import DuckDBStore
+from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import duckdb_store
 
 
@@ -169,3 +171,28 @@ def test_a_table_that_was_renamed_is_not_a_new_one(tmp_path: Path) -> None:
         database.execute("ALTER TABLE clicks RENAME TO results")
     assert duckdb_store(path, "results", "job", "events").open(record_schema()) == {0: 1}
     duckdb_store(path, "another", "job", "events").open(record_schema())
+
+
+def test_a_column_whose_type_somebody_changes_is_named_and_no_value_is_rounded(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    columns = "_partition int, _offset long, amount decimal(12,2)"
+    holder = duckdb_store(str(tmp_path / "file"), "results", "job", "events")
+    holder.open(struct_of(columns))
+
+    def commit(at: int) -> int:
+        brought = spark.createDataFrame([(0, at, decimal.Decimal("1.55"))], columns)
+        return holder.commit(brought, {0: at}, {0: at + 1})
+
+    def alter(kind: str) -> None:
+        with duckdb.connect(str(tmp_path / "file")) as database:
+            database.execute(f"ALTER TABLE results ALTER amount SET DATA TYPE {kind}")
+
+    commit(0)
+    alter("DECIMAL(14,4)")  # as another job's `evolve` makes it: each value is one of it
+    commit(1)
+    alter("DECIMAL(12,1)")
+    with pytest.raises(SchemaDiffers, match=r"amount .* is DECIMAL\(12,1\) in the table and DECIMAL\(12,2\)"):
+        commit(2)
+    assert duckdb_store(str(tmp_path / "file"), "results", "job", "events").offsets() == {0: 2}
+    assert holder.count() == 2

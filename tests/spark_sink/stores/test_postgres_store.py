@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from faults.postgres import PostgresServer
-from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, StoreError
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, StoreError
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
@@ -290,6 +291,34 @@ def test_staged_rows_that_are_gone_move_no_offset(
     monkeypatch.undo()
     assert place.make().offsets() == {}
     assert holder.commit(frame((0, 0, "a", 1), (0, 1, "b", 2)), {0: 0}, {0: 2}) == 2
+
+
+@pytest.mark.parametrize("in_tasks", [True, False])
+def test_a_column_whose_type_somebody_changes_is_named_and_no_value_is_rounded(
+    place: PostgresSite, spark: SparkSession, in_tasks: bool
+) -> None:
+    place.in_tasks = in_tasks
+    columns = "_partition int, _offset long, amount decimal(12,2)"
+    holder = place.make()
+    holder.open(struct_of(columns))
+
+    def commit(at: int) -> int:
+        brought = spark.createDataFrame([(0, at, decimal.Decimal("1.55"))], columns)
+        return holder.commit(brought, {0: at}, {0: at + 1})
+
+    def alter(kind: str) -> None:
+        with place.connect() as database:
+            table = sql.Identifier(place.schema, place.table)
+            database.execute(sql.SQL(f"ALTER TABLE {{}} ALTER amount TYPE {kind}").format(table))
+
+    commit(0)
+    alter("numeric(14,4)")  # as another job's `evolve` makes it: each value is one of it
+    commit(1)
+    alter("numeric(12,1)")
+    with pytest.raises(SchemaDiffers, match=r"amount .* is numeric\(12,1\) in the table and numeric\(12,2\)"):
+        commit(2)
+    assert place.make().offsets() == {0: 2}
+    assert len(place.rows()) == 2
 
 
 def test_times_within_objects_keep_their_microseconds(place: PostgresSite, spark: SparkSession) -> None:
