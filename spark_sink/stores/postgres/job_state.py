@@ -83,6 +83,37 @@ class JobState(SqlJobState["Database"]):
     def table_of(self, result: str) -> str:
         return table_parts(result)[-1]
 
+    def gone_table(self, database: Database) -> str:
+        return super().gone_table(database) or self._moved_from(database)
+
+    def _moved_from(self, database: Database) -> str:
+        """What a table is called where offsets of it are kept, if it came from there by SET SCHEMA; empty: it did not.
+
+        It keeps its oid, and leaves the bookkeeping behind.
+        """
+        from psycopg import sql
+
+        oid, _ = self.marks.number(database, self.table_of(self.result))
+        if not oid or self.generation(database):
+            return ""
+        elsewhere = self.run(
+            database,
+            "SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+            "WHERE relname = 'ratchet_sink_marks' AND relnamespace <> (SELECT relnamespace FROM pg_class WHERE oid = "
+            "{oid}) AND has_schema_privilege(relnamespace, 'USAGE') AND has_table_privilege(pg_class.oid, 'SELECT')",
+            oid=self.literal(oid),
+        )
+        for (schema,) in elsewhere:
+            found = self.run(
+                database,
+                "SELECT result FROM {there} WHERE oid = {oid} AND topic = {topic} LIMIT 1",
+                there=sql.Identifier(str(schema), "ratchet_sink_marks"),
+                oid=self.literal(oid),
+            )
+            if found:
+                return f"{schema}.{self.table_of(str(found[0][0]))}"
+        return ""
+
     # -- sessions
 
     @contextmanager

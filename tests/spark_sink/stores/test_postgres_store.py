@@ -321,6 +321,21 @@ def test_a_column_whose_type_somebody_changes_is_named_and_no_value_is_rounded(
     assert len(place.rows()) == 2
 
 
+def test_a_table_that_was_moved_to_another_schema_is_not_a_new_one(place: PostgresSite, schema: StructType) -> None:
+    holder = place.make()
+    holder.open(schema)
+    holder.reset_offsets({0: 1}, decide("latest", "a row was read"))
+    with place.connect() as database:
+        results = sql.Identifier(place.schema, place.table)
+        database.execute(sql.SQL("INSERT INTO {} VALUES (0, 0, 'a', 1)").format(results))
+        database.execute("CREATE SCHEMA moved")
+        database.execute(sql.SQL("ALTER TABLE {} SET SCHEMA moved").format(results))
+    there = postgres_store(place.server.url, f"moved.{place.table}", "job", "events", password=place.server.password)
+    for use in (there.require_write_mode, lambda: there.open(schema)):
+        with pytest.raises(StoreError, match="which has offsets of topic events, is gone"):
+            use()
+
+
 def test_times_within_objects_keep_their_microseconds(place: PostgresSite, spark: SparkSession) -> None:
     columns = "_partition int, _offset long, seen struct<at: timestamp, all: array<timestamp_ntz>>"
     at = datetime.datetime(2026, 7, 1, 22, 30, 0, 123456, datetime.UTC)
