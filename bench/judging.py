@@ -30,6 +30,7 @@ from bench.process import cpu_seconds, tree
 from bench.spread import spread
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars
+from kafka_ratchet.app.local.spark_classes import with_classes
 from kafka_ratchet.errors import BenchFailed
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import scan
@@ -221,9 +222,10 @@ def _measured(kind: str, words: list[str], load: Load, *, heap: str = "3g", may_
     cpu = 0.0
     last: list[str] = []
     began = time.monotonic()
+    environment = with_classes(os.environ) if kind == OURS else os.environ  # as `ratchet sink` starts it
     with subprocess.Popen(
         [sys.executable, *words],
-        env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"--driver-memory {heap} pyspark-shell"},
+        env={**environment, "PYSPARK_SUBMIT_ARGS": f"--driver-memory {heap} pyspark-shell"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

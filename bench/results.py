@@ -25,6 +25,7 @@ from faults.database_server import DatabaseServer
 from faults.servers import SERVERS
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars
+from kafka_ratchet.app.local.spark_classes import with_classes
 from kafka_ratchet.errors import BenchFailed
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import read_rows
@@ -156,13 +157,14 @@ def _command(kind: str, bootstrap: str, place: TableLocation, at_a_time: int) ->
 
 def _run(kind: str, bootstrap: str, place: TableLocation, at_a_time: int, records: int) -> SinkRun:
     secrets = {"SPARK_SINK_URL": place.url, "SPARK_SINK_PASSWORD": place.password or ""}
+    environment = dict(os.environ) if kind in OTHERS else with_classes(os.environ)  # as `ratchet sink` starts it
     moments: list[float] = []
     cpu = 0.0
     last: list[str] = []
     began = time.monotonic()
     with subprocess.Popen(
         [sys.executable, *_command(kind, bootstrap, place, at_a_time)],
-        env={**os.environ, **secrets},
+        env={**environment, **secrets},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -7,17 +7,17 @@ import logging
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.local.jars import spark_jars
+from kafka_ratchet.app.local.spark_classes import OPTIONS, using, write_down
 from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
@@ -54,8 +54,6 @@ ASK_EVERY_S = 0.1
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""
-QUIET_ARCHIVE = "-Xlog:disable -Xlog:all=error:stderr"
-"""An archive of classes that does not fit is not used; nobody needs to read of it."""
 
 JAVA_OPTIONS = {"request.timeout.ms": 5_000, "default.api.timeout.ms": 10_000}
 """So that Spark notices within seconds that its Kafka is gone: at the defaults it takes a minute or two."""
@@ -300,36 +298,15 @@ class SinkEnvironment:
         Returns:
             whether there is one; a JVM that cannot does without.
         """
-        options = f"-XX:ArchiveClassesAtExit={path} {QUIET_ARCHIVE}"
-        environment = {
-            **self._secrets(),
-            "JAVA_TOOL_OPTIONS": QUICK_JVM,
-            "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{options}' pyspark-shell",
-        }
-        # Not a ChildProcess: its supervisor would end the JVM with the job, and the archive is written after that.
-        with subprocess.Popen(
-            [sys.executable, "-m", "kafka_ratchet.spark_sink", *self._arguments("batch", SLICE)],
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as job:
-            job.wait(PATIENCE_S)
-        deadline = time.monotonic() + PATIENCE_S
-        with suppress(ProcessLookupError):
-            while time.monotonic() < deadline:
-                os.killpg(job.pid, 0)
-                time.sleep(ASK_EVERY_S)
-        return path.is_file()
+        command = [sys.executable, "-m", "kafka_ratchet.spark_sink", *self._arguments("batch", SLICE)]
+        return write_down(command, {**self._secrets(), **quick_jvm(None)}, path)
 
 
 def quick_jvm(archive: Path | None) -> dict[str, str]:
     """Environment variables for a JVM that runs for seconds only."""
     variables = {"JAVA_TOOL_OPTIONS": QUICK_JVM}
     if archive is not None:
-        options = f"-XX:SharedArchiveFile={archive} {QUIET_ARCHIVE}"
-        variables["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{options}' pyspark-shell"
+        variables[OPTIONS] = using(archive)
     return variables
 
 

@@ -17,6 +17,7 @@ HEAVY_FIXTURES: Final = frozenset(
 SLOW: Final = (
     "tests/app/demo/test_demo.py",
     "tests/app/local/test_broker.py",
+    "tests/app/local/test_spark_classes.py::test_spark_starts_with_the_classes_that_one_has_written",
     "tests/app/test_extras.py",
     "tests/app/test_kafka_away.py",
     "tests/app/test_rights.py",

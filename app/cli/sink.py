@@ -366,12 +366,14 @@ def run_job(spec: JobSpec, access: Access) -> int:
         The job's exit code.
     """
     import kafka_ratchet
+    from kafka_ratchet.app.local.spark_classes import with_classes
     from kafka_ratchet.spark_sink.options import DOCUMENT
     from kafka_ratchet.spark_sink.parent_process import VARIABLE as OWNER_VARIABLE
 
     root = Path(kafka_ratchet.__file__).parents[1]
     search = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": search, OWNER_VARIABLE: "1", **access.as_environment()}
+    variables = {"PYTHONPATH": search, OWNER_VARIABLE: "1", **access.as_environment()}
+    environment = {**with_classes(os.environ), **variables}
     with subprocess.Popen(
         [sys.executable, "-m", "kafka_ratchet.spark_sink", DOCUMENT, spec.as_json()],
         env=environment,
