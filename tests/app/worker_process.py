@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafka_ratchet.app.settings import Settings, load
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
 """Far beyond what anything here takes; a test that runs into it has hung."""
+
+STARTING = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE)
 
 
 class Site:
@@ -59,9 +61,21 @@ class Site:
             partitions = [
                 TopicPartition(topic, number) for number in consumer.list_topics(topic, 60).topics[topic].partitions
             ]
-            return sum(max(0, place.offset) for place in consumer.committed(partitions, timeout=30))
+            return sum(max(0, place.offset) for place in _committed(consumer, partitions))
         finally:
             consumer.close()
+
+
+def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """A broker that has just been started may not coordinate the group yet."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return consumer.committed(partitions, timeout=30)
+        except KafkaException as error:
+            if error.args[0].code() not in STARTING or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 class WorkerProcess:
