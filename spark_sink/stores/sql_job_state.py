@@ -211,16 +211,24 @@ class SqlJobState(Generic[Database]):
         return [str(job) for job, identity in found if not StoredId("", int(identity)).is_other(self._topic_id)]
 
     def other_name(self, database: Database) -> str:
-        """The name by which jobs have filled the result table, where this is a new one for it; empty: there is none."""
+        """The name by which this job has filled the result table, or any job where none has by this name; empty: none.
+
+        Earlier versions let jobs fill one table by several names, each by its own: they go on.
+        """
         if not self.is_there(database) or self.generation(database):
             return ""
-        found = self.run(database, "SELECT DISTINCT result FROM {jobs} WHERE result <> {result} ORDER BY result")
-        return next((str(name) for (name,) in found if self.is_same_table(str(name))), "")
+        found = self.run(database, "SELECT result, job FROM {jobs} WHERE result <> {result} ORDER BY result")
+        same = [(str(name), job) for name, job in found if self.is_same_table(str(name))]
+        ours = [name for name, job in same if job == self._name]
+        return next(iter(ours or ([] if self.generations(database) else [name for name, _ in same])), "")
 
     def gone_table(self, database: Database) -> str:
-        """A result of the topic that is gone, where this one is new and has rows: it may be that one; empty: none."""
+        """A result of the topic that is gone, where this one is new and has rows: it may be that one; empty: none.
+
+        It is not new where any job is known to fill it.
+        """
         name = self.table_of(self.result)
-        if not self.is_there(database) or self.generation(database) or not self.has_table(database, name):
+        if not self.is_there(database) or self.generations(database) or not self.has_table(database, name):
             return ""
         if not self.run(database, "SELECT 1 FROM {table} LIMIT 1", table=self.table(name)):
             return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,7 @@ class JobState(SqlJobState["Database"]):
         from psycopg import sql
 
         oid, _ = self.marks.number(database, self.table_of(self.result))
-        if not oid or self.generation(database):
+        if not oid or self.generations(database):
             return ""
         elsewhere = self.run(
             database,
@@ -153,7 +154,7 @@ class JobState(SqlJobState["Database"]):
         from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
         address = self._conninfo
-        if "target_session_attrs" not in conninfo_to_dict(address):
+        if "target_session_attrs" not in conninfo_to_dict(address) and "PGTARGETSESSIONATTRS" not in os.environ:
             address = make_conninfo(address, target_session_attrs="read-write")
         return Connection(address, self.application(generation), LOCK_TIMEOUT_MS)
 
@@ -201,7 +202,12 @@ class JobState(SqlJobState["Database"]):
             copy: the statement that does.
         """
         statements = {
-            "table": "SELECT to_regclass({table})::oid::bigint, pg_relation_filenode(to_regclass({table}))",
+            # A partitioned table, or a view, has no file.
+            "table": "SELECT to_regclass({table})::oid::bigint, "
+            "coalesce(pg_relation_filenode(to_regclass({table})), 0)::bigint",
+            # From now on an empty table is one that was emptied, also before the commit has ended.
+            "filled": "UPDATE {marks} SET filled = true "
+            "WHERE result = {result} AND job = {job} AND topic = {topic} AND relation = {relation} AND NOT filled",
             "holder": "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job} FOR SHARE",
             "first": "INSERT INTO {offsets} VALUES ({result}, {job}, {topic}, %s, %s, {identity}) "
             "ON CONFLICT DO NOTHING",
@@ -211,7 +217,8 @@ class JobState(SqlJobState["Database"]):
             "WHERE result = {result} AND job = {job} AND topic = {topic} AND partition = %s",
         }
         return {
-            name: self.text(text, table=self.name_literal(table)).as_string(None) for name, text in statements.items()
+            name: self.text(text, table=self.name_literal(table), relation=self.literal(table)).as_string(None)
+            for name, text in statements.items()
         } | {"copy": copy}
 
     def is_there(self, database: Database) -> bool:

@@ -84,13 +84,15 @@ class Marks:
 
     def _look(self, database: Database, relation: str) -> tuple[int, int, bool]:
         """The table's oid, the number of its file and whether it has a row; oid 0: there is no such table."""
-        name = self._state.literal(self._state.table(relation).as_string(None))
-        [(oid, filenode)] = self._state.run(
-            database, "SELECT to_regclass({name})::oid::bigint, pg_relation_filenode(to_regclass({name}))", name=name
-        )
-        if oid is None:
+        if not self._state.has_table(database, relation):
             return 0, 0, False
+        # Rows first: within a transaction that locks the table against who would empty it.
         [(filled,)] = self._state.run(
             database, "SELECT EXISTS (SELECT 1 FROM {table})", table=self._state.table(relation)
         )
-        return int(oid), int(filenode or 0), bool(filled)
+        [(oid, filenode)] = self._state.run(
+            database,
+            "SELECT to_regclass({name})::oid::bigint, pg_relation_filenode(to_regclass({name}))",
+            name=self._state.literal(self._state.table(relation).as_string(None)),
+        )
+        return int(oid or 0), int(filenode or 0), bool(filled)

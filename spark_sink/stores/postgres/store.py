@@ -266,7 +266,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         with database.transaction():
             self._state.lock(database)
             self._require_holder(database, generation, start)
-            # Once more, now that the tables are locked against it: the tasks may have taken minutes.
+            # Once more: the tasks may have taken minutes. This look locks the tables against who would empty them.
             self._require_consistent(database)
             self._require_types(database)
             for staging, statements, tokens in staged:

@@ -185,6 +185,7 @@ def _committing(
                 if now != table:
                     raise RuntimeError(f"the table was emptied, rewritten or made anew meanwhile ({table}, {now})")
                 cursor.execute(statements["move"], (end[partition], partition))
+                cursor.execute(statements["filled"])
         schema = pa.schema([("partition", "int32"), ("rows", "int64")])
         yield pa.RecordBatch.from_pydict({"partition": [partition], "rows": [rows]}, schema=schema)
 

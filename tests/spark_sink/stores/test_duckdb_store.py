@@ -152,6 +152,19 @@ def test_one_table_has_one_name(tmp_path: Path) -> None:
     duckdb_store(path, "results2", "job", "events").open(record_schema())
 
 
+def test_jobs_that_fill_one_table_by_two_names_go_on(tmp_path: Path) -> None:
+    """As an earlier version let them: each has its offsets by its own."""
+    path = str(tmp_path / "file")
+    duckdb_store(path, "results", "first", "events").open(record_schema())
+    with duckdb.connect(path) as database:
+        database.execute("INSERT INTO ratchet_sink_jobs SELECT 'Results', 'second', 1")
+    for table, job in (("results", "first"), ("Results", "second"), ("results", "third"), ("Results", "fourth")):
+        duckdb_store(path, table, job, "events").require_write_mode()
+    for table, job in (("Results", "first"), ("results", "second")):
+        with pytest.raises(StoreError, match=f"table {table} is the one that is known here as"):
+            duckdb_store(path, table, job, "events").require_write_mode()
+
+
 def test_a_table_that_was_renamed_is_not_a_new_one(tmp_path: Path) -> None:
     """Its offsets stay with the old name: by the new one all would be read again, behind the rows that are there."""
     path = str(tmp_path / "file")

@@ -204,6 +204,66 @@ def test_a_table_that_was_renamed_is_not_a_new_one(place: PostgresSite) -> None:
     postgres_store(url, f"{place.schema}.empty", "job", "events", password=password).open(record_schema())
 
 
+def test_a_second_job_over_a_table_is_not_refused_for_another_table_that_is_gone(place: PostgresSite) -> None:
+    url, password = place.server.url, place.server.password
+    first = postgres_store(url, f"{place.schema}.first", "job", "events", password=password)
+    for store in (first, place.make()):
+        store.open(record_schema())
+        store.reset_offsets({0: 1}, decide("latest", "as if it had committed so far"))
+    with place.connect() as database:
+        database.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(place.schema, "first")))
+        table = sql.Identifier(place.schema, place.table)
+        database.execute(sql.SQL("INSERT INTO {} VALUES (0, 0, now(), NULL, NULL)").format(table))
+    other = postgres_store(url, f"{place.schema}.{place.table}", "other", "events", password=password)
+    other.require_write_mode()
+    assert other.other_jobs() == ["job"]  # who starts it is asked about that
+    assert other.open(record_schema()) == {}
+
+
+@pytest.mark.parametrize("in_tasks", [True, False])
+def test_a_table_in_partitions_takes_rows(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame], in_tasks: bool
+) -> None:
+    place.in_tasks = in_tasks
+    place.make().open(schema)
+    parts = {"table": sql.Identifier(place.schema, place.table), "plain": sql.Identifier(place.schema, "plain")}
+    with place.connect() as database:
+        for statement in (
+            "ALTER TABLE {table} RENAME TO plain",
+            "CREATE TABLE {table} (LIKE {plain}) PARTITION BY LIST (_partition)",
+            "CREATE TABLE {part} PARTITION OF {table} DEFAULT",
+        ):
+            made = sql.SQL(statement).format(**parts, part=sql.Identifier(place.schema, "part"))
+            database.execute(made)
+    holder = place.make()
+    holder.open(schema)
+    holder.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+    holder.commit(frame((0, 1, "b", 2)), {0: 1}, {0: 2})
+    assert len(place.rows()) == 2
+    assert place.make().offsets() == {0: 2}
+
+
+def test_a_table_that_is_emptied_behind_the_tasks_of_its_first_commit_is_noticed(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.in_tasks = True
+    holder = place.make()
+    holder.open(schema)
+
+    def empty(point: str) -> None:
+        if point == "before-commit":
+            with place.connect() as database:
+                database.execute(sql.SQL("TRUNCATE {}").format(sql.Identifier(place.schema, place.table)))
+
+    monkeypatch.setattr(crash_points, "passing", empty)
+    with pytest.raises(RowsLost, match="emptied"):
+        holder.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+    monkeypatch.undo()
+    for use in (place.make().offsets, lambda: place.make().open(schema)):
+        with pytest.raises(RowsLost, match="emptied"):
+            use()
+
+
 def test_tasks_take_last_sequences_from_no_server_that_only_follows(postgres: PostgresServer) -> None:
     """A url may name several servers. One that follows the first may not have the last commit yet."""
     rule = WriteMode(judged=JudgeRule("events"))
