@@ -34,6 +34,6 @@ def setup() -> None:
         size = sum(jar.stat().st_size for jar in jars) / 1e6
         console.print(f"{name}: {len(jars)} jars, {size:.0f} MB, verified, in {jars[0].parent}")
     if classes is None:
-        console.print("Spark: this Java keeps no classes, so that starts take somewhat longer")
+        console.print("Spark: its classes could not be kept, so that starts take somewhat longer")
     else:
         console.print(f"Spark: classes for quicker starts, {classes.stat().st_size / 1e6:.0f} MB, in {classes}")

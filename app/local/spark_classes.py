@@ -24,6 +24,8 @@ from typing import Final
 
 from kafka_ratchet.app.local.jars import cache_folder, spark_jars
 from kafka_ratchet.app.local.java import find_java
+from kafka_ratchet.errors import SetupError
+from kafka_ratchet.spark_sink.spark.session import REMOTE
 
 ENDING: Final = ".jsa"
 OPTIONS: Final = "SPARK_SUBMIT_OPTS"
@@ -45,7 +47,7 @@ def kept_classes() -> Path | None:
     """The file for this Java and this pyspark, if there is one and it is whole.
 
     Raises:
-        SetupError: there is no Java.
+        SetupError: there is no Java, or none that is new enough.
     """
     return next((file for file in _files() if _is_whole(file)), None)
 
@@ -81,10 +83,12 @@ def with_classes(environment: Mapping[str, str]) -> dict[str, str]:
 
     environment: not changed
     """
-    changed = dict(environment)
-    if any(word in environment.get(name, "") for name in ASKED for word in OF_THE_USER):
+    changed, file = dict(environment), None
+    if REMOTE in environment or any(word in environment.get(name, "") for name in ASKED for word in OF_THE_USER):
         return changed
-    if (file := kept_classes()) is not None:
+    with suppress(SetupError):  # whoever starts Spark finds out that there is no Java for it, and says so
+        file = kept_classes()
+    if file is not None:
         changed[OPTIONS] = f"{using(file)} {environment.get(OPTIONS, '')}".rstrip()
     return changed
 
@@ -98,7 +102,7 @@ def write_classes() -> Path | None:
     """Have one Spark start, work on a few rows and write the file, where it is not there.
 
     Returns:
-        the file; None: this Java has written none, and Spark starts without it
+        the file; None: Spark did not start, or this Java has written none; Spark starts without it then
 
     Raises:
         SetupError: there is no Java.
@@ -134,10 +138,11 @@ def write_down(command: Sequence[str], variables: Mapping[str, str], file: Path)
     """
     given = variables.get(OPTIONS, os.environ.get(OPTIONS, ""))
     options = shlex.join([f"-XX:ArchiveClassesAtExit={file}", QUIET])
+    here = {name: value for name, value in os.environ.items() if name != REMOTE}  # whose JVM is elsewhere
     deadline = time.monotonic() + WRITTEN_WITHIN_S
     with subprocess.Popen(
         command,
-        env={**os.environ, **variables, OPTIONS: f"{options} {given}".rstrip()},
+        env={**here, **variables, OPTIONS: f"{options} {given}".rstrip()},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

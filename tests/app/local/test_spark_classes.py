@@ -69,6 +69,15 @@ def test_a_damaged_file_is_not_used(cache: Path, content: bytes) -> None:
     assert with_classes({OPTIONS: "-Dmine=1"}) == {OPTIONS: "-Dmine=1"}
 
 
+def test_where_spark_is_elsewhere_or_there_is_no_java_nothing_is_added(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(cache)
+    assert with_classes({"SPARK_REMOTE": "sc://host"}) == {"SPARK_REMOTE": "sc://host"}
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert with_classes({"OTHER": "x"}) == {"OTHER": "x"}
+
+
 @pytest.mark.parametrize("name", spark_classes.ASKED)
 @pytest.mark.parametrize("option", ["-XX:SharedArchiveFile=x.jsa", "-XX:ArchiveClassesAtExit=x.jsa", "-Xshare:off"])
 def test_who_decides_by_options_of_his_own_is_left_alone(cache: Path, name: str, option: str) -> None:
