@@ -94,10 +94,11 @@ class Rule:
         letter = _only(record.headers, "ratchet-replayed-from")
         if not letter or self._dead_letters is None:
             return b""
-        *where, partition, offset = letter.split(b"/")
+        parts = letter.split(b"/")
         own = [each.encode() for each in self._dead_letters]
-        if where not in (own, own[1:]):  # without the application, as earlier versions have named it
+        if parts[:-2] not in (own, own[1:]):  # without the application, as earlier versions have named it
             return b""
+        partition, offset = parts[-2:]
         if not (_NUMBER.fullmatch(partition) and _NUMBER.fullmatch(offset)) or len(partition) > 10 or len(offset) > 19:
             return b""
         content = b"".join(b"-" if part is None else b"%d:" % len(part) + part for part in (record.key, record.value))

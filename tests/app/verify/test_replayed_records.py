@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.agents.extraction import reader_for
@@ -25,6 +25,8 @@ OWN = ("a", "t", "i")
 LETTER = st.none() | st.sampled_from(
     [
         b"",
+        b"abc",
+        b"/",
         b"a/t/i/0/1",
         b"b/t/i/0/1",
         b"a/a/t/i/0/1",
@@ -50,6 +52,7 @@ SENT = st.tuples(st.sampled_from([b"a", b"b", None]), st.sampled_from([b"1", b"2
 
 
 @settings(deadline=None)
+@example(Identity.KEY, [[(b"a", b"1", b"v", [("ratchet-replayed-from", b"abc")])]])
 @given(st.sampled_from(IDENTITIES), st.lists(st.lists(SENT, max_size=8), max_size=3))
 def test_verify_and_the_table_agree(
     identity: Identity, batches: list[list[tuple[bytes | None, bytes, bytes | None, list[tuple[str, bytes | None]]]]]
