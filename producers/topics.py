@@ -105,7 +105,7 @@ def describe_topic(
 
 
 def cleanup_policy(admin: AdminClient, topic: str, *, timeout_s: float) -> str | None:
-    """A topic's cleanup.policy; None where this user may not ask for it.
+    """A topic's cleanup.policy; None where this user may not ask for it, or the broker does not tell.
 
     Raises:
         BrokerUnavailable: no answer within the limit.
@@ -116,7 +116,7 @@ def cleanup_policy(admin: AdminClient, topic: str, *, timeout_s: float) -> str |
     while True:
         try:
             entries = admin.describe_configs([resource], request_timeout=ATTEMPT_S)[resource].result()
-            return str(entries["cleanup.policy"].value)
+            return str(entries["cleanup.policy"].value) if "cleanup.policy" in entries else None
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             if error.code() in NOT_ALLOWED:
