@@ -124,6 +124,14 @@ def replay(
     now: Annotated[
         bool, typer.Option("--now", help="Give the records the present time. Without it they keep their own.")
     ] = False,
+    of_app: Annotated[
+        str,
+        typer.Option(
+            "--of-app",
+            help="Also letters that agents of this application have made: the name that this one had before, say.",
+            show_default=False,
+        ),
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent.")] = False,
     config: Config = None,
     json: Json = False,
@@ -143,7 +151,7 @@ def replay(
 
     settings = load(config)
     name, _ = settings.stream(stream)
-    wanted, options = wanted_of(reason, partition, offset, limit), Options(again, unjudged, now)
+    wanted, options = wanted_of(reason, partition, offset, limit), Options(again, unjudged, now, of_app)
     with named_broker(settings) as bootstrap:
         outcome = replay_letters(settings, bootstrap, name, wanted, options, dry_run=dry_run)
     if json:

@@ -54,12 +54,14 @@ class Options(msgspec.Struct, frozen=True):
     """How letters are replayed.
 
     again: those too that come from a replay; unjudged: their records pass whatever the rule says; now: with the present
-    time instead of their own
+    time instead of their own; of_app: those too that the agents of this application have made, which had the topics
+    before; "": none has
     """
 
     again: bool = False
     unjudged: bool = False
     now: bool = False
+    of_app: str = ""
 
 
 class Counts(msgspec.Struct):
@@ -228,7 +230,7 @@ class Replay:
                 yield Chosen((letter.partition, letter.offset), self._target(letter, batch.key(index)), record)
 
     def _may_go(self, letter: Letter, replayed: Replayed, counts: Counts) -> bool:
-        is_ours = letter.app in (None, self._letters.settings.app)
+        is_ours = letter.app in (None, self._letters.settings.app, self._options.of_app)
         if letter.origin is None or letter.origin.topic != self._origin or not is_ours:
             counts.others += 1
         elif (letter.partition, letter.offset) in replayed:

@@ -206,7 +206,8 @@ class IdentityAnswer:
     asked lists the partitions that were looked into, those that do not know the identity included, those whose table
     is not complete yet left out. Where deduplicate is False, or unjudged is above 0, records passed that no sequence
     here knows of. can_forget is False of a worker of an earlier version, which does not know of `ratchet forget`; so is
-    can_replay of one that does not judge a replayed record by its dead letter.
+    can_replay of one that does not judge a replayed record by its dead letter, and names_apps of one that does not know
+    the application in the letter's name.
     """
 
     partitions: list[IdentityStatus]
@@ -216,3 +217,4 @@ class IdentityAnswer:
     unjudged: int = 0
     can_forget: bool = False
     can_replay: bool = False
+    names_apps: bool = False

@@ -186,7 +186,7 @@ class ClusterView:
             recognised_for_s=view.recognised_for_s,
             cannot_replay=sorted(
                 [
-                    *(names[url] for url, each in answers.items() if not each.can_replay),
+                    *(names[url] for url, each in answers.items() if not (each.can_replay and each.names_apps)),
                     *(names[url] for url in failures),
                 ]
             )

@@ -157,7 +157,16 @@ class StatusServer:
         found = [each for each in self._provider.lookup(name, identity, sequence) if each.partition in asked]
         unjudged = sum(partition.unjudged for partition in table.partitions if partition.partition in asked)
         return _json(
-            IdentityAnswer(found, asked, table.deduplicate, table.origin, unjudged, can_forget=True, can_replay=True)
+            IdentityAnswer(
+                found,
+                asked,
+                table.deduplicate,
+                table.origin,
+                unjudged,
+                can_forget=True,
+                can_replay=True,
+                names_apps=True,
+            )
         )
 
     async def _producers(self, request: web.Request) -> web.Response:

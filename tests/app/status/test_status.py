@@ -17,7 +17,14 @@ from tests.app.worker.known_worker import KnownWorker, partition, table
 
 HOSTILE = ["<script>alert(1)</script>", "a\0b", "../../etc/passwd", "a&sequence=9", "%41", "Zürich ☂", "' OR 1=1 --"]
 
-POLICY = {"deduplicate": True, "origin": "default", "unjudged": 0, "can_forget": True, "can_replay": True}
+POLICY = {
+    "deduplicate": True,
+    "origin": "default",
+    "unjudged": 0,
+    "can_forget": True,
+    "can_replay": True,
+    "names_apps": True,
+}
 
 
 @pytest.fixture
@@ -345,6 +352,7 @@ async def test_policy_and_unjudged_records_are_told(http: aiohttp.ClientSession,
         "unjudged": 77,
         "can_forget": True,
         "can_replay": True,
+        "names_apps": True,
     }
     async with http.get(f"{url}/metrics") as response:
         families = {family.name: family for family in text_string_to_metric_families(await response.text())}
