@@ -66,8 +66,8 @@ class Hanging(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.topic}, partition {self.partition}: a transaction of producer id {self.producer_id}, epoch "
-            f"{self.epoch}, is open from offset {self.start} on, and no coordinator has it open. The time of its last "
-            f"record is {self.idle_s:.0f} s ago"
+            f"{self.epoch}, is open from offset {self.start} on, and no coordinator names it to this user as open (it "
+            f"names those that this user may describe). The time of its last record is {self.idle_s:.0f} s ago"
         )
 
 
