@@ -199,17 +199,6 @@ def _of_transaction(arrival: Arrival) -> list[str]:
 
 
 def _of_result(arrival: Arrival, result: Result) -> list[str]:
-    has_read = arrival.forwarded is not None and result.read_to > arrival.forwarded.offset
-    commit = f", {result.commit}" if result.commit else ""
-    if result.rejects:
-        return [f"    rejected: its value did not parse; in the rejects of {result.table}{commit}"]
-    if result.rows:
-        more = f" ({result.rows} rows)" if result.rows > 1 else ""
-        return [f"    row of {result.table}{more}, job {result.job}{commit}"]
-    if not has_read:
-        return [f"    not yet in {result.table}: job {result.job} has read up to offset {result.read_to:,}"]
-    if result.rows is None:
-        return [f"    counted in {result.table}, job {result.job}{commit}"]
-    return [
-        f"    no row of {result.table} is of it now, job {result.job}: a later record of its key may have replaced it"
-    ]
+    offset = arrival.forwarded.offset if arrival.forwarded is not None else result.read_to
+    commit = f", {result.commit}" if result.commit and result.read_to > offset else ""
+    return [f"    {result.sentence(offset)}{commit}"]

@@ -56,6 +56,7 @@ class Result:
 
     rows, rejects: None where rows cannot be told apart by record
     commit: as the store numbers its commits; None where it does not say
+    kind: append, upsert or totals; "query" where `sql` or `transform` makes the rows
     """
 
     table: str
@@ -64,6 +65,29 @@ class Result:
     rows: int | None = None
     rejects: int | None = None
     commit: str | None = None
+    kind: str = "upsert"
+
+    def is_anothers(self, offset: int) -> bool:
+        """Whether there is a row with the partition and offset of a record that the job has not read."""
+        return self.read_to <= offset and bool(self.rows or self.rejects)
+
+    def sentence(self, offset: int) -> str:
+        """What became of the record at that offset of the output, so far as the table tells."""
+        where, job = self.table, f"job {self.job}"
+        if self.read_to <= offset:
+            others = "; the row with its partition and offset is of another topic" if self.is_anothers(offset) else ""
+            return f"not yet in {where}: {job} has read up to offset {self.read_to:,}{others}"
+        if self.rejects:
+            return f"rejected: its value did not parse; in the rejects of {where}"
+        if self.rows:
+            return f"row of {where}{f' ({self.rows} rows)' if self.rows > 1 else ''}, {job}"
+        if self.kind == "query":
+            return f"read by {job} for {where}: whether its query has kept it cannot be told"
+        if self.rows is None:
+            return f"counted in {where}, {job}"
+        if self.kind == "append":
+            return f"no row of {where} is of it now, {job}, although nothing replaces rows there: see verify --results"
+        return f"no row of {where} is of it now, {job}: a later record of its key may have replaced it"
 
 
 @dataclass(slots=True)

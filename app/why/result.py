@@ -73,7 +73,8 @@ def _find(
             return {}, []
         stored = store.offsets()
         table = f"{kept.store} {location}"
-        found = {place: Result(table, kept.name, stored.get(place.partition, 0)) for place in wanted}
+        kind = "query" if kept.sql is not None or kept.transform is not None else kept.kind
+        found = {place: Result(table, kept.name, stored.get(place.partition, 0), kind=kind) for place in wanted}
         limits: list[str] = []
         if kept.kind == "totals" or kept.sql is not None or kept.transform is not None:
             what = "kind totals" if kept.kind == "totals" else "a query or transform"
@@ -90,6 +91,12 @@ def _find(
                 result.rejects = int((rejects.of(place.partition) == place.offset).sum())
                 if not result.rows and not result.rejects and not is_whole:
                     del found[place]
+        # Rows that were found may be of a commit since the first look, so they are held against a later one; those that
+        # were not found are held against the first.
+        later = store.offsets()
+        for place, result in found.items():
+            if result.rows or result.rejects:
+                result.read_to = later.get(place.partition, 0)
         commits = [(called, dict(offsets)) for called, offsets in store.commits()]
     finally:
         store.close()
