@@ -185,6 +185,7 @@ class _Query:
             )
         end, stored, offset_range = self._end(number), self._run.offsets, self._planner.offset_range()
         self._planner.require_first_topic(offset_range.topic_id, stored)
+        self._lag.look(offset_range, stored)  # or a commit that hangs would leave the lag as the one before has left it
         # A partition that was added since begins at 0; Spark takes another beginning for a loss, and ends the query.
         start = {partition: stored.get(partition, 0) for partition in end}
         pipeline, run = self._job.pipeline, self._run

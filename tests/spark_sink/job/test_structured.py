@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -19,7 +20,7 @@ from pyspark.sql import functions as F
 from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome
+from kafka_ratchet.spark_sink.job.run_state import Outcome, RunState
 from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
 from kafka_ratchet.spark_sink.rows.columns import record_schema
@@ -46,7 +47,7 @@ def structured(
 
     def run(
         store: ResultStore, topic: str, reached: dict[int, int], pipeline: RowPipeline | None = None,
-        max_records: int = 1_000_000, after: Callable[[], None] | None = None, **options: bool,
+        max_records: int = 1_000_000, after: Callable[[], None] | None = None, **options: Any,
     ) -> Outcome:  # fmt: skip
         commit, stop = store.commit, Event()
 
@@ -191,6 +192,31 @@ def test_a_query_reads_what_a_batch_reads(
     write(topic, [b'{"n":1}', b"[]"])
     structured(make_store(TableLocation("delta", beside), "job", topic, 0, inferred), topic, {0: 3}, inferred)
     assert sorted(read_rows(TableLocation("delta", beside), ["n", "_value"]), key=str) == [(1, None), (None, b"[]")]
+
+
+def test_the_lag_is_known_before_a_commit_which_may_hang(
+    new_topic: Callable[..., str],
+    write: Write,
+    structured: Callable[..., Outcome],
+    table: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = new_topic(partitions=1)
+    write(topic, [b"a"])
+    run, lags = RunState(), []
+    store = delta_store(table, "job", topic)
+    commit = store.commit
+
+    def looks(*slice_of_records: Any) -> int:
+        lags.append(dict(run.lag))
+        if len(lags) == 1:
+            write(topic, [b"b", b"c"])
+        return commit(*slice_of_records)
+
+    monkeypatch.setattr(store, "commit", looks)
+    structured(store, topic, {0: 5}, run=run)
+    assert lags == [{0: 2}, {0: 3}]
+    assert run.lag == {0: 0}
 
 
 def test_who_is_fenced_ends_with_that_error_and_a_new_partition_is_read(
