@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kafka_ratchet.app.survey.looking import TIMELIKE, USUAL_ID
 from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE
-from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, Report
+from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, Numbers, Report
 
 RECORDS_LEAST: Final = 1_000
 PRESENT_LEAST: Final = 0.99
@@ -19,7 +19,7 @@ REPEATED_MOST: Final = 0.5
 CONFLICTS_MOST: Final = 0.05
 """Share of the repeats of an identity that may have another value."""
 LATE_MOST: Final = 0.05
-"""Share of new records whose number may be late."""
+"""Share of new records whose number may be late; those that no window passes come after all others."""
 ALIKE: Final = 0.98
 """An identity that finds so much of what the best one finds is as good."""
 AGES_LEAST: Final = 30
@@ -117,17 +117,31 @@ def propose(report: Report) -> Proposal:
             f"{equal - found:,} records that equal an earlier one as a whole are new by this identity{example}: either "
             "events that are alike, or duplicates that it does not find"
         )
+    if lost := _lost(chosen):
+        kept = any(line.setting == "late" for line in proposal.lines)
+        proposal.notes.append(
+            f"{lost:,} new records of what was read would be dropped as duplicates "
+            + (
+                'without late = "dead-letter", which makes dead letters of them'
+                if kept
+                else "by these settings: a worker takes a number that does not rise for a repeat"
+            )
+        )
     return proposal
 
 
 def _best(report: Report) -> Finding | None:
     good = [each for each in report.findings if _is_good(report, each)]
-    most = max((each.equal + each.across for each in good), default=0)
-    if not most:
-        # Without a duplicate only a name says that it is an identity.
-        return min((each for each in good if _tier(each) <= 1), key=_tier, default=None)
-    alike = [each for each in good if each.equal + each.across >= ALIKE * most]
-    return min(alike, key=lambda each: (each.conflicts + each.across_conflicts > 0, _tier(each)))
+    # A duplicate that passes can still be told further on; a new record that was dropped is gone.
+    for those in ([each for each in good if not _lost(each)], good):
+        most = max((each.equal + each.across for each in those), default=0)
+        if most:
+            alike = [each for each in those if each.equal + each.across >= ALIKE * most]
+            return min(alike, key=lambda each: (each.conflicts + each.across_conflicts > 0, _tier(each)))
+    # Without a duplicate only a name says that it is an identity.
+    return min(
+        (each for each in good if _tier(each) <= 1), key=lambda each: (_lost(each) > 0, _tier(each)), default=None
+    )
 
 
 def _tier(each: Finding) -> int:
@@ -200,19 +214,39 @@ def _identity(report: Report, each: Finding) -> list[Line]:
     return [*lines, Line("sequence", str(each.candidate.sequence), what)]
 
 
+def _window(numbers: Numbers) -> tuple[int, int]:
+    """The smallest window that passes all late numbers, else the largest; and how many it passes."""
+    windows = numbers.windows
+    return next(((size, passes) for size, passes in windows if passes >= numbers.late), windows[-1])
+
+
+def _lost(each: Finding) -> int:
+    """New records whose number comes too late for the window that is proposed; all late ones, if none passes half."""
+    numbers = each.numbers
+    if numbers is None or not numbers.late:
+        return 0
+    _, passes = _window(numbers)
+    return numbers.late if passes < numbers.late / 2 else numbers.late - passes
+
+
 def _order(each: Finding) -> list[Line]:
     numbers = each.numbers
     if numbers is None or not numbers.late:
         return []
-    windows = numbers.windows
-    size, passes = next(((size, passes) for size, passes in windows if passes >= numbers.late), windows[-1])
+    size, passes = _window(numbers)
     said = (
         f"{numbers.late:,} records came after a higher number and had never been seen, up to {numbers.late_most:,} "
         f"below it: this passes {passes:,} of them"
     )
-    if passes < numbers.late / 2:
-        return [Line("reorder_window", None, f"{said}, even {WINDOW_MOST:,}. The number is not in order")]
-    return [Line("reorder_window", size, said)]
+    lost = _lost(each)
+    if lost == numbers.late:
+        why = f"{said}, even {WINDOW_MOST:,}. The number is not in order, and a worker drops them as duplicates"
+        return [Line("reorder_window", None, why)]
+    lines = [Line("reorder_window", size, said)]
+    if lost:
+        why = f"the other {lost:,} are not dropped; a duplicate that comes as late becomes a dead letter, too"
+        lines.append(Line("late", "dead-letter", why))
+    return lines
 
 
 def _conflicts(each: Finding) -> list[Line]:

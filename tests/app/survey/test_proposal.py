@@ -128,6 +128,41 @@ def test_a_window_passes_every_late_number_or_is_not_proposed() -> None:
     assert "# reorder_window: not proposed: 50 records" in proposal.toml
 
 
+def test_an_id_that_loses_nothing_comes_before_a_counter_whose_late_numbers_no_window_passes() -> None:
+    far = numbers(rises=94_900, late=4_000, late_most=10**6, lates=[Bucket(1 << 19, (1 << 20) - 1, 4_000)])
+    some = numbers(late=50, late_most=10**6, lates=[Bucket(32, 63, 45), Bucket(1 << 19, (1 << 20) - 1, 5)])
+    for lossy in (far, some):
+        counter = finding(Place("header", "device"), sequence=Place("header", "seq"), numbers=lossy)
+        for other in (finding(Place("header", "event-id")), finding(ID, equal=500), finding(ID, conflicts=30)):
+            section = values(proposed(counter, other))
+            assert (section["identity"], section["sequence"]) == (str(other.candidate.identity[0]), "none")
+        # An id that finds no duplicate at all is none of those that came twice.
+        assert values(proposed(counter, finding(ID, equal=0)))["identity"] == "header:device"
+    near = numbers(late=50, late_most=60, lates=[Bucket(32, 63, 50)])
+    passed = finding(KEY, sequence=Place("header", "n"), numbers=near)
+    assert values(proposed(finding(ID), passed))["sequence"] == "header:n"
+
+
+def test_new_records_that_the_settings_lose_are_told() -> None:
+    far = numbers(rises=94_900, late=4_000, late_most=10**6, lates=[Bucket(1 << 19, (1 << 20) - 1, 4_000)])
+    proposal = proposed(finding(KEY, sequence=EVENT, numbers=far))
+    assert not {"reorder_window", "late"} & set(values(proposal))
+    [note] = proposal.notes
+    assert note.startswith("4,000 new records of what was read would be dropped as duplicates by these settings")
+
+    some = numbers(late=50, late_most=10**6, lates=[Bucket(32, 63, 45), Bucket(1 << 19, (1 << 20) - 1, 5)])
+    proposal = proposed(finding(KEY, sequence=EVENT, numbers=some))
+    section = values(proposal)
+    assert (section["reorder_window"], section["late"]) == (4_096, "dead-letter")
+    [note] = proposal.notes
+    assert note.startswith("5 new records of what was read would be dropped as duplicates without late")
+
+    near = numbers(late=50, late_most=60, lates=[Bucket(32, 63, 50)])
+    proposal = proposed(finding(KEY, sequence=EVENT, numbers=near))
+    assert "late" not in values(proposal)
+    assert proposal.notes == []
+
+
 def test_duplicates_in_other_partitions_ask_for_a_repartition() -> None:
     proposal = proposed(finding(ID, across=200, ages_across=[Bucket(1 << 20, (1 << 21) - 1, 200)]))
     assert values(proposal)["repartition_by"] == "identity"
