@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kafka_ratchet.app.survey.looking import TIMELIKE, USUAL_ID
-from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE
+from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate
 from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, Numbers, Report
 
 RECORDS_LEAST: Final = 1_000
@@ -138,10 +138,9 @@ def _best(report: Report) -> Finding | None:
         if most:
             alike = [each for each in those if each.equal + each.across >= ALIKE * most]
             return min(alike, key=lambda each: (each.conflicts + each.across_conflicts > 0, _tier(each)))
-    # Without a duplicate only a name says that it is an identity.
-    return min(
-        (each for each in good if _tier(each) <= 1), key=lambda each: (_lost(each) > 0, _tier(each)), default=None
-    )
+    # Without a duplicate only a usual name says that it is an identity, or a number that counts and loses nothing.
+    known = (each for each in good if _tier(each) == 0 or (each.numbers is None and _has_usual_name(each)))
+    return min((each for each in known if not _lost(each)), key=_tier, default=None)
 
 
 def _tier(each: Finding) -> int:
@@ -161,7 +160,12 @@ def _is_timelike(each: Finding) -> bool:
 
 def _is_named(each: Finding) -> bool:
     places = each.candidate.identity
-    return len(places) > 1 or places[0] == KEY or USUAL_ID.search(places[0].name) is not None
+    return len(places) > 1 or places[0] == KEY or _has_usual_name(each)
+
+
+def _has_usual_name(each: Finding) -> bool:
+    """Whether a header or field of it is named as ids are. A key has no name: it may be an event's or a customer's."""
+    return any(USUAL_ID.search(place.name) for place in each.candidate.identity)
 
 
 def _is_good(report: Report, each: Finding) -> bool:
@@ -197,13 +201,20 @@ def _why_none(report: Report, whole: Finding) -> str:
             f"{whole.equal + whole.across:,} records equal an earlier one as a whole, and nothing in all of them tells "
             "one event from another: two events may be alike. Have the sender give each event an id"
         )
+    if any(each.candidate == Candidate((KEY,)) and _is_good(report, each) for each in report.findings):
+        return (
+            "no record came twice, and no key did. What was read cannot tell whether a key is one event's, or that of "
+            "something, such as a customer, whose next event is still to come and would be dropped as a duplicate. "
+            "Whoever knows that each event has a key of its own may state that identity"
+        )
     return "nothing that all records have tells one event from another, and no record came twice"
 
 
 def _identity(report: Report, each: Finding) -> list[Line]:
     said = f"{each.equal + each.across:,} duplicates found by it among {report.records:,} records"
     if not each.equal + each.across:
-        said = f"by its name; no record came twice among {report.records:,}"
+        by = "name" if each.numbers is None else "number, which counts by one"
+        said = f"by its {by}; no record came twice among {report.records:,}"
     lacking = "" if not each.without else f"; {each.without:,} records lack it and become dead letters"
     lines = [Line("identity", each.candidate.setting, said + lacking)]
     if each.numbers is None:

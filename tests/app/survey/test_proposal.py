@@ -56,7 +56,7 @@ def numbers(**more: Any) -> Numbers:
     return Numbers(**{**usual, **more})
 
 
-def proposed(*findings: Finding, **more: Any) -> Proposal:
+def proposed(*findings: Finding, whole: Finding | None = None, **more: Any) -> Proposal:
     usual: dict[str, Any] = {
         "topic": "web.hooks",
         "ranges": [Range(0, 0, 0, 100_000)],
@@ -74,8 +74,7 @@ def proposed(*findings: Finding, **more: Any) -> Proposal:
         "busy": {minute: 200 for minute in range(500)},
         "left_out": (),
     }
-    whole = finding(WHOLE, equal=1_000)
-    return propose(Report(**{**usual, **more}, findings=[whole, *findings]))
+    return propose(Report(**{**usual, **more}, findings=[whole or finding(WHOLE, equal=1_000), *findings]))
 
 
 def values(proposal: Proposal) -> dict[str, Any]:
@@ -237,6 +236,31 @@ def test_without_a_duplicate_only_a_usual_name_is_proposed() -> None:
     )
     named = replace(report, findings=[whole, finding(ID, **nothing)])
     assert 'identity = "field:id"  # by its name; no record came twice among 100,000' in propose(named).toml
+
+
+def test_without_a_duplicate_a_key_is_no_id() -> None:
+    nothing: dict[str, Any] = {"equal": 0, "ages": [], "age_most_ms": -1}
+    late = numbers(late=4_000, late_most=10**6, lates=[Bucket(1 << 19, (1 << 20) - 1, 4_000)])
+
+    def without(*findings: Finding) -> Proposal:
+        return proposed(*findings, whole=finding(WHOLE, **nothing))
+
+    key = finding(KEY, **nothing)
+    # It was asked for, and no part of it is named as an id.
+    pair = finding(KEY, Place("field", "source.lsn"), **nothing)
+    lossy = finding(KEY, sequence=Place("header", "n"), numbers=late, **nothing)
+    for others in ((), (pair,), (lossy,)):
+        refused = without(key, *others).refused
+        assert refused is not None
+        assert refused.startswith("no record came twice, and no key did. What was read cannot tell")
+    for named in (finding(ID, **nothing), finding(Place("field", "source"), ID, **nothing)):
+        [line] = [line for line in without(key, named).lines if line.setting == "identity"]
+        assert line.value == named.candidate.setting
+        assert line.reason == "by its name; no record came twice among 100,000"
+    # A counter is known by how it counts.
+    counter = finding(KEY, sequence=Place("header", "n"), numbers=numbers(), **nothing)
+    [line] = [line for line in without(key, counter).lines if line.setting == "identity"]
+    assert line.reason == "by its number, which counts by one; no record came twice among 100,000"
 
 
 def test_numbers_as_people_write_them() -> None:
