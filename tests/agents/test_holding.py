@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import structlog
 
-from kafka_ratchet.agents.holding import watch_loop
+from kafka_ratchet.agents.holding import BLOCKED_AFTER, _Watch, watch_loop
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.agents.timers import WorkerTimers
@@ -69,13 +70,14 @@ async def blocks(numbers: Any) -> None:
 
 
 async def blocked(work: Any) -> list[Any]:
-    """What the log has of an event loop that is blocked by this."""
+    """What the log has of an event loop that is blocked by this; a busy machine holds it up too, which is nobody."""
     with structlog.testing.capture_logs() as logs:
         watching = asyncio.create_task(watch_loop(every_s=0.02))
         await asyncio.sleep(0.1)
         await work
         watching.cancel()
-    return [each for each in logs if "the event loop is blocked" in each["event"]]
+    said = [each for each in logs if "the event loop is blocked" in each["event"]]
+    return [each for each in said if each["held_by"] != "nobody who is known"]
 
 
 async def test_an_agent_that_blocks_the_event_loop_is_named_with_its_line() -> None:
@@ -95,5 +97,23 @@ async def test_so_is_a_task() -> None:
     assert said["held_by"].startswith("task counts (")
 
 
-async def test_an_event_loop_that_goes_on_is_not_named() -> None:
-    assert await blocked(asyncio.create_task(asyncio.sleep(0.3))) == []
+class Looks(threading.Event):
+    """So many looks, without waiting; the event loop goes on before every few of them."""
+
+    def __init__(self, watch: _Watch, looks: int, goes_on_every: int) -> None:
+        super().__init__()
+        self.watch, self.looks, self.goes_on_every = watch, looks, goes_on_every
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.looks -= 1
+        self.watch.beats += self.looks % self.goes_on_every == 0
+        return self.looks < 0
+
+
+@pytest.mark.parametrize(("goes_on_every", "is_named"), [(1, False), (BLOCKED_AFTER, False), (BLOCKED_AFTER + 1, True)])
+async def test_an_event_loop_that_goes_on_between_the_looks_is_not_named(goes_on_every: int, is_named: bool) -> None:
+    watch = _Watch(asyncio.get_running_loop(), 1.0)
+    watch.stop = Looks(watch, 10 * goes_on_every, goes_on_every)
+    with structlog.testing.capture_logs() as logs:
+        watch.run()
+    assert bool(logs) == is_named
