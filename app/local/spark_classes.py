@@ -83,7 +83,8 @@ def with_classes(environment: Mapping[str, str]) -> dict[str, str]:
 
     environment: not changed
     """
-    changed, file = dict(environment), None
+    changed = dict(environment)
+    file: Path | None = None
     if REMOTE in environment or any(word in environment.get(name, "") for name in ASKED for word in OF_THE_USER):
         return changed
     with suppress(SetupError):  # whoever starts Spark finds out that there is no Java for it, and says so

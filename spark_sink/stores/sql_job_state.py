@@ -220,7 +220,9 @@ class SqlJobState(Generic[Database]):
         found = self.run(database, "SELECT result, job FROM {jobs} WHERE result <> {result} ORDER BY result")
         same = [(str(name), job) for name, job in found if self.is_same_table(str(name))]
         ours = [name for name, job in same if job == self._name]
-        return next(iter(ours or ([] if self.generations(database) else [name for name, _ in same])), "")
+        if ours or not same or self.generations(database):
+            return ours[0] if ours else ""
+        return same[0][0]
 
     def gone_table(self, database: Database) -> str:
         """A result of the topic that is gone, where this one is new and has rows: it may be that one; empty: none.
