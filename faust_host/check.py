@@ -1,0 +1,417 @@
+"""Findings about a Faust program, from its source alone: what is exact, what follows a rule, what is refused."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from kafka_ratchet.errors import SettingsError
+
+Verdict = Literal["exact", "rule", "refused"]
+
+TABLES: Final = frozenset({"Table", "SetTable", "GlobalTable", "SetGlobalTable"})
+GLOBAL: Final = frozenset({"GlobalTable", "SetGlobalTable"})
+WINDOWS: Final = frozenset({"tumbling", "hopping", "using_window"})
+OUTSIDE: Final = {
+    "timer": "timer",
+    "crontab": "crontab",
+    "task": "task",
+    "command": "command",
+    "page": "page",
+    "table_route": "page",
+    "topic_route": "page",
+    "on_rebalance": "signal",
+}
+"""Decorators of functions that run in no transaction."""
+NO_ACK: Final = frozenset({"noack", "noack_take"})
+TAKES: Final = frozenset({"take", "take_events", "take_with_timestamp"})
+JOINS: Final = frozenset({"combine", "left_join", "inner_join", "outer_join"})
+ASKS: Final = frozenset({"ask", "ask_nowait", "map", "kvmap", "join", "kvjoin"})
+TASKS: Final = frozenset({"create_task", "ensure_future", "gather", "wait_for"})
+
+ASK: Final = "the request is in the topic only after the commit that would wait for the answer"
+WINDOW: Final = "windows go by the events' time, and close in order with the record that passes them"
+TAKE: Final = "a list ends with the batch of its partition; `within` is not waited for"
+OUT: Final = "runs in no transaction: Faust's own producer sends, and tables are read as committed"
+READ_ONLY: Final = "each worker reads the table's topic; a look-up is no part of the transaction"
+PARTITIONS: Final = "the function runs once for each partition"
+
+
+class Finding(NamedTuple):
+    """One statement of a program.
+
+    Attributes:
+        verdict: exact, rule or refused
+        file: path of the module
+        line: number of the line
+        what: the statement
+        why: the rule, or the reason
+    """
+
+    verdict: Verdict
+    file: str
+    line: int
+    what: str
+    why: str = ""
+
+    @property
+    def heading(self) -> str:
+        """Return the verdict as a command prints it."""
+        return {"exact": "exact", "rule": "by this rule", "refused": f"refused at line {self.line}"}[self.verdict]
+
+
+@dataclass
+class Names:
+    """Names that a program's modules define."""
+
+    topics: set[str] = field(default_factory=set)
+    channels: set[str] = field(default_factory=set)
+    tables: dict[str, str] = field(default_factory=dict)
+    """Kind by name."""
+    expiring: set[str] = field(default_factory=set)
+    """Tables with windows that expire."""
+    agents: dict[str, ast.AsyncFunctionDef] = field(default_factory=dict)
+    reads: dict[str, str] = field(default_factory=dict)
+    """Name of the topic by agent, where the decorator names one."""
+
+
+def check_program(text: str, folder: Path | None = None) -> list[Finding]:
+    """Return what a program's source shows.
+
+    Args:
+        text: MODULE:NAME, as `shop:app`
+        folder: where the module is looked for first; None: the working folder
+
+    Raises:
+        SettingsError: there is no such module, or it cannot be read.
+    """
+    return check_files(modules_of(text, folder or Path.cwd()))
+
+
+def check_files(paths: Iterable[Path]) -> list[Finding]:
+    """Return what the source of modules shows, by module and line.
+
+    Raises:
+        SettingsError: one cannot be read.
+    """
+    trees = {path: _parsed(path) for path in paths}
+    names = Names()
+    for tree in trees.values():
+        _define(tree, names)
+    found = [finding for path, tree in trees.items() for finding in _Checker(path, tree, names).findings()]
+    return sorted({(each.file, each.line, each.what): each for each in found}.values(), key=lambda each: each[1:3])
+
+
+def refuse_shown(paths: Iterable[Path]) -> None:
+    """Refuse a program whose source shows what cannot be exact.
+
+    Raises:
+        SettingsError: one line for each place.
+    """
+    wrong = [each for each in check_files(paths) if each.verdict == "refused"]
+    if wrong:
+        raise SettingsError(
+            "\n".join(f"{Path(each.file).name}:{each.line}: {each.what} cannot be exact: {each.why}" for each in wrong)
+        )
+
+
+def modules_of(text: str, folder: Path) -> list[Path]:
+    """Return the files of a program: its module, and those of its own that it imports."""
+    module = text.partition(":")[0].removesuffix(".py").replace("/", ".")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise SettingsError(f"--faust {text!r}: write MODULE:NAME, as shop:app for `app = faust.App(...)` in shop.py")
+    roots = [folder, *(Path(each or ".") for each in sys.path)]
+    first = _find(module, roots)
+    if first is None:
+        raise SettingsError(f"--faust {text}: there is no module {module} in {folder}, nor is one installed")
+    found, left = dict[Path, None](), [(first, module)]
+    while left:
+        path, name = left.pop(0)
+        if path in found:
+            continue
+        found[path] = None
+        if path.name == "__init__.py" and "." not in name:  # Faust discovers the modules of its package
+            left += [(each, name) for each in sorted(path.parent.rglob("*.py")) if "test" not in each.stem]
+        for wanted in _imports(_parsed(path), name, is_package=path.name == "__init__.py"):
+            other = _find(wanted, [first.parent if "." not in module else folder, folder])
+            if other is not None:
+                left.append((other, wanted))
+    return list(found)
+
+
+def _find(module: str, roots: Iterable[Path]) -> Path | None:
+    inner = Path(*module.split("."))
+    for root in roots:
+        for path in (root / inner.with_suffix(".py"), root / inner / "__init__.py"):
+            if path.is_file():
+                return path.resolve()
+    return None
+
+
+def _imports(tree: ast.Module, module: str, *, is_package: bool) -> Iterator[str]:
+    package = module if is_package else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".") if node.level and package else []
+            base = base[: len(base) - node.level + 1] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            if name:
+                yield name
+            yield from (f"{name}.{alias.name}" if name else alias.name for alias in node.names)
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
+        raise SettingsError(f"{path}: cannot be read: {error}") from None
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    """Calls of a chain, as of `app.Table(...).tumbling(...)`: the last one first."""
+    while isinstance(node, ast.Call):
+        yield node
+        node = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+
+
+def _called(call: ast.Call) -> str:
+    """Name of the called function or method."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _receiver(call: ast.Call) -> str:
+    value = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return value.id if isinstance(value, ast.Name) else ""
+
+
+def _argument(call: ast.Call, name: str) -> ast.expr | None:
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def _define(tree: ast.Module, names: Names) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            _assign(node.targets[0].id, node.value, names)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            _assign(node.target.id, node.value, names)
+        elif isinstance(node, ast.AsyncFunctionDef) and (decorator := _decorator(node, {"agent", "actor"})):
+            names.agents[node.name] = node
+            if isinstance(decorator, ast.Call) and decorator.args and isinstance(decorator.args[0], ast.Name):
+                names.reads[node.name] = decorator.args[0].id
+
+
+def _assign(name: str, value: ast.expr, names: Names) -> None:
+    calls = list(_calls(value))
+    kinds = [_called(call) for call in calls]
+    if "topic" in kinds:
+        names.topics.add(name)
+    if "channel" in kinds:
+        names.channels.add(name)
+    if kind := next((each for each in kinds if each in TABLES), None):
+        names.tables[name] = kind
+        if any(_called(call) in WINDOWS and _expires(call) for call in calls):
+            names.expiring.add(name)
+    elif calls and (source := _root(calls[-1])) in names.tables:  # table = counts.relative_to_now()
+        names.tables[name] = names.tables[source]
+        if source in names.expiring:
+            names.expiring.add(name)
+
+
+def _root(call: ast.Call) -> str:
+    value: ast.AST = call.func
+    while isinstance(value, ast.Attribute):
+        value = value.value
+    return value.id if isinstance(value, ast.Name) else ""
+
+
+def _expires(call: ast.Call) -> bool:
+    most = 1 if _called(call) == "tumbling" else 2
+    return _argument(call, "expires") is not None or len(call.args) > most
+
+
+def _decorator(node: ast.AsyncFunctionDef | ast.FunctionDef, wanted: Iterable[str]) -> ast.expr | None:
+    for each in node.decorator_list:
+        name = _called(each) if isinstance(each, ast.Call) else each.attr if isinstance(each, ast.Attribute) else ""
+        if name in wanted:
+            return each
+    return None
+
+
+class _Checker:
+    """Findings of one module."""
+
+    def __init__(self, path: Path, tree: ast.Module, names: Names) -> None:
+        self._file, self._tree, self._names = str(path), tree, names
+
+    def _at(self, node: ast.expr | ast.stmt, verdict: Verdict, what: str, why: str = "") -> Finding:
+        return Finding(verdict, self._file, node.lineno, what, why)
+
+    def findings(self) -> Iterator[Finding]:
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call):
+                yield from self._call(node)
+            elif isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
+                if isinstance(node, ast.AsyncFunctionDef) and (decorator := _decorator(node, {"agent", "actor"})):
+                    yield from self._agent(node, decorator)
+                elif outside := next((each for each in OUTSIDE if _decorator(node, {each})), None):
+                    yield from self._outside(node, OUTSIDE[outside])
+        yield from self._shared()
+
+    def _call(self, call: ast.Call) -> Iterator[Finding]:
+        name = _called(call)
+        if name == "App":
+            if _argument(call, "producer_partitioner") is not None:
+                why = "lanes choose the partition of a key as Kafka's own producers do (murmur2)"
+                yield self._at(call, "refused", "producer_partitioner", why)
+            for setting in ("processing_guarantee", "stream_publish_on_commit"):
+                if _argument(call, setting) is not None:
+                    yield self._at(call, "rule", setting, "not used: each lane commits with a transaction")
+        elif name == "topic" and _argument(call, "pattern") is not None:
+            yield self._at(call, "refused", "app.topic(pattern=...)", "a lane must know its topic before it starts")
+        elif name in NO_ACK:
+            yield self._at(call, "refused", f"stream.{name}()", "offsets commit with what the records did")
+        elif name in TABLES:
+            yield from self._table(call, name)
+        elif name in WINDOWS:
+            yield self._at(call, "rule", f"{name} windows", WINDOW)
+
+    def _table(self, call: ast.Call, kind: str) -> Iterator[Finding]:
+        first = call.args[0] if call.args else _argument(call, "name")
+        label = f"{kind} {ast.unparse(first)}" if first is not None else kind
+        if kind in GLOBAL:
+            yield self._at(call, "rule", label, READ_ONLY)
+        elif _argument(call, "changelog_topic") is not None:
+            yield self._at(
+                call, "rule", label, "each write is also a record of its changelog_topic, in the transaction"
+            )
+        else:
+            yield self._at(call, "exact", label)
+
+    def _agent(self, node: ast.AsyncFunctionDef, decorator: ast.expr) -> Iterator[Finding]:
+        options = decorator if isinstance(decorator, ast.Call) else None
+        label = f"agent {node.name}"
+        wrong = list(self._in_agent(node))
+        if options is not None and options.args:
+            channel = options.args[0]
+            in_memory = isinstance(channel, ast.Call) and _called(channel) == "channel"
+            if in_memory or (isinstance(channel, ast.Name) and channel.id in self._names.channels):
+                why = "a channel in memory is gone with its worker. Give the agent a topic"
+                yield self._at(decorator, "refused", label, why)
+                return
+        several = options is not None and any(
+            _argument(options, each) is not None for each in ("concurrency", "isolated_partitions")
+        )
+        if several:
+            yield self._at(node, "rule", label, PARTITIONS)
+        elif options is not None and self._function_sinks(options):
+            yield self._at(
+                node, "rule", label, "a sink that is a function may be called again for a record after a crash"
+            )
+        elif not any(each.verdict == "refused" for each in wrong):
+            yield self._at(node, "exact", label)
+        yield from wrong
+
+    def _function_sinks(self, options: ast.Call) -> bool:
+        sinks = _argument(options, "sink")
+        if not isinstance(sinks, ast.List | ast.Tuple):
+            return False
+        known = self._names.topics | self._names.agents.keys() | self._names.channels
+        return any(
+            isinstance(each, ast.Lambda | ast.Name) and getattr(each, "id", "") not in known for each in sinks.elts
+        )
+
+    def _in_agent(self, node: ast.AsyncFunctionDef) -> Iterator[Finding]:
+        names, stream = self._names, node.args.args[0].arg if node.args.args else ""
+        for each in ast.walk(node):
+            if isinstance(each, ast.Call):
+                name, receiver = _called(each), _receiver(each)
+                if name in ASKS and receiver in names.agents:
+                    yield self._at(each, "refused", f"{receiver}.{name}() within agent {node.name}", ASK)
+                elif name in JOINS or (name == "join" and receiver == stream):
+                    why = "Faust's joins are not finished. Keep one side in a table"
+                    yield self._at(each, "refused", "a join of streams", why)
+                elif name in TAKES:
+                    yield self._at(each, "rule", f"stream.{name}()", TAKE)
+                elif name in ("send", "put") and receiver in names.channels:
+                    why = "what is in a channel in memory is gone with its worker. Send to a topic"
+                    yield self._at(each, "refused", f"{receiver}.{name}() within agent {node.name}", why)
+                elif name in ("send", "send_soon", "cast") and self._is_own(node, receiver):
+                    why = "the agent would get what it sends, for ever"
+                    yield self._at(each, "refused", f"{receiver}.{name}() within agent {node.name}", why)
+                elif name in TASKS and receiver in ("asyncio", "loop", ""):
+                    why = "a task that the agent starts neither sends nor writes tables"
+                    yield self._at(each, "rule", f"{name}() within agent {node.name}", why)
+            elif isinstance(each, ast.BinOp) and isinstance(each.op, ast.BitAnd) and self._is_stream(each, stream):
+                yield self._at(each, "refused", "a join of streams", "Faust's joins are not finished")
+            elif (table := _written(each)) in names.tables and names.tables[table] in GLOBAL:
+                assert isinstance(each, ast.stmt)  # noqa: S101 - an assignment
+                yield self._at(each, "refused", f"a write to global table {table}", READ_ONLY)
+
+    def _is_own(self, node: ast.AsyncFunctionDef, receiver: str) -> bool:
+        return receiver == node.name or (bool(receiver) and self._names.reads.get(node.name) == receiver)
+
+    @staticmethod
+    def _is_stream(node: ast.BinOp, stream: str) -> bool:
+        sides = (node.left, node.right)
+        return any(
+            (isinstance(side, ast.Name) and side.id == stream)
+            or (isinstance(side, ast.Call) and _called(side) == "stream")
+            for side in sides
+        )
+
+    def _outside(self, node: ast.AsyncFunctionDef | ast.FunctionDef, kind: str) -> Iterator[Finding]:
+        wrong = []
+        for each in ast.walk(node):
+            if isinstance(each, ast.Call) and _called(each) == "stream" and isinstance(each.func, ast.Attribute):
+                why = "its offsets would commit apart from what it does. Write an agent"
+                wrong.append(self._at(each, "refused", f"a stream over a topic in {kind} {node.name}", why))
+            elif (table := _written(each)) in self._names.tables:
+                assert isinstance(each, ast.stmt)  # noqa: S101 - an assignment
+                why = "tables are written in the transaction of an event. Send a record to an agent that writes"
+                wrong.append(self._at(each, "refused", f"a write to table {table} in {kind} {node.name}", why))
+        yield from wrong or [self._at(node, "rule", f"{kind} {node.name}", OUT)]
+
+    def _shared(self) -> Iterator[Finding]:
+        """Tables that several agents of this module name."""
+        users: dict[str, list[ast.AsyncFunctionDef]] = {}
+        here = {node for node in ast.walk(self._tree) if isinstance(node, ast.AsyncFunctionDef)}
+        for agent in self._names.agents.values():
+            for table in {
+                each.id for each in ast.walk(agent) if isinstance(each, ast.Name)
+            } & self._names.tables.keys():
+                users.setdefault(table, []).append(agent)
+        for table, agents in users.items():
+            if len(agents) < 2 or agents[0] not in here or self._names.tables[table] in GLOBAL:
+                continue
+            named = " and ".join(agent.name for agent in agents)
+            if table in self._names.expiring:
+                why = "its windows expire, and the agents take each batch one after the other. Use it in one agent"
+                yield self._at(agents[-1], "refused", f"table {table} in agents {named}", why)
+            elif len({self._names.reads.get(agent.name, agent.name) for agent in agents}) > 1:
+                why = "their topics meet in one stream, partition by partition"
+                yield self._at(agents[-1], "rule", f"table {table} in agents {named}", why)
+
+
+def _written(node: ast.AST) -> str:
+    """Name of what is assigned to by key, as in `counts[word] = 1`; "" where nothing is."""
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+        targets = [node.target]
+    else:
+        targets = node.targets if isinstance(node, ast.Delete) else []
+    for target in targets:
+        value: ast.AST = target
+        while isinstance(value, ast.Subscript):
+            value = value.value
+            if isinstance(value, ast.Name):
+                return value.id
+    return ""

@@ -1,0 +1,115 @@
+"""`ratchet worker --faust MODULE:NAME`: a Faust program on lanes, with nothing in it changed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import faust
+
+from kafka_ratchet.app.settings import given as given_settings
+from kafka_ratchet.app.worker.parent import Parent, Role
+from kafka_ratchet.app.worker.process import STOP_WITHIN_S
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.faust_host.check import modules_of, refuse_shown
+from kafka_ratchet.faust_host.transport import NoConductor, Transport
+
+KILL_AFTER_S: Final = STOP_WITHIN_S + 15.0
+
+
+def load_app(text: str) -> Any:
+    """Return the Faust app that a text names.
+
+    Args:
+        text: MODULE:NAME, as `shop:app`; without NAME: `app`
+
+    Raises:
+        SettingsError: there is none, or the module cannot be imported.
+    """
+    module, _, name = text.partition(":")
+    name = name or "app"
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise SettingsError(f"--faust {text!r}: write MODULE:NAME, as shop:app for `app = faust.App(...)` in shop.py")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"--faust {text}: module {error.name} is not found in {here}, nor is it installed"
+        ) from error
+    except AttributeError:
+        raise SettingsError(f"--faust {text}: module {module} has no {name}") from None
+    except Exception as error:
+        raise SettingsError(f"--faust {text}: {module} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(found, faust.App):
+        raise SettingsError(f"--faust {text}: {name} is a {type(found).__name__}, and no faust.App")
+    return found
+
+
+def use_lanes(app: Any, config: Path | None = None, given: Mapping[str, Any] | None = None) -> None:
+    """Have an app run on lanes, whatever its broker's URL says.
+
+    Args:
+        app: Faust's
+        config: of ratchet.toml, as for `load`
+        given: settings of the command line
+    """
+    app.finalize()
+    urls = [url.with_scheme("ratchet") for url in app.conf.broker]
+    app._transport = Transport(urls, app)
+    app._transport.config, app._transport.given = config, dict(given or {})
+    app._producer = app._consumer = None
+    app.__dict__["topics"] = NoConductor(app=app)
+
+
+def run(text: str, config: Path | None, given: Mapping[str, Any], log_level: str = "info") -> int:
+    """Run a Faust program until SIGINT or SIGTERM. Returns the exit code.
+
+    Args:
+        text: MODULE:NAME
+        config: of ratchet.toml, as for `load`
+        given: settings of the command line
+        log_level: of Faust's log
+
+    Raises:
+        SettingsError: the program cannot be loaded, or shows what cannot be exact.
+    """
+    refuse_shown(modules_of(text, Path.cwd()))
+    processes = int(given.get("processes") or given_settings(config).get("processes") or 1)
+    if processes > 1:
+        roles = [
+            Role(f"ratchet/{number}", partial(_process, text, config, given, log_level, number))
+            for number in range(processes)
+        ]
+        return Parent(roles, KILL_AFTER_S).run()
+    return _run(text, config, given, log_level)
+
+
+def _process(text: str, config: Path | None, given: Mapping[str, Any], log_level: str, number: int) -> None:
+    _run(text, config, given, log_level, number)
+
+
+def _run(text: str, config: Path | None, given: Mapping[str, Any], log_level: str, number: int | None = None) -> int:
+    """Run one process. number: of several; each has a folder and a port for Faust's pages of its own."""
+    app = load_app(text)
+    own: dict[str, Any] = {name: value for name, value in given.items() if name != "processes"}
+    if number is not None:
+        folder = own.get("state_folder") or given_settings(config).get("state_folder")
+        whole = Path(folder or Path(app.conf.datadir) / "ratchet")
+        own["state_folder"] = whole / str(number)
+        app.conf.web_port += number
+        app.conf.canonical_url = f"http://{app.conf.web_host}:{app.conf.web_port}"
+    use_lanes(app, config, own)
+    if number is not None:
+        app._transport.folder = whole
+    worker = app.Worker(loglevel=log_level)
+    try:
+        worker.execute_from_commandline()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0

@@ -1,0 +1,174 @@
+"""What an agent of Faust reads and uses: its topics, the steps before it, and the tables that its code names."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+from faust.tables.sets import SetTableManager
+from faust.tables.wrappers import WindowWrapper
+from faust.topics import Topic
+from faust.types.tables import CollectionT
+
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.faust_host.refusals import is_library
+from kafka_ratchet.faust_host.stream import LaneChannel, Probed, Step, stream_for
+
+STEPS: Final = frozenset({"group_by", "through"})
+DEPTH_MOST: Final = 12
+"""Calls from an agent to the function that uses a table."""
+
+
+def place_of(function: Any) -> str:
+    """Return "file.py:12" of a function's first line."""
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code else repr(function)
+
+
+def topics_of(agent: Any) -> dict[str, Any]:
+    """Return an agent's topics by name: one for each, which decodes its records.
+
+    Raises:
+        SettingsError: it reads a pattern, or a channel in memory.
+    """
+    channel = agent.channel
+    where = f"{place_of(agent.fun)}: agent {agent.name}"
+    if not isinstance(channel, Topic):
+        raise SettingsError(
+            f"{where}: reads a channel in memory, whose records are gone when its worker is. Give it a topic"
+        )
+    if channel.pattern:
+        raise SettingsError(
+            f"{where}: reads topics by the pattern {channel.pattern.pattern!r}, and a lane must know its topic before "
+            "it starts. Name the topics"
+        )
+    return dict.fromkeys(channel.topics, channel)
+
+
+async def steps_of(agent: Any) -> list[Step]:
+    """Return the steps of an agent: its function is called, and stopped at its first event.
+
+    Functions that name no step are not called.
+    """
+    if not any(STEPS & set(code.co_names) for code in _codes(_function(agent.fun))):
+        return []
+    stream = stream_for(agent.app, LaneChannel(agent.app, None, {}))
+    stream.steps = []
+    made = agent.fun(stream)
+    try:
+        if inspect.isasyncgen(made):
+            await anext(made)
+        else:
+            await made
+    except Probed:
+        return stream.steps
+    raise SettingsError(f"{place_of(agent.fun)}: agent {agent.name} ends before its first event")
+
+
+def _function(found: Any) -> Any:
+    return inspect.unwrap(getattr(found, "__func__", found))
+
+
+def _codes(function: Any) -> Iterator[CodeType]:
+    """Code of a function, and of the functions defined in it."""
+    code = getattr(function, "__code__", None)
+    left = [code] if code else []
+    while left:
+        yield (code := left.pop())
+        left += [const for const in code.co_consts if isinstance(const, CodeType)]
+
+
+def tables_of(function: Any) -> set[Any]:
+    """Return the tables that a function's code names, itself or through functions of the same program."""
+    found: set[Any] = set()
+    _search(function, found, set(), DEPTH_MOST)
+    return found
+
+
+def _search(value: Any, found: set[Any], seen: set[int], depth: int) -> None:
+    if id(value) in seen or depth < 0:
+        return
+    seen.add(id(value))
+    if isinstance(value, WindowWrapper):
+        found.add(value.table)
+        if value.key_index_table is not None:
+            found.add(value.key_index_table)
+        return
+    if isinstance(value, CollectionT):
+        found.add(value)
+        return
+    owner = getattr(value, "__self__", None)
+    if isinstance(owner, SetTableManager):
+        found.add(owner.set_table)
+    elif owner is not None and not isinstance(owner, ModuleType) and not inspect.isbuiltin(value):
+        _search_object(owner, found, seen, depth)
+    function = _function(value)
+    if isinstance(function, FunctionType) and not is_library(function.__code__.co_filename):
+        for each in _named(function):
+            _search(each, found, seen, depth - 1)
+    elif not isinstance(value, (type, ModuleType)) and _is_of_program(type(value)):
+        _search_object(value, found, seen, depth)
+    elif isinstance(value, type) and _is_of_program(value):
+        for each in vars(value).values():
+            _search(getattr(each, "__func__", each), found, seen, depth - 1)
+
+
+def _search_object(value: Any, found: set[Any], seen: set[int], depth: int) -> None:
+    for each in [*getattr(value, "__dict__", {}).values(), *vars(type(value)).values()]:
+        if isinstance(each, (CollectionT, WindowWrapper, FunctionType)):
+            _search(each, found, seen, depth - 1)
+
+
+def _is_of_program(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    path = getattr(module, "__file__", None)
+    return path is not None and not is_library(path)
+
+
+def _named(function: FunctionType) -> Iterator[Any]:
+    """Objects that a function's code names: globals, attributes of modules and objects, and what it closes over."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    for code in _codes(function):
+        names = code.co_names
+        for name in names:
+            value = function.__globals__.get(name)
+            if value is None:
+                continue
+            if isinstance(value, dict | list | tuple | set):
+                yield from (each for each in _items(value) if isinstance(each, (CollectionT, WindowWrapper)))
+            elif isinstance(value, ModuleType):
+                yield from (vars(value)[each] for each in names if each in vars(value) and not is_library_module(value))
+            else:
+                yield value
+
+
+def is_library_module(module: ModuleType) -> bool:
+    """Return whether a module is no part of the user's program."""
+    path = getattr(module, "__file__", None)
+    return path is None or is_library(path)
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else list(value)
+
+
+def topics_at_hand(app: Any) -> dict[str, Any]:
+    """Return every topic object of an app by name. Faust keeps no list of them."""
+    found = [
+        each for each in gc.get_objects() if issubclass(type(each), Topic) and each.app is app and not each.pattern
+    ]
+    return {name: topic for topic in found for name in topic.topics}
+
+
+def wrappers_at_hand(app: Any) -> list[WindowWrapper]:
+    """Return every window wrapper of an app's tables."""
+    return [each for each in gc.get_objects() if issubclass(type(each), WindowWrapper) and each.table.app is app]

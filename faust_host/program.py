@@ -1,0 +1,431 @@
+"""A Faust app as a program of the engine: each agent runs once for each partition, in the lane's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Final
+
+import structlog
+from faust.agents.agent import _current_agent as current_agent
+from faust.tables.sets import SetTable
+from faust.types.tables import GlobalTableT
+
+from kafka_ratchet.agents.program import App, StreamDefinition
+from kafka_ratchet.agents.run import Stream as Lane
+from kafka_ratchet.agents.topic import Topic, at_hand
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.faust_host.inputs import (
+    place_of,
+    steps_of,
+    tables_of,
+    topics_at_hand,
+    topics_of,
+    wrappers_at_hand,
+)
+from kafka_ratchet.faust_host.producer import Replies, send_at_once
+from kafka_ratchet.faust_host.store import FaustCodec, GlobalStore, LaneSets, LaneStore, shorten, store_of
+from kafka_ratchet.faust_host.stream import FROM, LaneChannel, Step, stream_for
+from kafka_ratchet.faust_host.windows import AT_HAND, OpenWindows, goes_by_record, use_event_time
+from kafka_ratchet.tables.values.partition import AT_WORK
+from kafka_ratchet.tables.values.table import Table
+
+log = structlog.get_logger(__name__)
+
+NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9_-]+")
+NAME_MOST: Final = 60
+"""Characters of a stream's name: it is part of the names of topics."""
+
+
+@dataclass(eq=False)
+class Unit:
+    """An agent of Faust with what it reads.
+
+    Attributes:
+        agent: Faust's
+        topics: by name, those that decode what it reads
+        sources: streams whose records it takes
+        tables: those that its code names
+    """
+
+    agent: Any
+    topics: dict[str, Any]
+    sources: list[StreamDefinition]
+    tables: set[Any]
+
+
+@dataclass(eq=False)
+class Windows:
+    """What a run needs to open a table's windows. by_record: see `OpenWindows`."""
+
+    store: LaneStore
+    clock: Table
+    by_record: bool
+
+
+@dataclass(eq=False)
+class Hosted:
+    """A Faust app as a program.
+
+    Attributes:
+        app: Faust's
+        engine: the program that lanes run
+        inputs: topic of each stream that reads one which is not Ratchet's own
+        stores: by name, of the tables that agents write
+        changelogs: explicit changelog topics, with the stream whose lanes write there
+        routes: stream and topic of each table's agents, for requests by key
+        replies: answers that wait for their commit
+    """
+
+    app: Any
+    engine: App
+    routes: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    stores: dict[str, LaneStore] = field(default_factory=dict)
+    changelogs: dict[str, str] = field(default_factory=dict)
+    replies: Replies = field(default_factory=Replies)
+
+
+def host(app: Any, names: Mapping[str, str] | None = None, judged: Sequence[str] = ()) -> Hosted:
+    """Return the program of a Faust app, whose tables are the lane's from then on.
+
+    Args:
+        app: Faust's
+        names: by topic, the stream of the settings that reads it; others get a name of their own
+        judged: deduplicated topics: agents of this app may not send there
+
+    Raises:
+        SettingsError: the app has no agent, or one that cannot be exact; the text has file and line.
+    """
+    return _Host(app, names or {}, judged).build()
+
+
+class _Host:
+    """Builds a program from a Faust app."""
+
+    def __init__(self, app: Any, names: Mapping[str, str], judged: Sequence[str]) -> None:
+        self.app, self._names, self._judged = app, names, judged
+        self.hosted = Hosted(app, App())
+        self._by_topic: dict[str, StreamDefinition] = {}
+        self._windows: dict[Any, Windows] = {}
+
+    def build(self) -> Hosted:
+        if not self.app.agents:
+            raise SettingsError(
+                f"Faust app {self.app.conf.id}: has no agent: write `@app.agent(topic)` above a function"
+            )
+        units = [self._unit(agent) for agent in self.app.agents.values()]
+        self._merge(units)
+        wrappers = wrappers_at_hand(self.app)
+        for table in list(self.app.tables.values()):
+            self._own(table, [unit for unit in units if table in unit.tables], wrappers)
+        self._declare_topics()
+        for unit in units:
+            mine = {table: each for table, each in self._windows.items() if table in unit.tables}
+            engine = self.hosted.engine
+            run = hosted_run(self.hosted, unit, mine)
+            engine.agent(unit.sources[0], on_error="dead-letter")(run)
+        return self.hosted
+
+    def _stream(self, topic: str) -> StreamDefinition:
+        """Return the stream that reads a topic of the settings."""
+        if topic not in self._by_topic:
+            name = self._names.get(topic) or self._free(topic.removeprefix(f"{self.app.conf.id}-"))
+            self._by_topic[topic] = self.hosted.engine.stream(name, value_type=bytes)
+            self.hosted.inputs[name] = topic
+        return self._by_topic[topic]
+
+    def _free(self, text: str) -> str:
+        """Return a free name for a stream."""
+        slug = NOT_IN_A_NAME.sub("-", text.lower()).strip("-_") or "stream"
+        slug = (slug if slug[0].isalpha() else f"t-{slug}")[:NAME_MOST]
+        taken = {*self.hosted.engine.streams, *self._names.values()}
+        return next(
+            name
+            for number in range(1, len(taken) + 3)
+            if (name := slug if number == 1 else f"{slug}-{number}") not in taken
+        )
+
+    def _unit(self, agent: Any) -> Unit:
+        topics = topics_of(agent)
+        sources = [self._stream(name) for name in topics]
+        for step in asyncio.run(steps_of(agent)):
+            sources, topics = self._step(agent, sources, topics, step)
+        return Unit(agent, topics, sources, tables_of(agent.fun))
+
+    def _step(
+        self, agent: Any, sources: list[StreamDefinition], topics: dict[str, Any], step: Step
+    ) -> tuple[list[StreamDefinition], dict[str, Any]]:
+        engine, first = self.hosted.engine, next(iter(topics.values()))
+        if step.key is None:
+            derived = step.topic
+            target = self._stream(derived.get_topic_name())
+            topic = engine.topic(derived.get_topic_name())
+        else:
+            prefix = "" if first.has_prefix else f"{agent.name}-"
+            derived = step.topic or first.derive_topic(
+                topics=[next(iter(topics))], prefix=prefix, suffix=f"-{step.name}-repartition"
+            )
+            target = engine.stream(self._free(f"{agent.name}-{step.name}"), value_type=bytes, internal=True)
+            assert target.topic is not None  # noqa: S101 - it is internal
+            topic = target.topic
+        for source in sources:
+            mine = {name: each for name, each in topics.items() if self._by_topic.get(name, source) is source}
+            engine.agent(source, on_error="dead-letter")(forward(self.app, mine, derived, step, topic))
+            source.agents[-1].is_step = True
+            target.fed_by.append(source)
+        return [target], {derived.get_topic_name(): derived}
+
+    def _merge(self, units: list[Unit]) -> None:
+        """Give agents that share a table, or read several topics, one stream over all that they read."""
+        for group in _groups(units):
+            sources = list({id(source): source for unit in group for source in unit.sources}.values())
+            if len(sources) == 1:
+                continue
+            named = sorted(
+                {table.name for unit in group for table in unit.tables} or {unit.agent.name for unit in group}
+            )
+            engine = self.hosted.engine
+            merged = engine.stream(self._free("merged-" + "-".join(named)), value_type=bytes, internal=True)
+            assert merged.topic is not None  # noqa: S101 - it is internal
+            for source in sources:
+                origin = next(name for unit in group for name in unit.topics if self._reads(unit, source, name))
+                engine.agent(source, on_error="dead-letter")(merge(origin, merged.topic))
+                source.agents[-1].is_step = True
+                merged.fed_by.append(source)
+            for unit in group:
+                unit.sources = [merged]
+
+    def _reads(self, unit: Unit, source: StreamDefinition, name: str) -> bool:
+        if source not in unit.sources:
+            return False
+        own = self._by_topic.get(name)
+        return own is source if own is not None else len(unit.topics) == 1
+
+    def _own(self, table: Any, users: list[Unit], wrappers: list[Any]) -> None:
+        """Put a Faust table on a lane's."""
+        engine, hosted = self.hosted.engine, self.hosted
+        if isinstance(table, GlobalTableT):
+            self._follow(table)
+            return
+        store = store_of(table)
+        expires = table.window is not None and table.window.expires is not None
+        if expires and len(users) > 1:
+            places = ", ".join(f"{unit.agent.name} ({place_of(unit.agent.fun)})" for unit in users)
+            raise SettingsError(
+                f"table {table.name}: has windows that expire, and several agents use it: {places}. They take each "
+                "batch one after the other, so one would find windows closed that the other fills. Use it in one agent"
+            )
+        streams = {id(unit.sources[0]): unit.sources[0] for unit in users} or {
+            id(stream): stream for stream in engine.streams.values() if len(engine.streams) == 1
+        }
+        if streams:
+            stream = next(iter(streams.values()))
+            store.lane = engine.Table(table.name, key_type=bytes, value_type=bytes, stream=stream)
+            store.lane.codec = FaustCodec(table.name, form_of(table))
+            hosted.stores[table.name] = store
+            if users:
+                hosted.routes[table.name] = stream.name, next(iter(users[0].topics.values()))
+            if table.window is not None:
+                clock = engine.Table(f"{table.name}-clock", key_type=str, value_type=float, stream=stream)
+                self._windows[table] = Windows(store, clock, goes_by_record(table, wrappers))
+        if isinstance(table, SetTable):
+            table._data = LaneSets(table)
+            table._data._storage = store
+        else:
+            table._data = store
+            lend_defaults(table, store)
+            if (
+                type(table).__name__ != "GlobalTable"
+                and table.window is None
+                and (table._changelog_topic is None or table._changelog_topic.internal)
+            ):
+                shorten(table)
+        use_event_time(table)
+        table.partition_for_key = lambda key: 0
+        changelog = table._changelog_topic
+        if changelog is not None and not changelog.internal and streams:
+            hosted.changelogs[changelog.get_topic_name()] = next(iter(streams.values())).name
+        table.send_changelog = changelog_sender(
+            table, changelog if changelog is not None and not changelog.internal else None
+        )
+
+    def _follow(self, table: Any) -> None:
+        store = GlobalStore(
+            "ratchet://",
+            table.app,
+            table,
+            key_type=table.key_type,
+            value_type=table.value_type,
+            key_serializer=table.key_serializer,
+            value_serializer=table.value_serializer,
+        )
+        store.read = self.hosted.engine.GlobalTable(
+            table.name, topic=table.changelog_topic.get_topic_name(), key_type=bytes, value_type=bytes
+        )
+        table._data = store
+
+    def _declare_topics(self) -> None:
+        """Declare where agents may send: a lane has to know before it starts."""
+        engine = self.hosted.engine
+        for name, topic in topics_at_hand(self.app).items():
+            send_at_once(topic)
+            reads = name in self._by_topic
+            if name in self._judged or (topic.internal and not reads):
+                continue
+            if not reads or len(engine.streams) > 1:
+                engine.topic(name)
+
+
+def _groups(units: list[Unit]) -> list[list[Unit]]:
+    """Agents that share a table, directly or through others."""
+    groups: list[list[Unit]] = []
+    for unit in units:
+        mine = [group for group in groups if any(other.tables & unit.tables for other in group)]
+        groups = [group for group in groups if group not in mine]
+        groups.append([*(each for group in mine for each in group), unit])
+    return groups
+
+
+def form_of(table: Any) -> str:
+    """Return how a table's keys and values are written, for the comparison with existing entries."""
+    return f"{table.value_serializer} of Faust by {table.key_serializer}"
+
+
+def lend_defaults(table: Any, store: LaneStore) -> None:
+    """Lend a table's defaults: one changed in place and not assigned is found at the next event."""
+    missing = type(table).__missing__.__get__(table)
+
+    def lend(key: Any) -> Any:
+        value = missing(key)
+        encoded = store._encode_value(value)
+        if encoded is not None:
+            store.lend(store._encode_key(key), value, encoded)
+        return value
+
+    table.__missing__ = lend
+
+
+def changelog_sender(table: Any, topic: Any) -> Callable[..., Any]:
+    """Return the table's `send_changelog`. topic: to which each write goes as well; None: to none."""
+
+    def send_changelog(
+        partition: int | None, key: Any, value: Any, key_serializer: Any = None, value_serializer: Any = None
+    ) -> Any:
+        work = AT_WORK.get()
+        number = 0 if work is None else work.place[1]
+        sender = at_hand.get()
+        if topic is not None and sender is not None:
+            key_bytes, _ = topic.prepare_key(key, key_serializer or table.key_serializer, None, {})
+            value_bytes, _ = topic.prepare_value(value, value_serializer or table.value_serializer, None, {})
+            sender.send(topic.get_topic_name(), key_bytes, value_bytes, None, number, None)
+        return SimpleNamespace(message=SimpleNamespace(partition=number))
+
+    return send_changelog
+
+
+def hosted_run(hosted: Hosted, unit: Unit, windows: Mapping[Any, Windows]) -> Callable[[Any], Awaitable[None]]:
+    """Return the engine's agent that runs an agent of Faust on one partition."""
+    agent, app = unit.agent, hosted.app
+
+    async def run(lane: Lane) -> None:
+        found = {
+            table: OpenWindows(table, each.store, each.clock, by_record=each.by_record)
+            for table, each in windows.items()
+        }
+        AT_HAND.set(found)
+        by_record = [each for each in found.values() if each.by_record]
+        last = [-1]
+
+        async def before() -> None:
+            for each in found.values():
+                await each.close()
+
+        def after(event: Any) -> None:
+            last[0] = event.message.offset
+            for each in by_record:
+                each.advance(event.message.timestamp)
+
+        current_agent.set(agent)
+        channel = LaneChannel(app, lane, unit.topics, before if found else None, after)
+        stream = stream_for(app, channel)
+        made = agent.fun(stream)
+        try:
+            if not hasattr(made, "__anext__"):
+                if agent._sinks:
+                    raise SettingsError(f"{place_of(agent.fun)}: agent {agent.name} must yield to use sinks")
+                await made
+                return
+            stream.add_processor(agent._maybe_unwrap_reply_request)
+            async with aclosing(made):
+                await agent._slurp(SimpleNamespace(stream=stream), made)
+        except Exception:
+            hosted.replies.drop(AT_WORK.get(), last[0])
+            raise
+
+    run.__name__ = agent.name
+    return run
+
+
+def forward(
+    app: Any, topics: dict[str, Any], derived: Any, step: Step, topic: Topic
+) -> Callable[[Any], Awaitable[None]]:
+    """Return the engine's agent of a step: it forwards each event to the step's topic.
+
+    Args:
+        app: Faust's
+        topics: by name, those that decode what is read
+        derived: Faust's topic of the step
+        step: the step
+        topic: where the events go
+    """
+
+    async def run(lane: Lane) -> None:
+        channel = LaneChannel(app, lane, topics)
+        stream = stream_for(app, channel)
+        async for value in stream:
+            event = stream.current_event
+            if step.key is None:
+                topic.send_event(event.message.key)
+                continue
+            new = step.key.getattr(value) if hasattr(step.key, "getattr") else step.key(value)
+            if hasattr(new, "__await__"):
+                new = await new
+            topic.send_event(derived.prepare_key(new, None)[0])
+
+    run.__name__ = f"through {step.name}" if step.key is None else f"group_by {step.name}"
+    return run
+
+
+def merge(origin: str, topic: Topic) -> Callable[[Any], Awaitable[None]]:
+    """Return the engine's agent that forwards a topic's events to a merged stream, partition by partition."""
+
+    async def run(lane: Lane) -> None:
+        async for event in lane.events():
+            topic.send_event(event.key, partition=event.partition, header=(FROM, origin.encode()))
+
+    run.__name__ = f"merge {origin}"
+    return run
+
+
+def switch_off(app: Any) -> None:
+    """Switch off what Faust has for delivery guarantees: lanes do it. One line says so."""
+    conf, said = app.conf, []
+    if str(getattr(conf.processing_guarantee, "value", conf.processing_guarantee)) == "exactly_once":
+        said.append("processing_guarantee")
+    if conf.stream_publish_on_commit:
+        conf.stream_publish_on_commit = False
+        said.append("stream_publish_on_commit")
+    app.__dict__["in_transaction"] = False
+    app.flow_control.resume()
+    if conf.producer_partitioner is not None:
+        raise SettingsError(
+            "producer_partitioner: lanes choose the partition of a key as Kafka's own producers do (murmur2), so a key "
+            "would be in two partitions. Leave it out of faust.App"
+        )
+    if said:
+        log.info("lanes commit with each transaction what agents do; these settings are not used", settings=said)

@@ -1,0 +1,74 @@
+"""Faust's router over lanes: finds the worker at whose lane a key of a table or topic is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from faust.app.router import Router
+from faust.exceptions import SameNode
+from faust.types import TP
+from faust.web.exceptions import ServiceUnavailable
+from yarl import URL
+
+from kafka_ratchet.app.partitioner import Partitioner
+from kafka_ratchet.app.worker.application import Application
+
+
+class Route(NamedTuple):
+    """Where the keys of a table or topic are. topic: Faust's, which makes bytes of a key."""
+
+    stream: str
+    topic: Any
+
+
+class LaneRouter(Router):
+    """Router of a hosted app. A worker's status address says where its pages are."""
+
+    def __init__(
+        self, app: Any, application: Application, tables: Mapping[str, Route], topics: Mapping[str, Route]
+    ) -> None:
+        super().__init__(app)
+        self._application, self._tables, self._topics = application, tables, topics
+        self._pages: dict[str, str] = {}
+
+    async def route_req(self, table_name: str, key: Any, web: Any, request: Any) -> Any:
+        """Route a request to the worker with a table's key.
+
+        Raises:
+            SameNode: it is this one.
+            ServiceUnavailable: no worker has the partition now.
+        """
+        return await self._to_owner(self._tables.get(table_name), key, web, request)
+
+    async def route_topic_req(self, topic: Any, key: Any, web: Any, request: Any) -> Any:
+        """Route a request to the worker that reads a topic's partition of a key.
+
+        Raises:
+            SameNode: it is this one.
+            ServiceUnavailable: no worker has the partition now.
+        """
+        return await self._to_owner(self._topics.get(topic.get_topic_name()), key, web, request)
+
+    async def _to_owner(self, route: Route | None, key: Any, web: Any, request: Any) -> Any:
+        if route is None:
+            raise ServiceUnavailable()
+        topics = self._application.streams[route.stream].topics
+        data = route.topic.prepare_key(key, None)[0]
+        number = Partitioner.MURMUR2.place(data, topics.partitions)
+        if (topics.changelog, number) in self._application.lanes.running:
+            raise SameNode
+        status = self._application.app.assignor._tps_url.get(TP(topics.changelog, number))
+        if status is None:
+            raise ServiceUnavailable()
+        return await self._route_req(URL(await self._pages_of(str(status))), web, request)
+
+    async def _pages_of(self, status: str) -> str:
+        """Address of the pages of the worker with a status address."""
+        if status not in self._pages:
+            try:
+                async with self.app.http_client.get(f"{status.rstrip('/')}/status/pages") as answer:
+                    self._pages[status] = (await answer.json())["url"]
+            except Exception as error:
+                raise ServiceUnavailable() from error
+        return self._pages[status]

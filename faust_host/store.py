@@ -1,0 +1,415 @@
+"""Faust's tables over the lane's: keys and values are the bytes that Faust's own codecs make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+from faust.models.base import maybe_model
+from faust.stores.base import SerializedStore
+from faust.tables.objects import ChangeloggedObject
+from faust.tables.sets import ChangeloggedSetManager, SetTable
+from faust.tables.table import Table
+
+from kafka_ratchet.errors import TableError
+from kafka_ratchet.faust_host.refusals import no_partition, not_exact
+from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
+from kafka_ratchet.tables.values.global_table import GlobalTable
+from kafka_ratchet.tables.values.partition import AT_WORK
+from kafka_ratchet.tables.values.table import Table as OwnTable
+from kafka_ratchet.tables.values.table_partition import ABSENT, TablePartition
+
+UNSET: Final = object()
+
+Parts = Callable[[], list[Any]]
+"""Gives the committed partitions of a table at work in this process (`CommittedTable`)."""
+
+
+class FaustCodec(Codec):
+    """Bytes as Faust's serializers make them. With its JSON, they are the bytes of a table of `kafka_ratchet.App`.
+
+    Args:
+        table: its name
+        form: how Faust writes keys and values, to refuse another form over existing entries
+    """
+
+    def __init__(self, table: str, form: str) -> None:
+        super().__init__(table, bytes, bytes, "json")
+        self._form = form
+        # Not `bytes`: who reads the table from outside shows keys as the JSON that they are.
+        self.key_type = None
+        self._plain = PLAIN
+
+    @property
+    def form(self) -> str:
+        """How keys and values are written."""
+        return self._form
+
+    def key_bytes(self, kept: Any) -> bytes:
+        """Return the key itself."""
+        return bytes(kept)
+
+    def many_key_bytes(self, kept: Any) -> list[bytes]:
+        """Return the keys themselves."""
+        return list(kept)
+
+    def kept_key(self, data: bytes) -> bytes:
+        """Return the key itself."""
+        return data
+
+    def check_key(self, key: Any) -> bytes:
+        """Return the key itself.
+
+        Raises:
+            TableError: it is no bytes.
+        """
+        if type(key) is not bytes:
+            raise TableError(f"table {self.table}: key {key!r:.100} is no bytes, which Faust's codec makes of it")
+        return key
+
+    def keep(self, value: Any) -> bytes:
+        """Return the value itself."""
+        return bytes(value)
+
+    def value_bytes(self, kept: Any) -> bytes:
+        """Return the value itself."""
+        return bytes(kept)
+
+    def many_value_bytes(self, kept: Any) -> list[bytes | None] | None:
+        """Return the values themselves; None where one is not bytes."""
+        return list(kept) if {type(each) for each in kept} <= {bytes} else None
+
+    def kept_value(self, data: bytes) -> bytes:
+        """Return the value itself."""
+        return data
+
+    def value(self, data: bytes) -> bytes:
+        """Return the value itself."""
+        return bytes(data)
+
+
+def plain_json(value: Any) -> bytes | None:
+    """Return the JSON of an int or a text without anything to escape; None for all else."""
+    if type(value) is int:
+        return b"%d" % value
+    if type(value) is str and value.isascii() and value.isprintable() and '"' not in value and "\\" not in value:
+        return b'"%b"' % value.encode()
+    return None
+
+
+def with_models(value: Any) -> Any:
+    """Return a value with models in the place of their dicts, also inside lists and dicts.
+
+    Faust's store in memory holds the objects themselves, so programs rely on them.
+    """
+    if type(value) is list:
+        return [with_models(each) for each in value]
+    if type(value) is dict:
+        if "__faust" in value:
+            return maybe_model(value)
+        return {key: with_models(each) for key, each in value.items()}
+    return value
+
+
+class LaneStore(SerializedStore):
+    """Store of one Faust table: the lane's partition while an agent has an event, committed entries elsewhere.
+
+    Attributes:
+        lane: the table of the engine; None before the host has started
+        parts: the committed partitions at work here
+    """
+
+    lane: OwnTable | None = None
+    parts: Parts = staticmethod(list)
+    _last: tuple[Any, bytes] = UNSET, b""
+
+    def here(self) -> TablePartition | None:
+        """Return the partition at hand; None outside agents.
+
+        Raises:
+            SettingsError: an agent is at work to which this table does not belong.
+        """
+        partition = None if self.lane is None else self.lane.here.get()
+        if partition is None and AT_WORK.get() is not None:
+            raise not_exact(
+                f"a use of table {self.table_name} that the code of its agent does not show",
+                "other transactions move the table. Name it in the agent's function, or in a function called by name",
+            )
+        return partition
+
+    def writable(self) -> TablePartition:
+        """Return the partition at hand, for a write.
+
+        Raises:
+            TableError: there is none.
+        """
+        partition = self.here()
+        if partition is None:
+            raise no_partition(self.table_name)
+        return partition
+
+    def _encode_key(self, key: Any) -> bytes:
+        # One `+=` asks for the same key three times.
+        last, data = self._last
+        if last is key and type(key) in (str, int):
+            return data
+        encoded = plain_json(key) if self._is_json and self.key_type in (None, type(key)) else None
+        if encoded is None:
+            encoded = super()._encode_key(key)
+        self._last = key, encoded
+        return encoded
+
+    def _encode_value(self, value: Any) -> bytes | None:
+        if type(value) is int and self._is_json and self.value_type in (None, int):
+            return b"%d" % value
+        encoded: bytes | None = super()._encode_value(value)
+        return encoded
+
+    @cached_property
+    def _is_json(self) -> bool:
+        """Whether keys and values are Faust's JSON, so that a few plain ones are known without asking its codecs."""
+        return bool(self.key_serializer == "json" and self.value_serializer == "json")
+
+    def _decode_value(self, value: bytes | None) -> Any:
+        if value is not None and value.isdigit() and self._is_json and self.value_type in (None, int):
+            return int(value)
+        return with_models(super()._decode_value(value))
+
+    def __getitem__(self, key: Any) -> Any:
+        data = self._encode_key(key)
+        found = self._get(data)
+        if found is None:
+            raise KeyError(key)
+        value = self._decode_value(found)
+        if type(value) not in PLAIN:
+            self.lend(data, value, found)
+        return value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        data, encoded = self._encode_key(key), self._encode_value(value)
+        if encoded is None:
+            self._del(data)
+            return
+        partition = self.writable()
+        partition.set(data, encoded)
+        if partition.lent or type(value) not in PLAIN:
+            self.lend(data, value, encoded)
+
+    def lend(self, key: bytes, value: Any, data: bytes) -> None:
+        """Remember an object that can be changed in place, to find at the next event whether it was."""
+        partition = self.here()
+        if partition is None:
+            return
+        if type(value) not in PLAIN:
+            partition.lent[partition.prefix, key] = value, Encoded(data), self
+        elif partition.lent:
+            partition.lent.pop((partition.prefix, key), None)
+
+    def check_lent(self, key: bytes, value: Any, data: bytes) -> None:
+        """Refuse an object changed in place and not assigned back.
+
+        Raises:
+            TableError: it was.
+        """
+        now = self._encode_value(value)
+        if now != data and self._encode_value(self._decode_value(data)) != now:
+            raise TableError(
+                f"table {self.table_name}: the value of key {self._decode_key(key)!r:.100} was changed in place, not "
+                f"assigned back, and Faust would lose it: write {self.table_name}[key] = value after the change"
+            )
+
+    def _get(self, key: bytes) -> bytes | None:
+        partition = self.here()
+        if partition is not None:
+            value = partition.get(key)
+            return None if value is ABSENT else bytes(value)
+        for part in self.parts():
+            found: bytes | None = part.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def _set(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._del(key)
+        else:
+            self.writable().set(key, value)
+
+    def _del(self, key: bytes) -> None:
+        partition = self.writable()
+        if partition.get(key) is not ABSENT:
+            partition.delete(key)
+
+    def _iteritems(self) -> Iterator[tuple[bytes, bytes]]:
+        partition = self.here()
+        if partition is None:
+            for part in self.parts():
+                yield from part.entries()
+            return
+        for key in list(partition.kept_keys()):
+            value = partition.get(key)
+            if value is not ABSENT:
+                yield key, value
+
+    def _iterkeys(self) -> Iterator[bytes]:
+        return (key for key, _ in self._iteritems())
+
+    def _itervalues(self) -> Iterator[bytes]:
+        return (value for _, value in self._iteritems())
+
+    def _size(self) -> int:
+        return sum(1 for _ in self._iteritems())
+
+    def _contains(self, key: bytes) -> bool:
+        return self._get(key) is not None
+
+    def _clear(self) -> None:
+        partition = self.writable()
+        for key in list(partition.kept_keys()):
+            self._del(key)
+
+    def reset_state(self) -> None:
+        """Keep everything: the lane restores by itself."""
+
+    def decoded(self, entries: Mapping[bytes, bytes]) -> dict[Any, Any]:
+        """Return entries as the program has them."""
+        to_key = self.table._to_key
+        return {to_key(self._decode_key(key)): self._decode_value(value) for key, value in entries.items()}
+
+    async def backup_partition(self, *args: Any, **options: Any) -> None:
+        """Refuse: the changelog is the copy.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("`ratchet state export` writes the state of a stream")
+
+    def restore_backup(self, *args: Any, **options: Any) -> None:
+        """Refuse: the changelog is the copy.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("`ratchet state import` reads the state of a stream")
+
+
+class GlobalStore(LaneStore):
+    """Store of a Faust global table: what this worker has read of the table's topic. It is read-only.
+
+    Attributes:
+        read: the table of the engine; None before the host has started
+    """
+
+    read: GlobalTable | None = None
+
+    def _get(self, key: bytes) -> bytes | None:
+        return None if self.read is None else self.read.get(key)
+
+    def _iteritems(self) -> Iterator[tuple[bytes, bytes]]:
+        if self.read is not None:
+            for key in self.read:
+                value = self.read.get(key)
+                if value is not None:
+                    yield key, value
+
+    def here(self) -> TablePartition | None:
+        """Return None: no partition is the agent's own."""
+        return None
+
+    def writable(self) -> TablePartition:
+        """Refuse.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise not_exact(
+            f"a write to global table {self.table_name}",
+            "each worker reads the table at its own pace. Send the change to the table's changelog topic",
+        )
+
+
+class LaneSets(ChangeloggedSetManager):
+    """Sets over a lane's table. No set outlives its look-up, so a rollback leaves nothing in memory."""
+
+    def __getitem__(self, key: Any) -> ChangeloggedObject:
+        found = self.ValueType(self, key)
+        found.data = {tuple(each) if isinstance(each, list) else each for each in self.storage.get(key) or ()}
+        return found
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self.storage
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.storage)
+
+    def __len__(self) -> int:
+        return len(self.storage)
+
+    def items(self) -> Any:
+        """Return keys and sets."""
+        return [(key, self[key]) for key in self.storage]
+
+    def keys(self) -> Any:
+        """Return the keys with a set."""
+        return self.storage.keys()
+
+    def values(self) -> Any:
+        """Return the sets."""
+        return [self[key] for key in self.storage]
+
+    def send_changelog_event(self, key: Any, operation: int, value: Any) -> None:
+        """Apply an operation and store its result.
+
+        Faust stores the set as it is before the operation, and has the operation in its changelog.
+        """
+        found = self[key]
+        found.apply_changelog_event(operation, value)
+        self.table.send_changelog(None, (operation, key), value)
+        self.storage[key] = sorted(found.data, key=repr)
+
+    async def on_start(self) -> None:
+        """Start nothing: the lane has the store."""
+
+
+def store_of(table: Any) -> LaneStore:
+    """Return the store of a Faust table, making it where the table has another or none."""
+    own = getattr(table._data, "_storage", table._data)
+    if isinstance(own, LaneStore):
+        return own
+    return LaneStore(
+        "ratchet://",
+        table.app,
+        table,
+        key_type=table.key_type,
+        # The value of a set table is one element of a set; what is stored is the list of them.
+        value_type=None if isinstance(table, SetTable) else table.value_type,
+        key_serializer=table.key_serializer,
+        value_serializer=table.value_serializer,
+    )
+
+
+def _get_at_once(table: Any, key: Any) -> Any:
+    try:
+        return table.data[key]
+    except KeyError:
+        return table.__missing__(key)
+
+
+def _set_at_once(table: Any, key: Any, value: Any) -> None:
+    table.data[key] = value
+
+
+def shorten(table: Any) -> None:
+    """Let a table's reads and writes go to the lane directly: no sensors, and no changelog of Faust's.
+
+    For tables without windows and without an explicit changelog. A class with methods of its own keeps them.
+    """
+    kind = type(table)
+    if all(getattr(kind, name) is getattr(Table, name) for name in ("on_key_get", "on_key_set", "__missing__")):
+        names = {"__module__": kind.__module__, "__slots__": (), "__getitem__": _get_at_once}
+        table.__class__ = type(kind.__name__, (kind,), {**names, "__setitem__": _set_at_once})
+
+
+Store = LaneStore
+"""Name that the entry point `faust.stores` gives."""

@@ -1,0 +1,249 @@
+"""Faust's stream over one partition: events come from the lane, and effects belong to the event at hand."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, NoReturn
+
+from faust.channels import Channel
+from faust.exceptions import Skip
+from faust.streams import Stream, maybe_forward
+from faust.streams import _current_event as current_event
+from faust.types.tuples import Message
+from mode.utils.futures import maybe_async
+
+from kafka_ratchet.agents.event import EVENT_ID
+from kafka_ratchet.agents.run import Stream as Lane
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.faust_host.refusals import not_exact
+
+FROM: Final = "faust-topic"
+"""Header of a merged stream: the topic from which a record came."""
+NO_HEADERS: Final[dict[str, bytes | None]] = {}
+SKIPPED: Final = object()
+"""In place of a value: the record has none for this agent."""
+
+
+class Step(NamedTuple):
+    """One `group_by` or `through` of a function.
+
+    Attributes:
+        key: from a value to the new key; None: `through`
+        name: of the step
+        topic: where the events go; None: to one derived from the input's
+    """
+
+    key: Any
+    name: str
+    topic: Any
+
+
+class Probed(BaseException):
+    """End of a probe: the function has come to its first event."""
+
+
+class LaneChannel(Channel):
+    """Events of one run of an agent, decoded by Faust's own topics."""
+
+    def __init__(
+        self,
+        app: Any,
+        lane: Lane | None,
+        topics: Mapping[str, Any],
+        before: Callable[[], Awaitable[None]] | None = None,
+        after: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Nothing is read.
+
+        Args:
+            app: Faust's
+            lane: the partition; None for a probe
+            topics: by name, those that the agent takes records of
+            before: called before another record is read, while the last one is at hand
+            after: called with each event
+        """
+        super().__init__(app, is_iterator=True)
+        self.lane, self._topics, self._before, self._after = lane, topics, before, after
+        self._events = None if lane is None else lane.events()
+        self._only = next(iter(topics)) if len(topics) == 1 else None
+
+    async def read(self) -> Any:
+        """Read one record; SKIPPED where it is another agent's, or does not decode."""
+        if self._before is not None:
+            await self._before()
+        assert self._events is not None and self.lane is not None  # noqa: S101, PT018 - it is no probe
+        found = await anext(self._events)
+        headers, origin = NO_HEADERS, None
+        if len(found.packed_headers) > 1:
+            headers = {name: value for name, value in found.headers if name != EVENT_ID}
+            origin = headers.pop(FROM, None)
+        name = self._only if origin is None else origin.decode()
+        topic = None if name is None else self._topics.get(name)
+        if topic is None:
+            if origin is None:
+                raise SettingsError(f"a record of {found.topic} does not say from which topic it came")
+            return SKIPPED
+        message = Message(
+            name,
+            found.partition,
+            found.offset,
+            found.timestamp / 1000,
+            0,
+            dict(headers),
+            found.key,
+            found.value,
+            None,
+            generation_id=self.app.consumer_generation_id,
+        )
+        message.incref()
+        try:
+            event = await topic.decode(message, propagate=True)
+        except Exception as error:
+            self.lane.reject(f"does not decode: {error}")
+            return SKIPPED
+        if self._after is not None:
+            self._after(event)
+        return event
+
+    async def __anext__(self) -> Any:
+        while (event := await self.read()) is SKIPPED:
+            pass
+        return event
+
+
+class LaneStream(Stream):
+    """Stream that an agent is called with. Steps are done by the lane that reads before it.
+
+    Attributes:
+        steps: where a probe notes `group_by` and `through`; None while an agent runs
+    """
+
+    steps: list[Step] | None = None
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        if self.steps is not None:
+            raise Probed
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[Any]:
+        self._finalized = True
+        while True:
+            value = await self._read_value()
+            if value is not SKIPPED:
+                yield value
+
+    async def _read_value(self, *, hold: bool = False) -> Any:
+        """Read one record and apply the processors. hold: until its list is through, it is rejected with the others."""
+        channel = self.channel
+        event = await channel.read()
+        if event is SKIPPED:
+            return SKIPPED
+        if hold:
+            channel.lane.hold()
+        self.current_event = event
+        current_event.set(weakref.ref(event))
+        value = event.value
+        try:
+            for processor in self._processors:
+                value = await maybe_async(processor(value))
+        except Skip:
+            if hold:
+                channel.lane.drop()
+            return SKIPPED
+        self.events_total += 1
+        return value
+
+    async def _lists(self, most: int) -> AsyncIterator[list[tuple[Any, Any]]]:
+        """Lists of values with their events. A list ends with the batch, which a transaction has as a whole."""
+        if self.steps is not None:
+            raise Probed
+        lane = self.channel.lane
+        taken: list[tuple[Any, Any]] = []
+        while True:
+            if taken and (len(taken) >= most or not lane.remaining):
+                yield taken
+                lane.release()
+                taken = []
+            value = await self._read_value(hold=True)
+            if value is not SKIPPED:
+                taken.append((value, self.current_event))
+
+    async def take(self, max_: int, within: Any) -> AsyncIterator[list[Any]]:
+        """Lists of up to `max_` values; `within` is not needed, because a list ends with its batch."""
+        async for taken in self._lists(max_):
+            yield [value for value, _ in taken]
+
+    async def take_events(self, max_: int, within: Any) -> AsyncIterator[list[Any]]:
+        """Lists of up to `max_` events."""
+        async for taken in self._lists(max_):
+            yield [event for _, event in taken]
+
+    async def take_with_timestamp(self, max_: int, within: Any, timestamp_field_name: str) -> AsyncIterator[list[Any]]:
+        """Lists of up to `max_` values, each with its record's timestamp in a field."""
+        async for taken in self._lists(max_):
+            for value, event in taken:
+                if isinstance(value, dict):
+                    value[timestamp_field_name] = event.message.timestamp
+            yield [value for value, _ in taken]
+
+    def group_by(self, key: Any, *, name: str | None = None, topic: Any = None, partitions: int | None = None) -> Any:
+        """Return this stream: the events have come by the topic of the step."""
+        if self.steps is not None:
+            if name is None and not hasattr(key, "ident"):
+                raise TypeError("group_by with callback must set name=topic_suffix")
+            self.steps.append(Step(key, name or key.ident, topic))
+        return self
+
+    def through(self, channel: Any) -> Any:
+        """Return this stream: the events have come by the topic of the step."""
+        if self.steps is not None:
+            topic = self.app.topic(channel) if isinstance(channel, str) else channel
+            self.steps.append(Step(None, topic.get_topic_name(), topic))
+        return self
+
+    def echo(self, *channels: Any) -> Any:
+        """Send each value to channels, in the transaction of its event and in no task of its own."""
+        wanted = [self.app.topic(each) if isinstance(each, str) else each for each in channels]
+
+        async def echoing(value: Any) -> Any:
+            for channel in wanted:
+                await maybe_forward(value, channel)
+            return value
+
+        self.add_processor(echoing)
+        return self
+
+    def noack(self) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise not_exact("stream.noack()", "offsets commit with what the record did. Leave it out")
+
+    def noack_take(self, max_: int, within: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise not_exact("stream.noack_take()", "offsets commit with what the records did. Write take()")
+
+    def combine(self, *nodes: Any, **options: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise not_exact(
+            "a join of streams", "Faust's joins are not finished. Keep one side in a table, and look it up there"
+        )
+
+    def _join(self, join_strategy: Any) -> NoReturn:
+        self.combine()
+
+
+def stream_for(app: Any, channel: LaneChannel) -> LaneStream:
+    """Return Faust's stream over a channel of a lane."""
+    return LaneStream(channel, app=app, beacon=app.beacon)

@@ -1,0 +1,388 @@
+"""Entry point `faust.transports`: broker="ratchet://HOST:PORT" has lanes run the agents of a Faust app."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+import structlog
+from faust.app.base import BootStrategy
+from faust.transport.drivers import aiokafka as driver
+from mode import Service
+from yarl import URL
+
+from kafka_ratchet.app.local.connectivity import wait_until_reachable
+from kafka_ratchet.app.settings import Settings, given
+from kafka_ratchet.app.status.answers import INCOMPLETE
+from kafka_ratchet.app.status.group import ask_group
+from kafka_ratchet.app.status.server import StatusServer
+from kafka_ratchet.app.worker.application import Application
+from kafka_ratchet.app.worker.compile import compile_kernels
+from kafka_ratchet.app.worker.faust_app import credentials
+from kafka_ratchet.app.worker.process import allow_many_files, prepare, state_folder
+from kafka_ratchet.app.worker.sent_topics import check_topics
+from kafka_ratchet.app.worker.steps import with_steps
+from kafka_ratchet.app.worker.topics import create
+from kafka_ratchet.errors import PartitionsDiffer, SettingsError, StateError
+from kafka_ratchet.faust_host.answers import Answers
+from kafka_ratchet.faust_host.check import refuse_shown
+from kafka_ratchet.faust_host.inputs import topics_at_hand
+from kafka_ratchet.faust_host.producer import LaneProducer
+from kafka_ratchet.faust_host.program import Hosted, host, switch_off
+from kafka_ratchet.faust_host.refusals import not_exact
+from kafka_ratchet.faust_host.router import LaneRouter, Route
+from kafka_ratchet.faust_host.worker_settings import (
+    bootstrap_of,
+    client_options_of,
+    judged_topics,
+    settings_for,
+    streams_of,
+    write_for_commands,
+)
+from kafka_ratchet.producers import admin_client
+from kafka_ratchet.spark_sink.secrets import hidden
+from kafka_ratchet.topic_log.clients import partition_counts
+from kafka_ratchet.transport.client.security import client_options
+
+log = structlog.get_logger(__name__)
+
+GROUP_S: Final = 30.0
+
+
+class NoConsumer(Service):
+    """In place of Faust's consumer: it has no group, reads nothing and has nothing to acknowledge."""
+
+    def __init__(self, transport: Any, callback: Any = None, **options: Any) -> None:
+        self.transport, self.app, self.transactions = transport, transport.app, None
+        self.unacked: set[Any] = set()
+        self._unacked_messages = self.unacked
+        super().__init__(loop=options.get("loop"), beacon=options.get("beacon"))
+
+    def assignment(self) -> set[Any]:
+        """Return nothing: the lanes have the partitions."""
+        return set()
+
+    def topic_partitions(self, topic: str) -> int | None:
+        """Return None: the lanes check partition counts."""
+        return None
+
+    def stop_flow(self) -> None:
+        """Stop nothing."""
+
+    def resume_flow(self) -> None:
+        """Resume nothing."""
+
+    def pause_partitions(self, partitions: Any) -> None:
+        """Pause nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
+
+    async def wait_empty(self) -> None:
+        """Wait for nothing."""
+
+    async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
+        """Commit nothing: a lane commits its own position."""
+        return False
+
+    async def on_task_error(self, exc: BaseException) -> None:
+        """Ignore."""
+
+
+class NoConductor(driver.Transport.Conductor):
+    """Faust's register of topics: nothing is subscribed to, so a stream outside an agent is refused."""
+
+    @cached_property
+    def _answers(self) -> Answers:
+        return Answers(self.app)
+
+    def add(self, topic: Any) -> None:
+        """Refuse a topic, unless the app runs as a client only.
+
+        Raises:
+            SettingsError: something iterates over a topic outside an agent.
+        """
+        if self.app.client_only:
+            super().add(topic)
+            return
+        if list(topic.topics) == [self.app.conf.reply_to]:  # answers to `ask` of a timer, task or page
+            self._answers.read(topic)
+            return
+        raise not_exact(
+            f"a stream over topic {topic} outside an agent",
+            "its offsets would commit apart from what it does. Write an agent",
+        )
+
+
+class Lanes(Service):
+    """Lanes of a hosted app, in the place of Faust's consumer, agents and tables."""
+
+    def __init__(self, app: Any, **options: Any) -> None:
+        self.app = app
+        self._held = ExitStack()
+        self._stop = asyncio.Event()
+        self.application: Application | None = None
+        self._status: StatusServer | None = None
+        self.hosted: Hosted | None = None
+        super().__init__(**options)
+
+    async def on_start(self) -> None:
+        """Prepare topics and state, join the group and start the status address.
+
+        Raises:
+            RatchetError: it cannot start; the text says why.
+        """
+        app = self.app
+        route_log_lines()
+        allow_many_files()
+        switch_off(app)
+        transport = app.transport
+        hosted, settings = await asyncio.to_thread(hosted_app, app, transport.config, transport.given)
+        self.hosted = hosted
+        bootstrap = settings.bootstrap
+        if bootstrap is None:
+            raise SettingsError('broker: name a Kafka, as in faust.App(..., broker="ratchet://127.0.0.1:9092")')
+        self._held.enter_context(state_folder(settings.state_folder))
+        app.transport.url = [URL(f"kafka://{each}") for each in bootstrap.split(",")]
+        await asyncio.to_thread(compile_kernels)
+        found = await asyncio.to_thread(prepare_all, hosted, settings, bootstrap)
+        self.application = made = Application(settings, bootstrap, found.topics, hosted.engine, found.sends)
+        self._connect(hosted, made)
+        pages = str(app.conf.canonical_url) if app.conf.web_enabled else None
+        web = settings.web
+        self._status = StatusServer(made.answers, web.host, web.status_port, history=made.past, pages=pages)
+        url = await self._status.start()
+        config = write_for_commands(settings, transport.folder or settings.state_folder)
+        await made.start(url)
+        log.info("worker runs", app=settings.app, streams=list(settings.streams), status=url, config=str(config))
+        self.add_future(self._run(made))
+
+    async def _run(self, application: Application) -> None:
+        await application.run_until(self._stop)
+        if not self._stop.is_set():
+            await self.app.stop()
+
+    def _connect(self, hosted: Hosted, application: Application) -> None:
+        """Let tables be read from outside agents, and Faust's producer know the lane's topics."""
+        app = self.app
+        sends = {*hosted.engine.topics, *(topic for each in application.streams.values() for topic in each.sends)}
+        app.producer.known, app.producer.replies = frozenset(sends), hosted.replies
+        for name, store in hosted.stores.items():
+            store.parts = lambda name=name: committed_parts(application, name)  # type: ignore[misc]
+        app.__dict__["_leader_assignor"] = Leader(application)
+        found = topics_at_hand(app)
+        by_topic = {topic: Route(name, found[topic]) for name, topic in hosted.inputs.items() if topic in found}
+        tables = {name: Route(*route) for name, route in hosted.routes.items()}
+        app.__dict__["router"] = LaneRouter(app, application, tables, by_topic)
+
+    async def on_stop(self) -> None:
+        """Commit and end every lane, then leave the group."""
+        self._stop.set()
+        if self.application is not None:
+            await self.application.stop()
+        if self._status is not None:
+            await self._status.stop()
+        self._held.close()
+
+
+class Leader:
+    """Leader of the workers: the one with the first partition of the first stream."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    def is_leader(self) -> bool:
+        """Return whether this worker is the leader now."""
+        first = next(iter(self._application.streams.values()))
+        return (first.topics.changelog, 0) in self._application.lanes.running
+
+
+def committed_parts(application: Application, table: str) -> list[Any]:
+    """Return the partitions of a table at work here, as of their last commits."""
+    found = []
+    for stream in application.streams.values():
+        if table not in {each.name for each in stream.sequences.tables}:
+            continue
+        for (changelog, number), lane in sorted(application.lanes.running.items()):
+            if changelog == stream.topics.changelog and lane.status.state not in INCOMPLETE:
+                try:
+                    found.append(stream.sequences.partition(number).committed_table(table))
+                except StateError:  # it is on its way to another worker
+                    continue
+    return found
+
+
+def hosted_app(
+    app: Any, path: Path | None = None, overrides: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Hosted, Settings]:
+    """Return the program of a Faust app, and its settings.
+
+    Args:
+        app: Faust's
+        path: of ratchet.toml, as for `load`
+        overrides: settings of the command line
+
+    Raises:
+        SettingsError: the app cannot be hosted, or a setting cannot be used.
+    """
+    refuse_shown(sources_of(app))
+    values = given(path)
+    hosted = host(app, streams_of(values), judged_topics(values))
+    partitions = {name: topic.partitions for name, topic in topics_at_hand(app).items()}
+    settings = with_steps(settings_for(app, hosted.inputs, partitions, path, overrides), hosted.engine)
+    hosted.engine.check(settings.streams)
+    check_topics(hosted.engine, settings)
+    return hosted, settings
+
+
+def sources_of(app: Any) -> list[Path]:
+    """Return the files with an app's agents."""
+    functions = (inspect.unwrap(getattr(agent.fun, "__func__", agent.fun)) for agent in app.agents.values())
+    found = {each.__code__.co_filename for each in functions if hasattr(each, "__code__")}
+    return [path for path in map(Path, sorted(found)) if path.is_file()]
+
+
+def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
+    """Create what is missing of the topics, and check that they fit.
+
+    Raises:
+        RatchetError: they do not.
+    """
+    wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, log.warning)
+    refuse_plain_faust(hosted, settings, bootstrap)
+    prepare_changelogs(hosted, settings, bootstrap)
+    return prepare(settings, bootstrap, hosted.engine)
+
+
+def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> None:
+    """Refuse to go on where plain Faust workers have committed: the tables would begin empty.
+
+    Raises:
+        SettingsError: the group has their offsets.
+    """
+    group = ask_group(bootstrap, settings, GROUP_S)
+    topics = {*hosted.inputs.values()}
+    theirs = sorted(place for place in group.foreign if place[0] in topics)
+    if theirs:
+        topic, number = theirs[0]
+        raise SettingsError(
+            f"group {settings.app}: plain Faust workers have committed offset {group.foreign[theirs[0]]} of {topic}, "
+            f"partition {number}, and their tables are not here: lanes would go on with empty ones. "
+            "`ratchet state import --faust MODULE:NAME` takes them over, once no worker runs. Or give faust.App "
+            "another id, or version=, and it begins with the first record"
+        )
+
+
+def prepare_changelogs(hosted: Hosted, settings: Settings, bootstrap: str) -> None:
+    """Create the changelog topics that the program names, with as many partitions as what is read.
+
+    Raises:
+        PartitionsDiffer: one has fewer.
+    """
+    if not hosted.changelogs:
+        return
+    admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
+    for topic, stream in hosted.changelogs.items():
+        inputs = _inputs(hosted, stream)
+        counts = partition_counts(admin, [topic, *inputs])
+        wanted = max(counts.get(each, settings.streams[name].partitions) for each, name in inputs.items())
+        if topic not in counts:
+            replication = settings.streams[next(iter(inputs.values()))].replication
+            create(admin, topic, wanted, replication, {"cleanup.policy": "compact"})
+        elif counts[topic] < wanted:
+            raise PartitionsDiffer(
+                f"changelog topic {topic}: has {counts[topic]} partitions, and the agents of its table read {wanted}. "
+                "A key's records stay in their partition, so it needs as many"
+            )
+
+
+def _inputs(hosted: Hosted, stream: str) -> dict[str, str]:
+    """Return the topics whose partitions a stream has, each with the stream that reads it."""
+    if stream in hosted.inputs:
+        return {hosted.inputs[stream]: stream}
+    found: dict[str, str] = {}
+    for parent in hosted.engine.streams[stream].fed_by:
+        found |= _inputs(hosted, parent.name)
+    return found
+
+
+def route_log_lines() -> None:
+    """Have lines of lanes go through Faust's logging."""
+
+    def as_text(logger: Any, name: str, line: Any) -> str:
+        event = line.pop("event")
+        trace = traceback.format_exc() if line.pop("exc_info", None) else ""
+        text = " ".join([str(event), *(f"{key}={value!r}" for key, value in line.items())])
+        return hidden(f"{text}\n{trace}" if trace else text)
+
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, as_text],
+        wrapper_class=structlog.make_filtering_bound_logger(0),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+class LaneBoot(BootStrategy):
+    """Start of a hosted worker: sensors, producer, web and lanes."""
+
+    def server(self) -> Iterable[Any]:
+        """Return the services of a worker."""
+        app: Any = self.app
+        found: Iterable[Any] = self._chain(
+            self.sensors(),
+            self.kafka_producer(),
+            self.web_server(),
+            [Lanes(app, loop=app.loop, beacon=app.beacon), app._reply_consumer],
+        )
+        return found
+
+
+class Transport(driver.Transport):
+    """Faust's transport for Kafka, with lanes in the place of its consumer."""
+
+    Consumer: ClassVar[Any] = driver.Consumer
+    Producer: ClassVar[Any] = LaneProducer
+    Conductor: ClassVar[Any] = NoConductor
+    driver_version = "ratchet"
+    config: Path | None = None
+    """File of ratchet.toml; None: as for `load`."""
+    given: Mapping[str, Any] = MappingProxyType({})
+    """Settings of the command line."""
+    folder: Path | None = None
+    """Folder for the settings file that commands use; None: the state folder."""
+
+    def __init__(self, url: Any, app: Any, loop: Any = None) -> None:
+        super().__init__(url, app, loop)
+        if bootstrap := bootstrap_of(url):
+            self.url = [URL(f"kafka://{each}") for each in bootstrap.split(",")]
+        app.boot_strategy = LaneBoot(app)
+
+    @property
+    def client_settings(self) -> Mapping[str, Any]:
+        """Client options of ratchet.toml or of Faust's credentials, in librdkafka's names."""
+        values = {**given(self.config), **self.given}
+        found: Mapping[str, Any] = values.get("kafka") or client_options_of(self.app.conf)
+        return found
+
+    def create_producer(self, **options: Any) -> Any:
+        """Return Faust's producer, for the Kafka and the login of ratchet.toml where it names them."""
+        values = {**given(self.config), **self.given}
+        if bootstrap := values.get("bootstrap"):
+            self.url = [URL(f"kafka://{each.strip()}") for each in str(bootstrap).split(",")]
+        if kafka := values.get("kafka"):
+            self.app.conf.broker_credentials = credentials(client_options("", kafka))
+        return super().create_producer(**options)
+
+    def create_consumer(self, callback: Any, **options: Any) -> Any:
+        """Return a consumer that reads nothing; Faust's own where the app is a client only."""
+        if self.app.client_only:
+            return super().create_consumer(callback, **options)
+        return NoConsumer(self, callback, loop=self.loop, **options)

@@ -1,0 +1,145 @@
+"""Findings from a program's source: exact, by a rule, or refused at a line. Nothing of it is imported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kafka_ratchet.app.cli import cli
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.faust_host.check import check_program, modules_of, refuse_shown
+
+PROGRAM = """import asyncio
+import faust
+from helpers import shared, other
+raise RuntimeError("it is not run")
+app = faust.App("shop", broker="ratchet://", producer_partitioner=hash, processing_guarantee="exactly_once")
+orders = app.topic("orders")
+everything = app.topic(pattern=".*")
+memory = app.channel()
+counts = app.Table("counts", default=int)
+rates = app.GlobalTable("rates")
+windows = app.Table("w", on_window_close=print).tumbling(10, expires=10)
+by_stream = windows.relative_to_stream()
+log = app.Table("log", changelog_topic=orders)
+@app.agent(orders)
+async def exact(stream):
+    async for order in stream.group_by(lambda order: order["user"], name="user"):
+        counts[order["user"]] += 1
+        await helped.send(value=order)
+@app.agent()
+async def helped(stream):
+    async for order in stream:
+        ",".join(["a"])
+        yield order
+@app.agent(orders, sink=[print])
+async def wrong(stream):
+    async for order in stream.noack():
+        await helped.ask(order)
+        await other.cast(order)
+        await memory.send(value=order)
+        await orders.send(value=order)
+        rates["x"] = 1
+        asyncio.create_task(asyncio.sleep(1))
+    async for orders_ in stream & orders.stream():
+        pass
+    async for taken in stream.take(10, within=1):
+        pass
+@app.agent(memory)
+async def fed(stream):
+    pass
+@app.agent(orders)
+async def one(stream):
+    async for _ in stream:
+        by_stream["x"] += 1
+@app.agent(app.topic("b"))
+async def two(stream):
+    async for _ in stream:
+        by_stream["x"] += 1
+        shared["x"] = 1
+@app.timer(1.0)
+async def timed():
+    counts["x"] = 2
+@app.task
+async def read():
+    async for _ in orders.stream():
+        pass
+@app.crontab("* * * * *")
+async def fine():
+    await orders.send(value=counts["x"])
+"""
+HELPERS = """import faust
+shared = app.SetTable("shared")
+@app.agent()
+async def other(stream):
+    async for _ in stream:
+        shared["x"].add(1)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "shop.py").write_text(PROGRAM, "utf-8")
+    (tmp_path / "helpers.py").write_text(HELPERS, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(PROGRAM.splitlines(), 1) if text in line)
+
+
+def test_every_statement_has_its_verdict(folder: Path) -> None:
+    found = check_program("shop:app")
+    refused = {each.line for each in found if each.verdict == "refused" and each.file.endswith("shop.py")}
+    lines = (
+        "producer_partitioner",
+        "pattern=",
+        "noack",
+        "helped.ask",
+        "memory.send",
+        "    await orders.send(value=order)",
+        'rates["x"] = 1',
+        "stream & orders",
+        "@app.agent(memory)",
+        'counts["x"] = 2',
+        "in orders.stream()",
+        "async def two",
+    )
+    assert refused == {line_of(text) for text in lines}
+    exact = {each.what for each in found if each.verdict == "exact"}
+    assert exact >= {"agent exact", "agent helped", "agent other", "Table 'counts'", "SetTable 'shared'"}
+    rules = {each.line for each in found if each.verdict == "rule"}
+    assert rules >= {line_of(text) for text in ("GlobalTable", "tumbling", "changelog_topic", ".take(", "def fine")}
+    assert rules >= {line_of("producer_partitioner"), line_of("create_task")}
+
+
+def test_a_table_that_two_modules_use_is_one(folder: Path) -> None:
+    found = [each for each in check_program("shop:app") if "shared in agents" in each.what]
+    assert [each.verdict for each in found] == ["rule"]
+
+
+def test_the_command_prints_the_list_and_fails_where_something_is_refused(folder: Path) -> None:
+    ran = CliRunner().invoke(cli, ["doctor", "--faust", "shop:app"])
+    assert ran.exit_code == 1, ran.output
+    assert f"refused at line {line_of('noack')}" in ran.output
+    assert "by this rule" in ran.output
+    assert any(line.startswith("exact ") for line in ran.output.splitlines())
+    ran = CliRunner().invoke(cli, ["doctor", "--faust", "helpers:app", "--json"])
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.output)["counts"] == {"exact": 2, "rule": 0, "refused": 0}
+
+
+def test_what_is_shown_is_refused_with_file_and_line(folder: Path) -> None:
+    with pytest.raises(SettingsError) as error:
+        refuse_shown(modules_of("shop:app", folder))
+    assert f"shop.py:{line_of('noack')}: stream.noack() cannot be exact" in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["nowhere:app", "a b:app"])
+def test_a_module_that_is_not_there_is_named(folder: Path, text: str) -> None:
+    with pytest.raises(SettingsError, match="--faust"):
+        check_program(text)

@@ -1,0 +1,122 @@
+"""A Faust program with nothing changed but its URL, in workers that are killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faust_host.hosted import HostedProgram
+
+POSTS = [(str(n), f"w{n % 7} w{n % 11} x") for n in range(600)]
+
+
+@pytest.fixture
+def program(broker: str, tmp_path: Path) -> Iterator[HostedProgram]:
+    made = HostedProgram("words", broker, tmp_path)
+    made.create("posts", "counted")
+    yield made
+    made.end()
+
+
+def check_words(program: HostedProgram, posts: list[tuple[str, str]]) -> None:
+    """Each word once in effect: the outputs count from 1 up, and the table has the last of them."""
+    expected = Counter(word for _, post in posts for word in post.split())
+    outputs: dict[str, list[int]] = {}
+    for word, count in program.read("counted"):
+        outputs.setdefault(word, []).append(count)
+    assert outputs == {word: list(range(1, count + 1)) for word, count in expected.items()}
+    shown = {word: program.page(f"/count/{word}")[word] for word in expected}
+    assert shown == expected
+    assert program.table("seen") == {word: [word[0]] for word in expected}
+
+
+def test_words_are_counted_once_whatever_the_worker_dies_of(program: HostedProgram) -> None:
+    for number, point in enumerate(["agent:2", "offered:3", "committed:2"]):
+        program.publish("posts", POSTS[number * 100 : number * 100 + 100])
+        # Every second time it is without the local store; and each time it is started in another way.
+        program.start(point, program.commands[number % 3], state=f"state{number % 2}")
+        program.wait_for_crash()
+    program.publish("posts", POSTS[300:])
+    program.start()
+    program.wait_for(lambda: len(program.read("counted")) == 1800, "the last word")
+    check_words(program, POSTS)
+    program.stop()
+
+
+def test_a_topic_with_a_rule_is_deduplicated(program: HostedProgram) -> None:
+    (program.folder / "ratchet.toml").write_text(
+        f'''session_timeout_ms = 6000
+[streams.mine]
+input = "{program.topic("posts")}"
+identity = "key"
+sequence = "none"
+inactive_after_s = 86400
+''',
+        "utf-8",
+    )
+    program.publish("posts", POSTS[:100])
+    program.publish("posts", POSTS[:100])
+    program.start()
+    program.publish("posts", POSTS[50:200])
+    program.wait_until_read("posts")
+    check_words(program, POSTS[:200])
+    streams = {each["stream"]: each for each in program.command("tables")["streams"]}
+    assert streams["mine"]["totals"]["fresh"] == 200
+    assert streams["mine"]["totals"]["duplicate"] == 150
+    program.stop()
+
+
+@pytest.mark.matrix
+def test_a_running_program_moves_over_with_its_tables(program: HostedProgram) -> None:
+    program.kind = "kafka"
+    program.start()
+    program.publish("posts", POSTS[:300])
+    program.wait_for(lambda: len(program.read("counted")) == 900, "the last word of plain Faust")
+    program.stop()
+    assert "plain Faust workers have committed" in _refusal(program)
+    done = program.run("-m", "kafka_ratchet", "state", "import", "--faust", "words:app", "--dry-run")
+    assert "would be taken over" in done.stdout, done.stderr
+    done = program.run("-m", "kafka_ratchet", "state", "import", "--faust", "words:app")
+    assert done.returncode == 0, done.stderr
+    program.publish("posts", POSTS[300:])
+    program.start()
+    program.wait_for(lambda: len(program.read("counted")) == 1800, "the last word")
+    check_words(program, POSTS)
+    program.stop()
+    again = program.run("-m", "kafka_ratchet", "state", "import", "--faust", "words:app")
+    assert again.returncode == 2, again.stdout
+    assert "lanes have committed" in again.stderr
+
+
+@pytest.mark.matrix
+def test_two_workers_share_the_partitions_and_route_requests_by_key(program: HostedProgram) -> None:
+    other = HostedProgram("words", program.broker, program.folder)
+    other.id, other.log = program.id, program.folder / "other.log"
+    program.start()
+    try:
+        other.start(command=program.commands[1], state="other")
+        program.publish("posts", POSTS)
+        program.wait_for(lambda: len(program.read("counted")) == 1800, "the last word")
+        program.wait_for(lambda: "lane runs" in other.text(), "a rebalance")
+        program.wait_until_read("posts")
+        check_words(program, POSTS)
+        check_words(other, POSTS)
+        other.kill()
+        program.publish("posts", [("more", "x")])
+        program.wait_for(lambda: len(program.read("counted")) == 1801, "the word after the take-over")
+        program.wait_until_read("posts")
+        check_words(program, [*POSTS, ("more", "x")])
+        program.stop()
+    finally:
+        other.end()
+
+
+def _refusal(program: HostedProgram) -> str:
+    """Start a worker that does not come up, and return its log."""
+    program.kind = "ratchet"
+    program.start()
+    assert program.process.wait(120) != 0
+    return program.text()
