@@ -1,0 +1,88 @@
+"""Bounds of the records to look for on the other side: by time or by offset."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from kafka_ratchet.errors import SettingsError
+
+OFFSETS: Final = re.compile(r"\d+:\d+(?:,\d+:\d+)*\Z")
+DIGITS: Final = re.compile(r"\d+\Z")
+SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)\Z")
+UNIT_S: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+MS_FROM: Final = 10**11
+"""Whole numbers from here on are milliseconds since 1970 (March 1973); smaller ones are offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A time, an offset for each partition, or offsets by partition.
+
+    ms: milliseconds since 1970
+    offset: of every partition
+    offsets: by partition; other partitions have no bound
+    """
+
+    ms: int | None = None
+    offset: int | None = None
+    offsets: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str, option: str, now_ms: int) -> Bound:
+        """Read an ISO time, milliseconds since 1970, a span back from now (5m), an offset, or PARTITION:OFFSET,...
+
+        Raises:
+            SettingsError: it is none of them.
+        """
+        given = text.strip()
+        if OFFSETS.match(given):
+            pairs = (each.split(":") for each in given.split(","))
+            return cls(offsets={int(number): int(offset) for number, offset in pairs})
+        if DIGITS.match(given):
+            number = int(given)
+            return cls(ms=number) if number >= MS_FROM else cls(offset=number)
+        if SPAN.match(given):
+            return cls(ms=now_ms - round(seconds(given, option) * 1000))
+        try:
+            moment = datetime.fromisoformat(given)
+        except ValueError:
+            raise SettingsError(
+                f"{option} {text!r}: write a time (2026-11-25T10:00:00Z, milliseconds since 1970, or 5m for five "
+                "minutes ago), an offset, or offsets by partition (0:100,1:250)"
+            ) from None
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        return cls(ms=round(moment.timestamp() * 1000))
+
+    @property
+    def is_by_time(self) -> bool:
+        """Return whether it is a time."""
+        return self.ms is not None
+
+    def offset_of(self, partition: int, otherwise: int) -> int:
+        """Return the offset of a partition."""
+        return self.offset if self.offset is not None else self.offsets.get(partition, otherwise)
+
+
+def seconds(text: str | float, option: str) -> float:
+    """Read a span such as 500ms, 30s, 5m, 2h or 1d; a number alone is in seconds.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    if isinstance(text, int | float):
+        return float(text)
+    found = SPAN.match(text.strip())
+    if found is not None:
+        return float(found[1]) * UNIT_S[found[2]]
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise SettingsError(f"{option} {text!r}: write a span such as 30s, 5m or 2h")
+    return value

@@ -1,0 +1,414 @@
+"""Comparison of any topic or table with any other: lost, doubled, altered, unexpected or in flight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+from kafka_ratchet.app.compare.address import Address
+from kafka_ratchet.app.compare.bounds import Bound, seconds
+from kafka_ratchet.app.compare.columns import Pair, pairs
+from kafka_ratchet.app.compare.engine import Engine, Found, Name, Terms
+from kafka_ratchet.app.compare.formats import decoder
+from kafka_ratchet.app.compare.side import Wanted
+from kafka_ratchet.app.compare.table import TableSide, open_table
+from kafka_ratchet.app.compare.topic import TopicSide
+from kafka_ratchet.app.compare.values import Kind, common, content_parts, shown_identity
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.errors import SettingsError
+
+MEMORY_MB: Final = 512
+SAMPLE: Final = 1000
+VERDICTS: Final = ("lost", "doubled", "altered", "unexpected", "in_flight")
+
+Progress = Callable[[str, int], None]
+"""Takes the address of a side and its rows read so far."""
+
+
+class Exit(IntEnum):
+    """Exit codes of the command."""
+
+    RIGHT = 0
+    WRONG = 1
+    OPEN = 3
+    """Nothing is wrong so far; records are in flight, or a side was not read to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a comparison.
+
+    compare: values to compare with the identity
+    since, until: bounds of the source's records to look for in the target
+    grace: age of a missing record until it is lost, in seconds or as 5m
+    as_is: the target holds each identity as often as the source; else once
+    timestamp: time column of a table as source
+    sample: findings to list of each kind; they are all counted
+    value_format, target_format: of a topic's values
+    source_options, target_options: of a catalog or storage
+    """
+
+    compare: Sequence[str] | str = ()
+    since: str | None = None
+    until: str | None = None
+    grace: str | float = 0.0
+    as_is: bool = False
+    timestamp: str | None = None
+    sample: int = SAMPLE
+    memory_mb: int = MEMORY_MB
+    value_format: str = "json"
+    target_format: str | None = None
+    schema_registry: str | None = None
+    registry_options: Mapping[str, str] = field(default_factory=dict)
+    source_options: Mapping[str, str] = field(default_factory=dict)
+    target_options: Mapping[str, str] = field(default_factory=dict)
+    state: Path | None = None
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Result of a comparison.
+
+    lost, in_flight: records of the source that the target lacks; in_flight: those younger than the grace
+    doubled: surplus rows of the target
+    altered: rows of the target whose compared values no record of the source has
+    unexpected: rows of the target that the source does not have
+    source_rows, target_rows: rows compared; without_identity: rows of each side that could not be
+    unread: reasons why a side was not read to its end
+    findings: listed with their places, `sample` of each kind
+    """
+
+    source: str
+    target: str
+    by: list[str]
+    compared: list[str]
+    lost: int = 0
+    doubled: int = 0
+    altered: int = 0
+    unexpected: int = 0
+    in_flight: int = 0
+    oldest_in_flight_s: float | None = None
+    source_rows: int = 0
+    target_rows: int = 0
+    without_identity: dict[str, int] = field(default_factory=lambda: {"source": 0, "target": 0})
+    unread: list[str] = field(default_factory=list)
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Return whether a record is lost, doubled, altered or unexpected."""
+        return bool(self.lost or self.doubled or self.altered or self.unexpected)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether something could not be compared yet."""
+        return bool(self.in_flight or self.unread or any(self.without_identity.values()))
+
+    @property
+    def ok(self) -> bool:
+        """Return whether all was compared and is right."""
+        return not self.is_wrong and not self.is_open
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of the command: 0 right, 1 wrong, 3 in flight or not readable to the end."""
+        return int(Exit.WRONG if self.is_wrong else Exit.OPEN if self.is_open else Exit.RIGHT)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON. `altered` is null where no values were compared."""
+        counts = {name: getattr(self, name) for name in VERDICTS}
+        if not self.compared:
+            counts["altered"] = None
+        return {
+            "from": self.source,
+            "to": self.target,
+            "by": self.by,
+            "compare": self.compared,
+            **counts,
+            "oldest_in_flight_s": self.oldest_in_flight_s,
+            "source_rows": self.source_rows,
+            "target_rows": self.target_rows,
+            "without_identity": dict(self.without_identity),
+            "unread": list(self.unread),
+            "exit_code": self.exit_code,
+            "findings": list(self.findings),
+        }
+
+
+def compare(
+    source: str,
+    target: str,
+    by: str | Sequence[str],
+    compare: str | Sequence[str] = (),
+    *,
+    settings: Settings | None = None,
+    bootstrap: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Comparison:
+    """Compare a topic or table with another; nothing is written to either.
+
+    Args:
+        source: address of the records sent, such as "kafka:orders".
+        target: address of the records that arrived, such as "postgresql://host/db?table=orders".
+        by: identity on both sides, such as "field:id=id"; several parts are one identity.
+        compare: names of values to compare as well.
+        settings: client options of Kafka; None: defaults.
+        bootstrap: Kafka's address; it wins over the settings.
+        progress: called with an address and its rows read so far.
+        options: fields of `Options`.
+
+    Raises:
+        SettingsError: an address, name or option is wrong.
+        SourceError: a side cannot be opened or read.
+        TopicMissing: there is no such topic.
+        BrokerUnavailable: Kafka does not answer.
+    """
+    known = settings or Settings()
+    if bootstrap is not None:
+        known = known.model_copy(update={"bootstrap": bootstrap})
+    with Comparer(source, target, by, Options(compare=compare, **options), known) as comparer:
+        return comparer.run(progress)
+
+
+class Comparer:
+    """Comparison that can be run again. A context manager.
+
+    Raises:
+        SettingsError: an address, name or option is wrong.
+    """
+
+    def __init__(self, source: str, target: str, by: str | Sequence[str], options: Options, settings: Settings) -> None:
+        self._options, self._settings = options, settings
+        self._source, self._target = Address.parse(source), Address.parse(target)
+        self._by = pairs(by, self._source, self._target, "--by")
+        self._compared = pairs(options.compare, self._source, self._target, "--compare") if options.compare else []
+        if not self._by:
+            raise SettingsError("--by: name the identity, such as --by field:id=id")
+        if options.sample < 0:
+            raise SettingsError(f"--sample {options.sample}: write 0 or more")
+        self._grace_s = seconds(options.grace, "--grace")
+        self._bounds(0)
+        self._engine = Engine(options.memory_mb, options.state)
+        try:
+            self._engine.require_same(
+                {
+                    "from": str(self._source),
+                    "to": str(self._target),
+                    "by": ", ".join(f"{each.source}={each.target}" for each in self._by),
+                    "compare": ", ".join(f"{each.source}={each.target}" for each in self._compared),
+                }
+            )
+        except BaseException:
+            self._engine.close()
+            raise
+
+    @property
+    def source(self) -> str:
+        """Return the source's address, without a password."""
+        return str(self._source)
+
+    @property
+    def target(self) -> str:
+        """Return the target's address, without a password."""
+        return str(self._target)
+
+    def roll_back(self) -> None:
+        """Undo the writes of a failed run."""
+        self._engine.roll_back()
+
+    def __enter__(self) -> Comparer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._engine.close()
+
+    def _bounds(self, now_ms: int) -> tuple[Bound | None, Bound | None]:
+        found = []
+        for option, text in (("--since", self._options.since), ("--until", self._options.until)):
+            bound = None if text is None else Bound.parse(text, option, now_ms)
+            if bound is not None and bound.ms is None and not self._source.is_topic:
+                raise SettingsError(f"{option} {text!r}: {self._source} has no offsets; give a time")
+            found.append(bound)
+        return found[0], found[1]
+
+    def run(self, progress: Progress | None = None) -> Comparison:
+        """Read both sides and compare them.
+
+        The target is read first, then the source up to a later end: so each row of the target has had its record in
+        the source before. Records that came to the source in between are in flight.
+
+        Raises:
+            SourceError: a side cannot be read.
+            BrokerUnavailable: Kafka does not answer.
+        """
+        now_ms = round(time.time() * 1000)
+        since, until = self._bounds(now_ms)
+        result = Comparison(str(self._source), str(self._target), _names(self._by), _names(self._compared))
+        with ExitStack() as stack:
+            source, target = self._open("source"), None
+            stack.callback(source.close)
+            edges = _edges(source)
+            target = self._open("target")
+            stack.callback(target.close)
+            if isinstance(source, TableSide) and (since or until) and source.timestamp is None:
+                raise SettingsError(f"--since, --until: name the time column of {self._source}, --timestamp COLUMN")
+            by, compared = self._kinds(source, target, self._by), self._kinds(source, target, self._compared)
+            self._engine.begin()
+            ends: dict[Name, dict[int, int]] = {}
+            for name, side in (("target", target), ("source", source)):
+                wanted = Wanted(_places(self._by, name, by), _places(self._compared, name, compared))
+                result.without_identity[name] += self._keep(name, side, wanted, progress)  # type: ignore[arg-type]
+                result.unread += side.unread
+                if isinstance(side, TopicSide):
+                    ends[name] = side.next_offsets()  # type: ignore[index]
+            self._engine.commit(ends)
+            terms = Terms(
+                as_is=self._options.as_is,
+                contents=bool(self._compared),
+                since=since,
+                until=until,
+                cutoff_ms=now_ms - round(self._grace_s * 1000) if self._grace_s else 2**62,
+                edges=edges,
+                sample=self._options.sample,
+            )
+            counted, findings = self._engine.compare(terms)
+            for verdict in VERDICTS:
+                setattr(result, verdict, getattr(counted, verdict))
+            if counted.oldest_ms is not None:
+                result.oldest_in_flight_s = max(0.0, (now_ms - counted.oldest_ms) / 1000)
+            result.source_rows, result.target_rows = self._engine.count("source"), self._engine.count("target")
+            result.findings = [self._shown(each, source, target) for each in findings]
+        return result
+
+    def _open(self, name: Name) -> TopicSide | TableSide:
+        options = self._options
+        address = self._source if name == "source" else self._target
+        if address.is_topic:
+            form = options.value_format if name == "source" else options.target_format or options.value_format
+            decode = decoder(form, address.place, options.schema_registry, options.registry_options)
+            return TopicSide(address, self._settings, decode)
+        if name == "source":
+            return open_table(address, options.source_options, options.timestamp)
+        return open_table(address, options.target_options, None)
+
+    def _kinds(self, source: TopicSide | TableSide, target: TopicSide | TableSide, chosen: list[Pair]) -> list[Kind]:
+        left = source.kinds([each.source for each in chosen])
+        right = target.kinds([each.target for each in chosen])
+        return [common(a, b) for a, b in zip(left, right, strict=True)]
+
+    def _keep(self, name: Name, side: TopicSide | TableSide, wanted: Wanted, progress: Progress | None) -> int:
+        """Read one side into the engine; return the number of rows without an identity."""
+        if isinstance(side, TopicSide):
+            side.fix_end()
+            side.read_from(self._engine.progress(name))
+        else:
+            self._engine.forget(name)
+        read = lost = 0
+        address = str(self._source if name == "source" else self._target)
+        for rows in side.rows(wanted):
+            lost += self._engine.add(name, rows)
+            read += len(rows)
+            if progress is not None:
+                progress(address, read)
+        return lost
+
+    def _shown(self, found: Found, source: TopicSide | TableSide, target: TopicSide | TableSide) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "finding": found.kind,
+            "identity": shown_identity(found.identity),
+            "count": found.count,
+            "source": None if found.source is None else source.where(*found.source),
+            "target": [target.where(*place) for place in found.targets],
+        }
+        if found.expected is not None and found.found is not None:
+            names = _names(self._compared)
+            pairs_of = zip(names, content_parts(found.expected), content_parts(found.found), strict=True)
+            shown["values"] = {name: {"source": a, "target": b} for name, a, b in pairs_of if a != b}
+        return shown
+
+
+def _edges(source: TopicSide | TableSide) -> dict[int, int] | None:
+    """Return where each partition of a topic ends before the target is read."""
+    if not isinstance(source, TopicSide):
+        return None
+    return {number: span.end for number, span in source.ends().items()}
+
+
+def _names(chosen: Sequence[Pair]) -> list[str]:
+    return [each.name for each in chosen]
+
+
+def _places(chosen: Sequence[Pair], name: str, kinds: Sequence[Kind]) -> list[tuple[Any, Kind]]:
+    return [(getattr(each, name), kind) for each, kind in zip(chosen, kinds, strict=True)]
+
+
+def assert_same(source: str, target: str, *, by: str | Sequence[str], **options: Any) -> Comparison:
+    """Fail a test where a comparison finds anything lost, doubled, altered, unexpected or in flight.
+
+    Args:
+        source: as for `compare`.
+        target: as for `compare`.
+        by: as for `compare`.
+        options: as for `compare`.
+
+    Raises:
+        AssertionError: with the counts, and the first findings with their places.
+    """
+    __tracebackhide__ = True
+    result = compare(source, target, by, **options)
+    if not result.ok:
+        raise AssertionError("\n".join(lines(result, 20)))
+    return result
+
+
+def lines(result: Comparison, most: int) -> list[str]:
+    """Return a comparison as lines of text: each finding with its places, then the counts."""
+    found = [finding_line(each) for each in result.findings[:most]]
+    listed = len(result.findings)
+    total = sum(getattr(result, name) for name in VERDICTS)
+    if listed > most or total > sum(each["count"] for each in result.findings):
+        found.append("more findings are counted and not listed")
+    found += result.unread
+    for side, count in result.without_identity.items():
+        if count:
+            address = result.source if side == "source" else result.target
+            found.append(f"{address}: {count:,} rows have no identity ({', '.join(result.by)}) and are not compared")
+    altered = f"altered {result.altered:,}" if result.compared else "altered: not compared"
+    counts = (
+        f"lost {result.lost:,}, doubled {result.doubled:,}, {altered}, unexpected {result.unexpected:,}, "
+        f"in flight {result.in_flight:,}"
+    )
+    return [
+        *found,
+        f"{result.source_rows:,} rows of {result.source}, {result.target_rows:,} of {result.target}",
+        counts,
+    ]
+
+
+def finding_line(found: Mapping[str, Any]) -> str:
+    """Return one finding as a line of text."""
+    places = [_place(found["source"])] if found["source"] else []
+    places += [_place(each) for each in found["target"]]
+    count = f" {found['count']:,} times" if found["count"] > 1 else ""
+    values = "".join(
+        f"; {name} {_value(each['source'])} -> {_value(each['target'])}"
+        for name, each in found.get("values", {}).items()
+    )
+    return f"{found['finding'].replace('_', ' ')}{count}: {found['identity']}: {', '.join(places)}{values}"
+
+
+def _value(text: str | None) -> str:
+    return "null" if text is None else text
+
+
+def _place(place: Mapping[str, Any]) -> str:
+    if "topic" in place:
+        return f"{place['topic']} partition {place['partition']} offset {place['offset']:,}"
+    file = f" of {place['file']}" if "file" in place else ""
+    return f"{place['table']} row {place['row']:,}{file}"

@@ -1,0 +1,413 @@
+"""Comparison in DuckDB: rows of both sides are kept in a file, and memory is bounded."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from kafka_ratchet.app.compare.bounds import Bound
+from kafka_ratchet.app.compare.side import UNKNOWN_MS, Rows
+from kafka_ratchet.errors import SettingsError, SourceError
+
+if TYPE_CHECKING:
+    pass
+
+Name = Literal["source", "target"]
+Verdict = Literal["lost", "doubled", "altered", "unexpected", "in_flight"]
+
+MEMORY_LEAST_MB: Final = 256
+"""Python, both clients and Arrow take some 150 MB of it."""
+
+ENGINE_SHARE: Final = 0.3
+"""Share of the memory that DuckDB may take; the rest is Python's, Arrow's and the clients'."""
+
+BUCKET_ROWS_PER_MB: Final = 8_000
+"""Rows compared at a time, for each MB of DuckDB's: an identity with its count and place takes some 100 B."""
+
+PLACES_MOST: Final = 10
+"""Places listed of one doubled identity."""
+
+STATE_FORMAT: Final = 1
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS {name} (identity VARCHAR, content VARCHAR, part INTEGER, position BIGINT, ms BIGINT)
+"""
+
+SOURCE_OF_BUCKET: Final = """
+CREATE OR REPLACE TEMP TABLE s AS
+SELECT identity, count(*) AS n, count(*) FILTER (inside) AS n_in, count(*) FILTER (inside AND young) AS n_young,
+  min({{'part': part, 'position': position}}) FILTER (inside) AS place, min(ms) FILTER (inside AND ms >= 0) AS ms
+FROM (
+  SELECT source.*, {inside} AS inside,
+    (position >= coalesce(edge, 9223372036854775807) OR ms >= {cutoff}) AS young
+  FROM source LEFT JOIN edges USING (part)
+  WHERE hash(identity) % {buckets} = {bucket}
+)
+GROUP BY identity
+"""
+
+TARGET_OF_BUCKET: Final = """
+CREATE OR REPLACE TEMP TABLE t AS
+SELECT identity, count(*) AS n, min({{'part': part, 'position': position}}) AS place
+FROM target WHERE hash(identity) % {buckets} = {bucket} GROUP BY identity
+"""
+
+JOINED: Final = """
+CREATE OR REPLACE TEMP TABLE j AS
+SELECT coalesce(s.identity, t.identity) AS identity, coalesce(s.n, 0) AS sn, coalesce(n_in, 0) AS n_in,
+  coalesce(n_young, 0) AS n_young, coalesce(t.n, 0) AS tn, s.place AS splace, t.place AS tplace, s.ms AS ms,
+  {missing} AS missing, {flying} AS flying, {surplus} AS surplus,
+  CASE WHEN s.identity IS NULL THEN t.n ELSE 0 END AS alien
+FROM s FULL OUTER JOIN t ON s.identity = t.identity
+"""
+
+ONCE: Final = {
+    "missing": "CASE WHEN t.identity IS NULL AND n_in > n_young THEN 1 ELSE 0 END",
+    "flying": "CASE WHEN t.identity IS NULL AND n_in > 0 AND n_in = n_young THEN 1 ELSE 0 END",
+    "surplus": "CASE WHEN n_in > 0 THEN greatest(coalesce(t.n, 0) - 1, 0) ELSE 0 END",
+}
+"""The target holds each identity once, however often the source has it."""
+
+AS_IS: Final = {
+    "missing": ("least(greatest(coalesce(s.n, 0) - coalesce(t.n, 0) - coalesce(n_young, 0), 0), coalesce(n_in, 0))"),
+    "flying": "least(greatest(coalesce(s.n, 0) - coalesce(t.n, 0), 0), coalesce(n_young, 0))",
+    "surplus": "CASE WHEN n_in > 0 THEN greatest(coalesce(t.n, 0) - s.n, 0) ELSE 0 END",
+}
+"""The target holds each identity as often as the source."""
+
+ALTERED: Final = """
+CREATE OR REPLACE TEMP TABLE a AS
+SELECT target.identity, target.content, target.part, target.position
+FROM target JOIN s ON target.identity = s.identity
+WHERE hash(target.identity) % {buckets} = {bucket} AND s.n_in > 0
+AND NOT EXISTS (
+  SELECT 1 FROM source WHERE source.identity = target.identity AND source.content = target.content
+  AND hash(source.identity) % {buckets} = {bucket}
+)
+"""
+
+
+LISTED: Final[tuple[tuple[Verdict, str], ...]] = (
+    ("lost", "missing"),
+    ("in_flight", "flying"),
+    ("doubled", "surplus"),
+    ("unexpected", "alien"),
+)
+"""Verdicts, and the column of their counts."""
+
+CHOSEN: Final = """
+SELECT chosen.identity, any_value(splace), any_value(chosen.n),
+  coalesce(list({'part': part, 'position': position} ORDER BY part, position) FILTER (part IS NOT NULL), [])
+FROM chosen LEFT JOIN target ON target.identity = chosen.identity
+GROUP BY chosen.identity ORDER BY coalesce(any_value(splace), any_value(tplace))
+"""
+
+ALTERED_CHOSEN: Final = """
+SELECT chosen.identity, any_value(chosen.content), {'part': chosen.part, 'position': chosen.position} AS place,
+  arg_min(source.content, {'part': source.part, 'position': source.position}),
+  min({'part': source.part, 'position': source.position})
+FROM chosen JOIN source ON source.identity = chosen.identity
+GROUP BY chosen.identity, chosen.part, chosen.position ORDER BY place
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Terms of a comparison.
+
+    as_is: the target has to hold each identity as often as the source
+    contents: whether contents are compared
+    since, until: bounds of the source's records to look for, by time or offset; None: all
+    cutoff_ms: records from here on may still be on their way
+    edges: by partition, first offset written after the target was read
+    sample: findings listed of each kind
+    """
+
+    as_is: bool = False
+    contents: bool = False
+    since: Bound | None = None
+    until: Bound | None = None
+    cutoff_ms: int = 2**62
+    edges: Mapping[int, int] | None = None
+    sample: int = 1000
+
+
+@dataclass(slots=True)
+class Counted:
+    """Counts of a comparison, and the listed findings.
+
+    lost, in_flight: records of the source; doubled, altered, unexpected: rows of the target
+    oldest_ms: earliest timestamp in flight; None: nothing is in flight
+    """
+
+    lost: int = 0
+    doubled: int = 0
+    altered: int = 0
+    unexpected: int = 0
+    in_flight: int = 0
+    oldest_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Finding with the places of its rows.
+
+    source, targets: part and position
+    """
+
+    kind: Verdict
+    identity: str
+    source: tuple[int, int] | None
+    targets: list[tuple[int, int]]
+    count: int = 1
+    expected: str | None = None
+    found: str | None = None
+
+
+class Engine:
+    """File of the rows of both sides. A context manager, which removes temporary files.
+
+    Args:
+        memory_mb: memory of the whole process, in MB.
+        state: file that keeps the source's rows for the next run; None: a temporary one.
+
+    Raises:
+        SettingsError: the memory is too small, or DuckDB is not installed.
+        SourceError: the file cannot be used.
+    """
+
+    def __init__(self, memory_mb: int, state: Path | None = None) -> None:
+        if memory_mb < MEMORY_LEAST_MB:
+            raise SettingsError(f"--memory-mb {memory_mb}: {MEMORY_LEAST_MB} is the least")
+        try:
+            import duckdb
+            import pyarrow  # noqa: F401 - needed by each row that is kept
+        except ModuleNotFoundError as error:
+            raise SettingsError(
+                f"a comparison needs the package {error.name}, which is not installed: "
+                "pip install 'kafka-ratchet[verify]'"
+            ) from None
+        self._errors = duckdb.Error
+        self._memory_mb = round(memory_mb * ENGINE_SHARE)
+        folder = state.absolute().parent if state is not None else None
+        self._folder = Path(tempfile.mkdtemp(prefix="ratchet-verify-", dir=folder))
+        try:
+            self._db = duckdb.connect(
+                str(state or self._folder / "rows.duckdb"),
+                config={
+                    "memory_limit": f"{self._memory_mb}MB",
+                    "temp_directory": str(self._folder),
+                    "preserve_insertion_order": "false",
+                },
+            )
+        except duckdb.Error as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise SourceError(f"{state}: not a state file that can be used: {_line(error)}") from None
+        for name in ("source", "target"):
+            self._db.execute(TABLES.format(name=name))
+        self._db.execute("CREATE TABLE IF NOT EXISTS progress (side VARCHAR, part INTEGER, next BIGINT)")
+        self._db.execute("CREATE TABLE IF NOT EXISTS about (name VARCHAR, value VARCHAR)")
+        self._db.execute("CREATE TEMP TABLE edges (part INTEGER, edge BIGINT)")
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; remove temporary files."""
+        with suppress(self._errors):
+            self._db.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- state
+
+    def require_same(self, about: Mapping[str, str]) -> None:
+        """Note both sides, or refuse a state file of another comparison.
+
+        Raises:
+            SettingsError: the file is of another comparison.
+        """
+        about = {"format": str(STATE_FORMAT), **about}
+        kept = dict(self._db.execute("SELECT name, value FROM about").fetchall())
+        if not kept:
+            self._db.executemany("INSERT INTO about VALUES (?, ?)", list(about.items()))
+            return
+        for name, value in about.items():
+            if kept.get(name) != value:
+                raise SettingsError(
+                    f"--state: the file is of another comparison: its {name} is {kept.get(name)!r}, here it is "
+                    f"{value!r}. Name another file"
+                )
+
+    def progress(self, side: Name) -> dict[int, int]:
+        """Return the offset at which reading of each part goes on."""
+        return dict(self._db.execute("SELECT part, next FROM progress WHERE side = ?", [side]).fetchall())
+
+    def forget(self, side: Name) -> None:
+        """Remove the rows of a side."""
+        self._db.execute(f"DELETE FROM {side}")  # noqa: S608 - one of two words
+        self._db.execute("DELETE FROM progress WHERE side = ?", [side])
+
+    def begin(self) -> None:
+        """Begin a transaction: an interrupted run leaves the file as before."""
+        self._db.begin()
+
+    def roll_back(self) -> None:
+        """End the transaction, where one is open, without its rows."""
+        with suppress(self._errors):
+            self._db.rollback()
+
+    def commit(self, progress: Mapping[Name, Mapping[int, int]]) -> None:
+        """Keep the rows, and the offsets at which the next run goes on."""
+        for side, offsets in progress.items():
+            self._db.execute("DELETE FROM progress WHERE side = ?", [side])
+            if offsets:
+                self._db.executemany(
+                    "INSERT INTO progress VALUES (?, ?, ?)", [(side, part, at) for part, at in offsets.items()]
+                )
+        self._db.commit()
+
+    # -- rows
+
+    def add(self, side: Name, rows: Rows) -> int:
+        """Keep rows; those without an identity are left out. Returns how many those were."""
+        import pyarrow as pa
+
+        if not len(rows):
+            return 0
+        table = pa.table(
+            {
+                name: values if isinstance(values, pa.Array) else pa.array(values, type_)
+                for name, values, type_ in (
+                    ("identity", rows.identities, pa.string()),
+                    ("content", rows.contents, pa.string()),
+                    ("part", rows.parts, pa.int32()),
+                    ("position", rows.positions, pa.int64()),
+                    ("ms", rows.times, pa.int64()),
+                )
+            }
+        )
+        self._db.register("incoming", table)
+        self._db.execute(f"INSERT INTO {side} SELECT * FROM incoming WHERE identity IS NOT NULL")  # noqa: S608
+        self._db.unregister("incoming")
+        return int(table["identity"].null_count)
+
+    def count(self, side: Name) -> int:
+        """Return the number of rows kept."""
+        return int(self._one(f"SELECT count(*) FROM {side}")[0])  # noqa: S608
+
+    def distinct(self, side: Name) -> int:
+        """Return the number of identities, roughly where they are many."""
+        return int(self._one(f"SELECT approx_count_distinct(identity) FROM {side}")[0])  # noqa: S608
+
+    # -- comparison
+
+    def compare(self, terms: Terms) -> tuple[Counted, list[Found]]:
+        """Compare both sides, bucket by bucket.
+
+        Raises:
+            SourceError: memory or disk are too small.
+        """
+        try:
+            return self._compare(terms)
+        except self._errors as error:
+            raise SourceError(
+                f"the comparison stopped: {_line(error)}. Give it more memory (--memory-mb), or a larger disk for "
+                "temporary files (TMPDIR)"
+            ) from None
+
+    def _compare(self, terms: Terms) -> tuple[Counted, list[Found]]:
+        self._db.execute("DELETE FROM edges")
+        if terms.edges:
+            self._db.executemany("INSERT INTO edges VALUES (?, ?)", list(terms.edges.items()))
+        rows = self.count("source") + self.count("target")
+        buckets = max(1, math.ceil(rows / (self._memory_mb * BUCKET_ROWS_PER_MB)))
+        counted = Counted()
+        found: dict[str, list[Found]] = {}
+        for bucket in range(buckets):
+            which = {"buckets": buckets, "bucket": bucket}
+            self._db.execute(SOURCE_OF_BUCKET.format(inside=_inside(terms), cutoff=terms.cutoff_ms, **which))
+            self._db.execute(TARGET_OF_BUCKET.format(**which))
+            self._db.execute(JOINED.format(**(AS_IS if terms.as_is else ONCE)))
+            self._count(counted)
+            for each in self._listed(terms.sample, found):
+                found.setdefault(each.kind, []).append(each)
+            if terms.contents:
+                self._db.execute(ALTERED.format(**which))
+                counted.altered += int(self._one("SELECT count(*) FROM a")[0])
+                left = terms.sample - len(found.get("altered", ()))
+                found.setdefault("altered", []).extend(self._altered(left))
+        order = ("lost", "doubled", "altered", "unexpected", "in_flight")
+        return counted, [each for kind in order for each in found.get(kind, ())]
+
+    def _count(self, counted: Counted) -> None:
+        lost, flying, surplus, alien, oldest = self._one(
+            "SELECT sum(missing), sum(flying), sum(surplus), sum(alien), min(ms) FILTER (flying > 0) FROM j"
+        )
+        counted.lost += int(lost or 0)
+        counted.in_flight += int(flying or 0)
+        counted.doubled += int(surplus or 0)
+        counted.unexpected += int(alien or 0)
+        if oldest is not None and oldest != UNKNOWN_MS:
+            counted.oldest_ms = int(oldest) if counted.oldest_ms is None else min(counted.oldest_ms, int(oldest))
+
+    def _listed(self, sample: int, found: Mapping[str, list[Found]]) -> Iterator[Found]:
+        for kind, column in LISTED:
+            left = sample - len(found.get(kind, ()))
+            if left <= 0:
+                continue
+            self._db.execute(
+                f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT identity, splace, tplace, {column} AS n FROM j "  # noqa: S608
+                f"WHERE {column} > 0 ORDER BY coalesce(splace, tplace) LIMIT {left}"
+            )
+            for identity, place, count, targets in self._db.execute(CHOSEN).fetchall():
+                shown = targets[:PLACES_MOST] if kind in ("doubled", "unexpected") else []
+                places = [(each["part"], each["position"]) for each in shown]
+                yield Found(kind, identity, _place(place), places, int(count))
+
+    def _altered(self, left: int) -> Iterator[Found]:
+        if left <= 0:
+            return
+        self._db.execute(
+            f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT * FROM a ORDER BY part, position LIMIT {left}"  # noqa: S608
+        )
+        for identity, found, target, expected, source in self._db.execute(ALTERED_CHOSEN).fetchall():
+            targets = [(target["part"], target["position"])]
+            yield Found("altered", identity, _place(source), targets, 1, expected, found)
+
+    def _one(self, query: str) -> tuple[Any, ...]:
+        row = self._db.execute(query).fetchone()
+        assert row is not None  # noqa: S101 - an aggregate gives one row
+        return row
+
+
+def _place(place: Mapping[str, int] | None) -> tuple[int, int] | None:
+    return None if place is None else (place["part"], place["position"])
+
+
+def _inside(terms: Terms) -> str:
+    """Return the condition for records to look for on the other side. Numbers alone are put into it."""
+    conditions = ["TRUE"]
+    for bound, sign in ((terms.since, ">="), (terms.until, "<")):
+        if bound is None:
+            continue
+        if bound.ms is not None:
+            conditions.append(f"ms {sign} {bound.ms:d}")
+        elif bound.offset is not None:
+            conditions.append(f"position {sign} {bound.offset:d}")
+        else:
+            cases = " ".join(f"WHEN {part:d} THEN position {sign} {at:d}" for part, at in bound.offsets.items())
+            conditions.append(f"(CASE part {cases} ELSE TRUE END)")
+    return "(" + " AND ".join(conditions) + ")"
+
+
+def _line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

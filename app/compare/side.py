@@ -1,0 +1,95 @@
+"""Interface of one side of a comparison: rows with their identities, contents and places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kafka_ratchet.app.compare.columns import Place
+from kafka_ratchet.app.compare.values import Kind, content_of, converter, identity_of
+
+UNKNOWN_MS = -1
+"""Timestamp of a row without one."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of one side, ready to be kept.
+
+    identities: str or None, one a row; None where a part is null or cannot be read
+    contents: str, one a row; empty where nothing is compared
+    parts: int, number of the partition, file or block
+    positions: int, offset or number of the row in its part
+    times: int, ms since 1970; `UNKNOWN_MS` where there is none
+
+    Each is a list, or an array of Arrow of the same values.
+    """
+
+    identities: Any = field(default_factory=list)
+    contents: Any = field(default_factory=list)
+    parts: Any = field(default_factory=list)
+    positions: Any = field(default_factory=list)
+    times: Any = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.identities)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Values to read of each row, and the text that each becomes.
+
+    by: places of the identity's parts, each with the type that the other side declares
+    compared: the same for the content
+    """
+
+    by: Sequence[tuple[Place, Kind]]
+    compared: Sequence[tuple[Place, Kind]] = ()
+
+    @property
+    def places(self) -> list[Place]:
+        """Return all places, those of the identity first."""
+        return [place for place, _ in (*self.by, *self.compared)]
+
+    def texts(self) -> Callable[[Sequence[Any]], tuple[str | None, str]]:
+        """Return the function from the values of all places to identity and content."""
+        by = [converter(kind) for _, kind in self.by]
+        compared = [converter(kind) for _, kind in self.compared]
+        count = len(by)
+
+        def both(values: Sequence[Any]) -> tuple[str | None, str]:
+            identity = identity_of([text(value) for text, value in zip(by, values[:count], strict=True)])
+            if not compared:
+                return identity, ""
+            return identity, content_of([text(value) for text, value in zip(compared, values[count:], strict=True)])
+
+        return both
+
+
+class Side(Protocol):
+    """Topic or table of a comparison. Reading changes nothing of it."""
+
+    unread: list[str]
+    """Reasons why it was not read to its end."""
+
+    def kinds(self, places: Sequence[Place]) -> list[Kind]:
+        """Return the type that this side declares of each place.
+
+        Raises:
+            SettingsError: there is no such column.
+        """
+
+    def rows(self, wanted: Wanted) -> Iterator[Rows]:
+        """Read all rows once.
+
+        Raises:
+            SourceError: they cannot be read.
+            BrokerUnavailable: Kafka does not answer.
+        """
+
+    def where(self, part: int, position: int) -> dict[str, Any]:
+        """Return the place of a row, for people and JSON."""
+
+    def close(self) -> None:
+        """Close its connections."""

@@ -1,0 +1,524 @@
+"""Table or files as one side of a comparison, read in one snapshot and never written."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from kafka_ratchet.app.compare.address import Address, table_names
+from kafka_ratchet.app.compare.columns import Place
+from kafka_ratchet.app.compare.side import UNKNOWN_MS, Rows, Wanted
+from kafka_ratchet.app.compare.values import NULL, SEPARATOR, Kind, column_texts
+from kafka_ratchet.errors import SettingsError, SourceError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS: Final = 50_000
+"""Rows read at a time."""
+
+BLOCK_BITS: Final = 16
+"""Bits of the row's number within a block in a ctid of PostgreSQL."""
+
+Read = tuple[int, int, Any]
+"""Number of a part, number of its first row here, and values: a list for each column, or a batch of Arrow."""
+
+TIME_COLUMN: Final = "_kafka_timestamp"
+"""Column of the record's timestamp in result tables of Ratchet."""
+
+
+class TableSide:
+    """Table, file or folder.
+
+    Args:
+        address: of the table.
+        options: of the catalog or storage, in the names of its library.
+        timestamp: column with the time of each row; None: `_kafka_timestamp` where there is one.
+
+    Raises:
+        SourceError: it cannot be opened.
+        SettingsError: there is no such column.
+    """
+
+    parts: ClassVar[str] = "file"
+    """Name of the part that a row stands in, for the place of a row."""
+
+    def __init__(self, address: Address, options: Mapping[str, str], timestamp: str | None) -> None:
+        self.address, self.options = address, options
+        self.unread: list[str] = []
+        self._stack = ExitStack()
+        self._names: list[str] = []
+        try:
+            with self._explained():
+                self._open()
+                self._types = self._columns()
+            if timestamp is not None and timestamp not in self._types:
+                raise SettingsError(f"--timestamp {timestamp!r}: {self._no_column(timestamp)}")
+        except BaseException:
+            self.close()
+            raise
+        self.timestamp = timestamp or (TIME_COLUMN if TIME_COLUMN in self._types else None)
+
+    def close(self) -> None:
+        """Close files and connections."""
+        self._stack.close()
+
+    # -- one for each kind
+
+    def _open(self) -> None:
+        """Open a snapshot."""
+        raise NotImplementedError
+
+    def _columns(self) -> dict[str, Kind]:
+        """Return the type of each column by its name."""
+        raise NotImplementedError
+
+    def _read(self, columns: Sequence[str]) -> Iterator[Read]:
+        """Read all rows: number of the part, number of the first row in it, values by column."""
+        raise NotImplementedError
+
+    # --
+
+    def kinds(self, places: Sequence[Place]) -> list[Kind]:
+        """Return the types of the columns.
+
+        Raises:
+            SettingsError: there is no such column.
+        """
+        found: list[Kind] = []
+        for place in places:
+            column, rest = self._column(place)
+            found.append("any" if rest else self._types[column])
+        return found
+
+    def _column(self, place: Place) -> tuple[str, Sequence[str]]:
+        """Return the column of a place, and the path within its objects."""
+        if place.name in self._types:
+            return place.name, ()
+        if place.path and place.path[0] in self._types:
+            return place.path[0], place.path[1:]
+        lower = [name for name in self._types if name.lower() == place.name.lower()]
+        if len(lower) == 1:
+            return lower[0], ()
+        raise SettingsError(self._no_column(place.name))
+
+    def _no_column(self, name: str) -> str:
+        return f"{self.address} has no column {name!r}; its columns are {', '.join(self._types)}"
+
+    def rows(self, wanted: Wanted) -> Iterator[Rows]:
+        """Read all rows of the snapshot."""
+        places = [self._column(place) for place in wanted.places]
+        columns = list(dict.fromkeys([*(name for name, _ in places), *([self.timestamp] if self.timestamp else [])]))
+        slots = [(columns.index(name), path) for name, path in places]
+        at = columns.index(self.timestamp) if self.timestamp else None
+        with self._explained():
+            for part, first, found in self._read(columns):
+                rows = _rows_of(found, wanted, slots)
+                rows.parts, rows.positions = _repeated(part, len(rows)), _numbers(first, len(rows))
+                rows.times = _repeated(UNKNOWN_MS, len(rows)) if at is None else _times(_values(found)[at])
+                yield rows
+
+    def where(self, part: int, position: int) -> dict[str, Any]:
+        """Return table and row, and the file where there are several."""
+        found: dict[str, Any] = {"table": str(self.address), "row": position}
+        if self._names:
+            found[self.parts] = self._names[part]
+        return found
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn errors of the libraries into ours.
+
+        Raises:
+            SourceError: the table cannot be read.
+        """
+        try:
+            yield
+        except (SettingsError, SourceError, ModuleNotFoundError):
+            raise
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in LIBRARIES and not isinstance(error, OSError):
+                raise
+            line = str(error).strip().partition("\n")[0]
+            raise SourceError(f"{self.address} cannot be read: {type(error).__name__}: {line}") from None
+
+
+LIBRARIES: Final = frozenset(
+    {"_duckdb", "deltalake", "duckdb", "psycopg", "psycopg_binary", "pyarrow", "pyiceberg", "pymysql", "sqlalchemy"}
+)
+"""Packages whose errors are about the table."""
+
+
+def _nested(values: Sequence[Any], path: Sequence[str]) -> list[Any]:
+    from kafka_ratchet.app.compare.topic import at
+
+    return [at(_object(value), path) for value in values]
+
+
+def _object(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _times(values: Sequence[Any]) -> list[int]:
+    return [_ms(value) for value in values]
+
+
+def _ms(value: Any) -> int:
+    if isinstance(value, datetime):
+        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+        return round(moment.timestamp() * 1000)
+    return value if isinstance(value, int) and not isinstance(value, bool) else UNKNOWN_MS
+
+
+# -- Arrow
+
+
+def _kind(type_: pa.DataType) -> Kind:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_integer(type_) or types.is_decimal(type_):
+        return "number"
+    if types.is_float64(type_):
+        return "float64"
+    if types.is_floating(type_):
+        return "float32"
+    if types.is_timestamp(type_):
+        return "timestamp"
+    if types.is_date(type_):
+        return "date"
+    return "boolean" if types.is_boolean(type_) else "any"
+
+
+def _rows_of(found: Any, wanted: Wanted, slots: Sequence[tuple[int, Sequence[str]]]) -> Rows:
+    """Return identities and contents: column by column where the types allow it, else row by row."""
+    rows = None if isinstance(found, list) else _whole_columns(found, wanted, slots)
+    if rows is not None:
+        return rows
+    values, texts = _values(found), wanted.texts()
+    chosen = [values[slot] if not path else _nested(values[slot], path) for slot, path in slots]
+    both = [texts(each) for each in zip(*chosen, strict=True)]
+    return Rows([identity for identity, _ in both], [content for _, content in both])
+
+
+def _values(found: Any) -> list[list[Any]]:
+    return found if isinstance(found, list) else _lists(found)
+
+
+def _whole_columns(batch: pa.RecordBatch, wanted: Wanted, slots: Sequence[tuple[int, Sequence[str]]]) -> Rows | None:
+    """Return the rows of a batch, column by column; None where values have to be looked at one by one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if len(wanted.by) > 1 or any(path for _, path in slots):
+        return None
+    kinds = [kind for _, kind in (*wanted.by, *wanted.compared)]
+    made = [column_texts(batch.column(slot), kind) for (slot, _), kind in zip(slots, kinds, strict=True)]
+    texts = [each for each in made if each is not None]
+    if len(texts) < len(made):
+        return None
+    if len(texts) == 1:
+        return Rows(texts[0], _repeated("", batch.num_rows))
+    contents = [pc.fill_null(each, NULL) for each in texts[1:]]
+    return Rows(texts[0], pc.binary_join_element_wise(*contents, pa.scalar(SEPARATOR)))
+
+
+def _repeated(value: int | str, count: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(value), count)
+
+
+def _numbers(first: int, count: int) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    return pa.array(np.arange(first, first + count))
+
+
+def _lists(batch: pa.RecordBatch) -> list[list[Any]]:
+    """Return the values of each column. Nanoseconds become microseconds, which Python can hold."""
+    import pyarrow as pa
+
+    found = []
+    for column in batch.columns:
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+        found.append(column.to_pylist())
+    return found
+
+
+class DatasetSide(TableSide):
+    """Parquet files, and tables made of them: Delta."""
+
+    def _open(self) -> None:
+        self._dataset = self._files()
+        self._fragments = list(self._dataset.get_fragments())
+        self._names = [fragment.path for fragment in self._fragments]
+
+    def _files(self) -> Any:
+        from pyarrow import dataset
+
+        place = self.address.place
+        found = sorted(glob.glob(place)) if any(sign in place for sign in "*?[") else [place]
+        if not found:
+            raise SourceError(f"{self.address}: there is no such file")
+        if "://" not in place and not Path(found[0]).exists():
+            raise SourceError(f"{self.address}: there is no such file or folder")
+        return dataset.dataset(found if len(found) > 1 else found[0], format="parquet", partitioning="hive")
+
+    def _columns(self) -> dict[str, Kind]:
+        return {field.name: _kind(field.type) for field in self._dataset.schema}
+
+    def _read(self, columns: Sequence[str]) -> Iterator[Read]:
+        for part, fragment in enumerate(self._fragments):
+            first = 0
+            for batch in fragment.to_batches(schema=self._dataset.schema, columns=list(columns), batch_size=ROWS):
+                if batch.num_rows:
+                    yield part, first, batch
+                    first += batch.num_rows
+
+
+class DeltaSide(DatasetSide):
+    """Delta table as of its newest version."""
+
+    def _files(self) -> Any:
+        from deltalake import DeltaTable
+
+        return DeltaTable(self.address.place, storage_options=dict(self.options) or None).to_pyarrow_dataset()
+
+
+class IcebergSide(TableSide):
+    """Iceberg table as of its current snapshot. Options are those of its catalog."""
+
+    def _open(self) -> None:
+        from pyiceberg.catalog import load_catalog
+
+        properties = dict(self.options)
+        folder = properties.pop("path", None)
+        if folder is not None:
+            from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
+
+            catalog = IcebergCatalog(folder, {}, properties).connect()
+        else:
+            catalog = load_catalog(properties.pop("name", "default"), **properties)
+        self._table = catalog.load_table(table_names(self.address.place))
+
+    def _columns(self) -> dict[str, Kind]:
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        return {field.name: _kind(field.type) for field in schema_to_pyarrow(self._table.schema())}
+
+    def _read(self, columns: Sequence[str]) -> Iterator[Read]:
+        first = 0
+        for batch in self._table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader():
+            if batch.num_rows:
+                yield 0, first, batch.select(list(columns))
+            first += batch.num_rows
+
+
+class DuckSide(TableSide):
+    """Table of a DuckDB file."""
+
+    def _open(self) -> None:
+        import duckdb
+
+        if not Path(self.address.place).is_file():
+            raise SourceError(f"{self.address}: there is no such file")
+        self._db = duckdb.connect(self.address.place, read_only=True)
+        self._stack.callback(self._db.close)
+        self._db.execute("SET TimeZone = 'UTC'")
+        self._table = ".".join(_quoted(name) for name in table_names(self.address.table))
+
+    def _columns(self) -> dict[str, Kind]:
+        schema = _reader(self._db.sql(f"SELECT * FROM {self._table} LIMIT 0")).schema  # noqa: S608 - quoted
+        return {field.name: _kind(field.type) for field in schema}
+
+    def _read(self, columns: Sequence[str]) -> Iterator[Read]:
+        chosen = ", ".join(_quoted(name) for name in columns)
+        first = 0
+        for batch in _reader(self._db.sql(f"SELECT {chosen} FROM {self._table}")):  # noqa: S608 - quoted
+            yield 0, first, batch
+            first += batch.num_rows
+
+
+class CsvSide(TableSide):
+    """CSV files with a header line. All values are text; an empty field is null."""
+
+    def _open(self) -> None:
+        import duckdb
+
+        place = self.address.place
+        path = Path(place)
+        if path.is_dir():
+            self._names = sorted(str(each) for each in path.rglob("*.csv"))
+        else:
+            self._names = sorted(glob.glob(place)) or ([place] if path.is_file() else [])
+        if not self._names:
+            raise SourceError(f"{self.address}: there is no such file")
+        self._db = duckdb.connect()
+        self._stack.callback(self._db.close)
+
+    def _columns(self) -> dict[str, Kind]:
+        return dict.fromkeys(self._db.read_csv(self._names[0], header=True, all_varchar=True).columns, "untyped")
+
+    def _read(self, columns: Sequence[str]) -> Iterator[Read]:
+        chosen = ", ".join(_quoted(name) for name in columns)
+        for part, name in enumerate(self._names):
+            first = 1
+            for batch in _reader(self._db.read_csv(name, header=True, all_varchar=True).project(chosen)):
+                yield part, first, batch
+                first += batch.num_rows
+
+
+def _reader(relation: Any) -> pa.RecordBatchReader:
+    """Return the rows of a relation of DuckDB as Arrow batches; releases before 1.4 have another name for it."""
+    read = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
+    return read(ROWS)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+# -- servers
+
+
+class PostgresSide(TableSide):
+    """Table of PostgreSQL, read in one read-only transaction."""
+
+    def _open(self) -> None:
+        import psycopg
+        from psycopg import sql
+
+        connection = psycopg.connect(self.address.place, prepare_threshold=None, client_encoding="UTF8")
+        self._stack.callback(connection.close)
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.read_only = True
+        connection.execute("SET LOCAL TimeZone = 'UTC'")
+        self._connection = connection
+        self._table = sql.Identifier(*table_names(self.address.table))
+
+    def _columns(self) -> dict[str, Kind]:
+        from psycopg import sql
+
+        found = self._connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(self._table))
+        return {column.name: POSTGRES_KINDS.get(column.type_code, "any") for column in found.description or ()}
+
+    def _read(self, columns: Sequence[str]) -> Iterator[Read]:
+        from psycopg import sql
+
+        query = sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(map(sql.Identifier, columns)), self._table)
+        with self._connection.cursor("ratchet_verify") as cursor:
+            cursor.itersize = ROWS
+            cursor.execute(query)
+            yield from _fetched(cursor.fetchmany, len(columns))
+
+
+POSTGRES_KINDS: Final[Mapping[int, Kind]] = {
+    16: "boolean",
+    20: "number",
+    21: "number",
+    23: "number",
+    700: "float32",
+    701: "float64",
+    1082: "date",
+    1114: "timestamp",
+    1184: "timestamp",
+    1700: "number",
+}
+"""Types by their number in pg_type: they are fixed in PostgreSQL's source."""
+
+
+class MySqlSide(TableSide):
+    """Table of MariaDB or MySQL, read in one read-only transaction."""
+
+    def _open(self) -> None:
+        import pymysql
+        from pymysql.cursors import SSCursor
+
+        parts = urlsplit(self.address.place)
+        query = dict(parse_qsl(parts.query))
+        connection = pymysql.connect(
+            host=parts.hostname or "127.0.0.1",
+            port=parts.port or 3306,
+            user=unquote(parts.username or ""),
+            password=unquote(parts.password or os.environ.get("MYSQL_PWD", "")),
+            database=unquote(parts.path.lstrip("/")),
+            charset="utf8mb4",
+            cursorclass=SSCursor,
+            unix_socket=query.get("unix_socket"),
+        )
+        self._stack.callback(connection.close)
+        self._connection = connection
+        for statement in (
+            "SET SESSION time_zone = '+00:00'",
+            "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+        ):
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+        self._table = ".".join("`" + name.replace("`", "``") + "`" for name in table_names(self.address.table))
+
+    def _columns(self) -> dict[str, Kind]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {self._table} LIMIT 0")  # noqa: S608 - quoted
+            return {str(each[0]): MYSQL_KINDS.get(int(each[1]), "any") for each in cursor.description or ()}
+
+    def _read(self, columns: Sequence[str]) -> Iterator[Read]:
+        chosen = ", ".join("`" + name.replace("`", "``") + "`" for name in columns)
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT {chosen} FROM {self._table}")  # noqa: S608 - quoted
+            yield from _fetched(cursor.fetchmany, len(columns))
+
+
+MYSQL_KINDS: Final[Mapping[int, Kind]] = {
+    0: "number",
+    1: "number",
+    2: "number",
+    3: "number",
+    4: "float32",
+    5: "float64",
+    7: "timestamp",
+    8: "number",
+    9: "number",
+    10: "date",
+    12: "timestamp",
+    246: "number",
+}
+"""Types by their number in MySQL's protocol."""
+
+
+def _fetched(fetch: Callable[[int], Sequence[Sequence[Any]]], count: int) -> Iterator[Read]:
+    first = 0
+    while rows := fetch(ROWS):
+        yield 0, first, [[row[number] for row in rows] for number in range(count)]
+        first += len(rows)
+
+
+SIDES: Final[Mapping[str, type[TableSide]]] = {
+    "postgresql": PostgresSide,
+    "mysql": MySqlSide,
+    "delta": DeltaSide,
+    "iceberg": IcebergSide,
+    "duckdb": DuckSide,
+    "parquet": DatasetSide,
+    "csv": CsvSide,
+}
+
+
+def open_table(address: Address, options: Mapping[str, str], timestamp: str | None) -> TableSide:
+    """Open a table by its address; raises as `TableSide` does."""
+    return SIDES[address.kind](address, options, timestamp)

@@ -1,0 +1,297 @@
+"""Texts of values: one text for one value, whichever topic, file or database holds it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, Literal
+from uuid import UUID
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["any", "untyped", "number", "float64", "float32", "timestamp", "date", "boolean"]
+"""Type that one side declares. any: the value's own; untyped: text of a CSV file, which may be a number."""
+
+TEXT_MOST: Final = 256
+"""Characters kept of a value; a longer one becomes its beginning and a digest."""
+
+BEGINNING: Final = 64
+"""Characters kept of a longer value."""
+
+PLAIN_DIGITS: Final = 40
+"""Most digits of an integral number without an exponent."""
+
+NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?\Z")
+
+SEPARATOR: Final = "\x1f"
+"""Character between several parts of an identity (ASCII's unit separator)."""
+
+NULL: Final = "\\N"
+"""Text of null among compared values. No value has it: a backslash in a value is doubled."""
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def text_of(value: Any) -> str | None:
+    """Return the text of a value; None for null.
+
+    Equal numbers have one text (5, 5.0 and 5.00), times are in UTC, objects have sorted names.
+    """
+    if value is None or isinstance(value, str):
+        return value if value is None or not value.startswith(("{", "[")) else _json_text(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return _number(Decimal(repr(value)))
+    if isinstance(value, Decimal):
+        return _number(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _bytes_text(bytes(value))
+    if isinstance(value, datetime):
+        return _time_text(value)
+    if isinstance(value, date | time | UUID):
+        return str(value)
+    if isinstance(value, timedelta):
+        return _number(Decimal(value // timedelta(microseconds=1)) / 1_000_000)
+    return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _number(value: Decimal) -> str:
+    if not value.is_finite():
+        return "NaN" if value.is_nan() else "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "0"
+    plain = value.normalize() if len(value.as_tuple().digits) <= 28 else value
+    if value == value.to_integral_value() and value.adjusted() < PLAIN_DIGITS:
+        return str(int(value))
+    text = f"{plain:f}" if -PLAIN_DIGITS < plain.adjusted() < PLAIN_DIGITS else str(plain)
+    return text.rstrip("0") if "." in text and "E" not in text else text
+
+
+def _bytes_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return "\\x" + value.hex()
+
+
+def _time_text(value: datetime) -> str:
+    moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    text = moment.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return text.rstrip("0").rstrip(".") + "Z"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    if isinstance(value, str | bool) or value is None:
+        return value
+    return text_of(value)
+
+
+def _json_text(value: str) -> str:
+    """Return JSON text with sorted names; another text as it is."""
+    try:
+        return text_of(json.loads(value, parse_float=Decimal)) or value
+    except (ValueError, RecursionError):
+        return value
+
+
+def converter(kind: Kind) -> Callable[[Any], str | None]:
+    """Return the function that makes the text of a value whose other side has this type."""
+    if kind == "any":
+        return text_of
+    convert = {
+        "untyped": _as_untyped,
+        "number": _as_number,
+        "float64": _as_float64,
+        "float32": _as_float32,
+        "timestamp": _as_timestamp,
+        "date": _as_date,
+        "boolean": _as_boolean,
+    }[kind]
+
+    def text(value: Any) -> str | None:
+        return None if value is None else convert(value)
+
+    return text
+
+
+def _decimal(value: Any) -> Decimal | None:
+    if isinstance(value, bool):
+        return Decimal(int(value))
+    if isinstance(value, int | Decimal):
+        return Decimal(value)
+    if isinstance(value, float):
+        return Decimal(repr(value))
+    if isinstance(value, str) and NUMBER.match(value):
+        try:
+            return Decimal(value)
+        except InvalidOperation:
+            return None
+    return None
+
+
+def _as_untyped(value: Any) -> str | None:
+    if value == "":  # a CSV file cannot tell it from null
+        return None
+    found = _decimal(value) if not isinstance(value, bool) else None
+    return text_of(value) if found is None else _number(found)
+
+
+def _as_number(value: Any) -> str | None:
+    found = _decimal(value)
+    return text_of(value) if found is None else _number(found)
+
+
+def _as_float64(value: Any) -> str | None:
+    if isinstance(value, float):
+        text = repr(value)
+        if value and "e" not in text and "n" not in text:  # else an exponent, infinity, or no number
+            return text.removesuffix(".0")
+    found = _decimal(value)
+    if found is None:
+        return text_of(value)
+    rounded = float(found)
+    return _number(Decimal(repr(rounded))) if math.isfinite(rounded) else _number(found)
+
+
+def _as_float32(value: Any) -> str | None:
+    found = _decimal(value)
+    if found is None:
+        return text_of(value)
+    try:
+        (rounded,) = struct.unpack("f", struct.pack("f", float(found)))
+    except OverflowError:
+        return _number(found)
+    return f"{rounded:.9g}"
+
+
+def _as_timestamp(value: Any) -> str | None:
+    if isinstance(value, datetime):
+        return _time_text(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return _time_text(EPOCH + timedelta(milliseconds=value))
+        except OverflowError:
+            return text_of(value)
+    if isinstance(value, str):
+        try:
+            return _time_text(datetime.fromisoformat(value))
+        except ValueError:
+            return text_of(value)
+    return text_of(value)
+
+
+def _as_date(value: Any) -> str | None:
+    if isinstance(value, datetime):
+        return str(value.date())
+    if isinstance(value, str) and len(value) > 10:
+        return value[:10]
+    return text_of(value)
+
+
+def _as_boolean(value: Any) -> str | None:
+    if value in (0, 1):
+        return "true" if value else "false"
+    if isinstance(value, str) and value.lower() in ("true", "false", "t", "f", "1", "0"):
+        return "true" if value.lower() in ("true", "t", "1") else "false"
+    return text_of(value)
+
+
+def bounded(text: str) -> str:
+    """Return a text, or the beginning and a digest of a long one."""
+    if len(text) <= TEXT_MOST:
+        return text
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{text[:BEGINNING]}... ({len(text)} characters, {digest})"
+
+
+def identity_of(parts: Sequence[str | None]) -> str | None:
+    """Return the text of an identity; None where a part is null."""
+    if len(parts) == 1:
+        return None if parts[0] is None else bounded(_whole(parts[0]))
+    if None in parts:
+        return None
+    return SEPARATOR.join(_escaped(bounded(part or "")) for part in parts)
+
+
+def content_of(parts: Sequence[str | None]) -> str:
+    """Return the text of compared values, null among them."""
+    return SEPARATOR.join(NULL if part is None else _escaped(bounded(part)) for part in parts)
+
+
+def shown_identity(text: str) -> str:
+    """Return an identity for people."""
+    return " / ".join(_unescaped(part) for part in text.split(SEPARATOR)) if SEPARATOR in text else text
+
+
+def content_parts(text: str) -> list[str | None]:
+    """Return the compared values of a text that `content_of` made."""
+    return [None if part == NULL else _unescaped(part) for part in text.split(SEPARATOR)]
+
+
+def _whole(text: str) -> str:
+    """Return a text that a database can keep: NUL and lone surrogates are escaped."""
+    if "\0" in text or not text.isascii():
+        return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    return text
+
+
+def _escaped(text: str) -> str:
+    return _whole(text.replace("\\", "\\\\").replace(SEPARATOR, "\\u001f"))
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\u001f", SEPARATOR).replace("\\\\", "\\") if "\\" in text else text
+
+
+def common(source: Kind, target: Kind) -> Kind:
+    """Return the common type of both sides of a pair: the target's, where it declares one."""
+    for kind in (target, source):
+        if kind not in ("any", "untyped"):
+            return kind
+    return "untyped" if "untyped" in (source, target) else "any"
+
+
+def column_texts(column: pa.Array, kind: Kind) -> pa.Array | None:
+    """Return the texts of a whole column; None where values have to be looked at one by one.
+
+    Args:
+        column: values of one batch.
+        kind: as for `converter`, whose texts these are.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if types.is_integer(column.type) and kind in ("any", "number"):
+        return column.cast(pa.string())
+    if types.is_decimal(column.type) and kind in ("any", "number") and column.type.scale > 0:
+        texts = pc.utf8_rtrim(pc.utf8_rtrim(column.cast(pa.string()), "0"), ".")
+        return None if pc.any(pc.match_substring(texts, "E")).as_py() else texts
+    if types.is_float64(column.type) and kind == "float64":
+        return pa.array([None if value is None else _as_float64(value) for value in column.to_pylist()], pa.string())
+    if not (types.is_string(column.type) or types.is_large_string(column.type)) or kind != "any":
+        return None
+    texts = column.cast(pa.string())
+    if not len(texts):
+        return texts
+    lengths = pc.min_max(pc.binary_length(texts))["max"].as_py()
+    if lengths is not None and lengths > TEXT_MOST // 4:  # in bytes; four make a character at most
+        return None
+    special = pc.match_substring_regex(texts, "^[{\\[]|[\\x00\\x1f\\\\]")
+    return None if pc.any(special).as_py() else texts

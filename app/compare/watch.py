@@ -1,0 +1,111 @@
+"""Comparison again and again: figures for Prometheus, and a line for each run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from kafka_ratchet.app.compare.comparison import VERDICTS, Comparer, Comparison, Exit
+from kafka_ratchet.errors import RatchetError, SettingsError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+EVERY_LEAST_S: Final = 1.0
+
+HELP: Final = {
+    "lost": "Records of the source that are not in the target.",
+    "doubled": "Rows of the target that are too many.",
+    "altered": "Rows of the target with values that the source does not have.",
+    "unexpected": "Rows of the target that the source does not have.",
+    "in_flight": "Records of the source that are not in the target, and younger than the grace.",
+}
+
+
+class Gauges:
+    """Figures of the newest comparison, for Prometheus.
+
+    Args:
+        source: address, as the label `from`.
+        target: address, as the label `to`.
+
+    Raises:
+        SettingsError: prometheus-client is not installed.
+    """
+
+    def __init__(self, source: str, target: str) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, Gauge
+        except ModuleNotFoundError:
+            raise SettingsError(
+                "--metrics-port: the package prometheus-client is not installed: pip install 'kafka-ratchet[verify]'"
+            ) from None
+        self.registry: CollectorRegistry = CollectorRegistry()
+        labels = {"from": source, "to": target}
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"ratchet_verify_{name}", text, list(labels), registry=self.registry)
+
+        self._labels = labels
+        self._counts = {name: gauge(name, HELP[name]) for name in VERDICTS}
+        self._oldest = gauge("oldest_in_flight_seconds", "Age of the oldest record in flight; 0: there is none.")
+        self._ran = gauge("last_run_timestamp_seconds", "Time of the last comparison that ended.")
+        self._readable = gauge("complete", "1 where both sides were read to their end, else 0.")
+
+    def show(self, result: Comparison) -> None:
+        """Take the figures of a comparison."""
+        for name, gauge in self._counts.items():
+            gauge.labels(**self._labels).set(getattr(result, name))
+        self._oldest.labels(**self._labels).set(result.oldest_in_flight_s or 0)
+        self._readable.labels(**self._labels).set(0 if result.unread else 1)
+        self._ran.labels(**self._labels).set(time.time())
+
+    def fail(self) -> None:
+        """Note that a comparison could not be made."""
+        self._readable.labels(**self._labels).set(0)
+
+
+def watch(
+    comparer: Comparer,
+    every_s: float,
+    show: Callable[[Comparison], None],
+    fail: Callable[[RatchetError], None],
+    stop: threading.Event,
+    runs: int | None = None,
+) -> int:
+    """Compare every so often until stopped; return the exit code of the last comparison.
+
+    Args:
+        comparer: of the two sides.
+        every_s: seconds from the beginning of a run to the next one.
+        show: called with each result.
+        fail: called where a run could not be made; the next one is tried.
+        stop: ends it.
+        runs: number of runs; None: until stopped.
+
+    Raises:
+        SettingsError: the time between runs is too short.
+    """
+    if every_s < EVERY_LEAST_S:
+        raise SettingsError(f"--every: {EVERY_LEAST_S:g} s is the least")
+    code = int(Exit.OPEN)
+    done = 0
+    while not stop.is_set():
+        began = time.monotonic()
+        try:
+            result = comparer.run()
+        except SettingsError:
+            raise
+        except RatchetError as error:
+            comparer.roll_back()
+            fail(error)
+        else:
+            code = result.exit_code
+            show(result)
+        done += 1
+        if runs is not None and done >= runs:
+            break
+        stop.wait(max(0.0, every_s - (time.monotonic() - began)))
+    return code
