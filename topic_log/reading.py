@@ -1,0 +1,246 @@
+"""Reader of committed records: several partitions at a time, each from an offset to its end.
+
+Every command, page and check that reads a topic with librdkafka reads it here. A caller that needs an exact end asks
+for one first (`clients.offset_ranges`): the last stable offset with a committed client, else the high watermark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from itertools import islice
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+from kafka_ratchet.errors import BrokerUnavailable, PositionLost, TransportError
+from kafka_ratchet.producers import END_OF_PARTITION, PASSING, explained
+from kafka_ratchet.topic_log.clients import OffsetRange, Options
+
+OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+"""Error about an offset outside the partition: `auto.offset.reset` is "error"."""
+AT_A_TIME: Final = 10_000
+"""Messages that one call of librdkafka returns at most."""
+CONSUME_S: Final = 0.005
+"""Longest wait for `AT_A_TIME` messages. Each partition costs it once, at its end."""
+STUCK_S: Final = 3.0
+"""Silence after which another client reads the batch at a position, in seconds."""
+UNREADABLE: Final = {
+    KafkaError._BAD_COMPRESSION,  # noqa: SLF001 - librdkafka has no public name
+    KafkaError._BAD_MSG,  # noqa: SLF001
+    KafkaError._NOT_IMPLEMENTED,  # noqa: SLF001
+}
+"""Errors of librdkafka about a batch that other clients may read."""
+SECOND_MAY: Final = UNREADABLE | {OUT_OF_RANGE}
+"""Errors after which the second client is asked: after a refused batch librdkafka may ask beyond the end."""
+
+SecondRead = Callable[[str, int, int], tuple[list[Message], int] | None]
+"""Reads the batch at topic, partition and offset, and returns its records and the next offset; None: nothing there."""
+
+Progress = Callable[[int, int], None]
+"""Gets the number of offsets read so far, and the number of all."""
+
+
+def records(
+    asked: Consumer,
+    topic: str,
+    partition: int = 0,
+    begin: int = OFFSET_BEGINNING,
+    *,
+    timeout_s: float,
+    end: int | None = None,
+    second: SecondRead | None = None,
+) -> Iterator[Message]:
+    """Read one partition from an offset to its end; see `records_between`.
+
+    end: None: the end that the reader comes to.
+    """
+    yield from _Reading(asked, topic, {partition: begin}, {partition: end}, timeout_s, second).records()
+
+
+def records_between(
+    asked: Consumer,
+    topic: str,
+    spans: Mapping[int, OffsetRange],
+    *,
+    timeout_s: float,
+    second: SecondRead | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Message]:
+    """Read several partitions at a time, mixed, the records of each in their order.
+
+    Memory is bounded by the client's own queue and one call's messages. A new leader may end earlier than the one
+    before, until its followers have caught up: a partition is read until its given end.
+
+    Args:
+        asked: see `clients.consumer`; it reads nothing else in between.
+        topic: name.
+        spans: offsets to read, by partition.
+        timeout_s: longest silence of Kafka.
+        second: reads a batch that librdkafka does not read to its end; see `second_read`.
+        progress: called after each call of the client that brought something.
+
+    Raises:
+        BrokerUnavailable: Kafka sent nothing for `timeout_s`.
+        PositionLost: records were deleted before they were read.
+        TransportError: Kafka refuses to give the records.
+    """
+    held = {number: span for number, span in spans.items() if span.first < span.end}
+    begins = {number: span.first for number, span in held.items()}
+    ends = {number: span.end for number, span in held.items()}
+    reading = _Reading(asked, topic, begins, ends, timeout_s, second)
+    if progress is None:
+        yield from reading.records()
+        return
+    total = sum(ends.values()) - sum(begins.values())
+    yield from reading.records(lambda: progress(reading.reached - sum(begins.values()), total))
+
+
+def in_batches(messages: Iterable[Message], most: int) -> Iterator[tuple[Message, ...]]:
+    """Yield messages in tuples of at most so many."""
+    given = iter(messages)
+    while batch := tuple(islice(given, most)):
+        yield batch
+
+
+class _Reading:
+    """One pass over partitions of a topic, with the position of each."""
+
+    def __init__(
+        self,
+        asked: Consumer,
+        topic: str,
+        begins: Mapping[int, int],
+        ends: Mapping[int, int | None],
+        timeout_s: float,
+        second: SecondRead | None,
+    ) -> None:
+        self._asked, self._topic, self._timeout_s, self._second = asked, topic, timeout_s, second
+        self._positions, self._left = dict(begins), dict(ends)
+        self._refused: dict[int, KafkaError] = {}
+        """Partitions that librdkafka does not read on from their position. It may skip a batch that it refuses, or ask
+        for an offset past the end: all that comes after the error is left out, until the position is set again."""
+        self._heard_at = self._tried_at = 0.0
+
+    @property
+    def reached(self) -> int:
+        """Sum of all partitions' positions."""
+        return sum(self._positions.values())
+
+    def records(self, moved: Callable[[], None] | None = None) -> Iterator[Message]:
+        """Read all partitions to their ends. moved: called after each call that brought something."""
+        if not self._left:
+            return
+        self._assign()
+        self._heard_at = self._tried_at = time.monotonic()
+        while self._left:
+            messages = self._asked.consume(AT_A_TIME, CONSUME_S)
+            for message in messages:
+                if self._takes(message):
+                    yield message
+                    self._heard_at = time.monotonic()  # the caller's own work is no silence of Kafka
+            yield from self._second_records()
+            if moved is not None and messages:
+                moved()
+            if time.monotonic() - self._heard_at > self._timeout_s:
+                raise BrokerUnavailable(
+                    f"{self._topic} partition {min(self._left)}: Kafka sent nothing for {self._timeout_s:g} s; check "
+                    "that it runs"
+                )
+
+    def _assign(self) -> None:
+        self._asked.assign([TopicPartition(self._topic, number, self._positions[number]) for number in self._left])
+
+    def _takes(self, message: Message) -> bool:
+        """Move the position to a message; returns False where it is not a record to give."""
+        number, error = message.partition(), message.error()
+        if number in self._refused:
+            return False
+        if error is not None and error.code() != END_OF_PARTITION:
+            self._note(number, error)
+            return False
+        if number is None or number not in self._left:
+            return False
+        offset, end = message.offset() or 0, self._left[number]
+        if error is not None:
+            if end is None or offset >= end:
+                self._finish(number, offset)
+            elif offset > self._positions[number]:
+                self._positions[number] = offset  # markers of transactions, which are never given
+            return False
+        return self._move(number, offset)
+
+    def _note(self, number: int | None, error: KafkaError) -> None:
+        """Raise an error, or leave it to the other client."""
+        second_may = self._second is not None and error.code() in SECOND_MAY
+        if second_may and number in self._left and self._positions[number] >= 0:
+            self._refused[number] = error
+        elif error.code() not in PASSING:
+            raise _unreadable(self._topic, number, error)
+
+    def _move(self, number: int, offset: int) -> bool:
+        """Move a position past a record; returns False where the record is past the end."""
+        self._heard_at, end = time.monotonic(), self._left[number]
+        self._positions[number] = offset + 1
+        if end is not None and offset >= end - 1:
+            self._finish(number, end)
+        return end is None or offset < end
+
+    def _finish(self, number: int, end: int) -> None:
+        del self._left[number]  # not paused: it would still be when this client reads it again
+        self._heard_at, self._positions[number] = time.monotonic(), end
+
+    def _second_records(self) -> Iterator[Message]:
+        """Read, with the other client, the batches that this one is stuck in."""
+        if self._second is None:
+            return
+        refused, self._refused = self._refused, {}
+        stuck = refused.keys() & self._left.keys()
+        if not stuck and time.monotonic() - max(self._heard_at, self._tried_at) > STUCK_S:
+            stuck = {number for number in self._left if self._positions[number] >= 0}
+        for number in sorted(stuck):
+            found = self._second(self._topic, number, self._positions[number])
+            self._tried_at = time.monotonic()
+            if found is not None:
+                yield from self._found(number, *found)
+            elif number in refused and refused[number].code() == OUT_OF_RANGE:
+                raise _unreadable(self._topic, number, refused[number])
+            if self._left and (found is not None or number in refused):
+                self._assign()
+
+    def _found(self, number: int, messages: list[Message], following: int) -> Iterator[Message]:
+        """Take the records of the other client, and go on after their batch."""
+        for each in messages:
+            if number in self._left and self._move(number, each.offset() or 0):
+                yield each
+        self._heard_at = time.monotonic()
+        if number in self._left:
+            self._positions[number] = following
+            if (end := self._left[number]) is not None and following >= end:
+                self._finish(number, end)
+
+
+def _unreadable(topic: str, partition: int | None, error: KafkaError) -> TransportError:
+    """Return the error of a partition that librdkafka stops reading."""
+    if error.code() == OUT_OF_RANGE:
+        return PositionLost(
+            f"{topic} partition {partition}: records were deleted before they were read, by retention or by hand "
+            f"({error.str()}). Run the command again"
+        )
+    return TransportError(f"{topic} partition {partition} cannot be read: {explained(error)}")
+
+
+def second_read(options: Options, batch_most: int, *, committed: bool = True) -> SecondRead | None:
+    """Return the reader of a batch with the worker's client; None where that is not installed.
+
+    Args:
+        options: client options, `bootstrap.servers` among them.
+        batch_most: bytes that one batch may unpack to.
+        committed: whether it leaves out records of aborted transactions.
+    """
+    if find_spec("aiokafka") is None or find_spec("numba") is None:
+        return None
+    from kafka_ratchet.topic_log.second_client import SecondClient
+
+    return SecondClient(options, batch_most, committed=committed).read
