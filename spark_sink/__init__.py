@@ -4,4 +4,23 @@ The table itself knows how far it has read: rows and Kafka offsets change in one
 beside it. This package imports nothing of Ratchet's other packages, so that it ships to a Spark cluster as one zip; it
 needs pyspark, pyarrow, confluent-kafka and the store's package in the driver; pyarrow, and psycopg or PyMySQL for a
 database, in the executors.
+
+`exactly_once` is for jobs of one's own.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kafka_ratchet.spark_sink.library import Batch, Sink, exactly_once
+
+__all__ = ["Batch", "Sink", "exactly_once"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'kafka_ratchet.spark_sink' has no attribute {name!r}")
+    from kafka_ratchet.spark_sink import library
+
+    return getattr(library, name)

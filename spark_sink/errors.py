@@ -84,6 +84,30 @@ class Fenced(SinkError):
     """Another job of the same name has taken over; nothing of this one becomes visible any more."""
 
 
+class RuleBroken(StoreError):
+    """A foreign rule of the table does not take a row; nothing of the commit is in it."""
+
+
+NOTHING = "Nothing was added and no offset moved"
+"""Extent of a refusal of a whole commit."""
+
+
+def refuse_rule(where: object, reason: str, rules: str = "", extent: str = NOTHING) -> NoReturn:
+    """Raise the refusal of a table's own rule.
+
+    Args:
+        where: the store, as messages name it.
+        reason: sentence of the database, with the rule's name.
+        rules: other rules of the table that may be the cause; empty: `reason` names it.
+        extent: of the refusal.
+    """
+    named = f" The table has: {rules}." if rules else ""
+    raise RuleBroken(
+        f"{where}: a rule of the table refuses a row: {reason.rstrip('.')}.{named} {extent}. Drop or change the rule, "
+        "and run again: every row is added then. Or let the job write no such row"
+    ) from None
+
+
 def refuse(where: object, error: Exception, look_at: str) -> NoReturn:
     """Raise an error of a store's library or the disk as `StoreError`.
 

@@ -7,14 +7,20 @@ import logging
 import math
 import os
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from kafka_ratchet.spark_sink.secrets import hidden
 
 LogFormat = Literal["text", "json"]
+FIRST_LINE_S: Final = 3.0
+"""Seconds after which a user wonders whether a silent command still works."""
+NEXT_LINE_S: Final = 30.0
+"""Seconds between two lines about one piece of work."""
 
 
 def process_name() -> str:
@@ -63,3 +69,30 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return json_line(fields)
+
+
+@contextmanager
+def announced(work: str, say: Callable[[str], None], first_s: float = FIRST_LINE_S) -> Iterator[None]:
+    """Say what takes so long: after a few seconds, and then every half minute until the work has ended.
+
+    Args:
+        work: noun phrase of the work, with the reason why it may take long.
+        say: writes a line; called from another thread.
+        first_s: seconds until the first line.
+    """
+    has_ended = threading.Event()
+    began = time.monotonic()
+
+    def watch() -> None:
+        pause_s = first_s
+        while not has_ended.wait(pause_s):
+            say(f"{work}; {time.monotonic() - began:.0f} s so far")
+            pause_s = NEXT_LINE_S
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()  # a process that forks afterwards must have no other thread

@@ -200,7 +200,7 @@ def _add_row_options(parser: argparse.ArgumentParser) -> None:
     _add_totals_options(parser)
     parser.add_argument("--rejects", action="store_true", help="values that do not parse go to a table of their own")
     parser.add_argument(
-        "--keep-value", action="store_true", help="keep _value of every record, not only of what does not parse"
+        "--keep-value", action="store_true", help="keep _kafka_value of every record, not only of what does not parse"
     )
     parser.add_argument("--sql", help="query of the view `records` that makes the rows of the result")
     parser.add_argument("--transform", metavar="MODULE:FUNCTION", help="function from DataFrame to DataFrame, likewise")

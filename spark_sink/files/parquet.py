@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.errors import StoreError, refuse_rule
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ Values = tuple[str | int | bool | None, ...]
 
 NO_FOLDER = -1
 """In place of the rows: the task's machine has no such folder, and `file` is that machine's name."""
+
+NULL_GIVEN = -2
+"""Number for rows with null in the column `file`, where the table has none."""
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Uncompressed bytes gathered before they go to the file: large row groups compress and scan better, and this much per
@@ -127,12 +130,35 @@ def _written(
     done = map_batches(plain, task, WRITTEN).collect()
     written = [((row.file, row.rows, row.bytes), tuple(json.loads(row.partition))) for row in done]
     for (name, rows, size), _ in written:
+        if rows == NULL_GIVEN:
+            refuse_rule(folder, null_given(name))
         if rows == NO_FOLDER:
             raise StoreError(f"{folder}: the executor on {name} has no such folder. {REMEDY}")
         # A folder of the same name on each machine: the table would name files that its readers do not find.
         if filesystem is None and not _is_here(Path(folder) / name, size):
             raise StoreError(f"{folder}: an executor wrote {name} there, but the driver does not find it. {REMEDY}")
     return written
+
+
+def null_given(column: str) -> str:
+    """Return the sentence on a row without a value that the table requires."""
+    return f"column {column} is NOT NULL (required), and a row has null in it"
+
+
+def require_values(folder: object, rows: pa.Table, schema: pa.Schema) -> None:
+    """Refuse nulls where a schema has none.
+
+    Args:
+        folder: of the table, for the message.
+        rows: new rows of the table.
+        schema: of the table.
+
+    Raises:
+        RuleBroken: a row has one.
+    """
+    for field in schema:
+        if not field.nullable and field.name in rows.column_names and rows[field.name].null_count:
+            refuse_rule(folder, null_given(field.name))
 
 
 def write_file(table: pa.Table, folder: str, file_prefix: str, filesystem: Any = None) -> str:
@@ -223,7 +249,7 @@ def _task(
     row_group_rows: int | None,
 ) -> Task:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
-    row_group_bytes, no_folder, hours = ROW_GROUP_BYTES, NO_FOLDER, dict(HOURS)
+    row_group_bytes, no_folder, null_given, hours = ROW_GROUP_BYTES, NO_FOLDER, NULL_GIVEN, dict(HOURS)
 
     def write(batches: Iterable[Any]) -> Iterator[Any]:
         import json
@@ -246,6 +272,9 @@ def _task(
             yield pa.RecordBatch.from_pydict(said, schema=told)
             return
 
+        class NullGiven(Exception):
+            """Null in a column of a table without nulls."""
+
         def values_of(table: Any, column: str, unit: str) -> Any:
             values = table[column].combine_chunks()
             if unit:  # whole units since 1970, also of what lies before
@@ -258,7 +287,11 @@ def _task(
             for batch in batches:
                 if batch.num_rows == 0:
                     continue
-                table = pa.Table.from_batches([batch]).rename_columns(schema.names).cast(schema)
+                table = pa.Table.from_batches([batch]).rename_columns(schema.names)
+                for each in schema:
+                    if not each.nullable and table[each.name].null_count:
+                        raise NullGiven(each.name)
+                table = table.cast(schema)
                 found = [values_of(table, column, unit) for column, unit in plan]
                 changes = pa.array([False] * (table.num_rows - 1), pa.bool_())
                 for each in found:
@@ -272,26 +305,24 @@ def _task(
                         table.slice(begin, end - begin).select(kept),
                     )
 
-        for partition, tables in groupby(runs(), key=lambda run: run[0]):
+        def write_partition(partition: str, tables: Any) -> Any:
             name = f"{file_prefix}-{uuid.uuid4().hex}.zstd.parquet"
             path = f"{folder}/{name}"
             file: Any = None
-            writer = None
+            writer: Any = None
             size = rows = gathered_bytes = 0
             gathered: list[Any] = []
             try:
                 for _, table in tables:
                     if writer is None:
                         file = open(path, "xb") if filesystem is None else filesystem.open_output_stream(path)
-                        writer = pq.ParquetWriter(file, in_file, compression="zstd")
+                        writer = pq.ParquetWriter(file, in_file, compression="zstd", write_page_checksum=True)
                     gathered.append(table)
                     rows += table.num_rows
                     gathered_bytes += table.nbytes
                     if gathered_bytes >= row_group_bytes:
                         writer.write_table(pa.concat_tables(gathered), row_group_rows)
                         gathered, gathered_bytes = [], 0
-                if writer is None:
-                    return
                 if gathered:
                     writer.write_table(pa.concat_tables(gathered), row_group_rows)
                 writer.close()
@@ -301,6 +332,9 @@ def _task(
                     # The commit that names this file must not outlive it in a power failure.
                     os.fsync(file.fileno())
                 file.close()
+                in_footer = pq.read_metadata(path, filesystem=filesystem).num_rows
+                if in_footer != rows:
+                    raise RuntimeError(f"{path} has {in_footer} of the {rows} rows written to it")
             except BaseException:
                 with suppress(OSError):  # what happened first is the better sentence
                     if filesystem is None:
@@ -310,6 +344,13 @@ def _task(
                         filesystem.delete_file(path)
                 raise
             done = {"file": [name], "rows": [rows], "bytes": [size], "partition": [partition]}
-            yield pa.RecordBatch.from_pydict(done, schema=told)
+            return pa.RecordBatch.from_pydict(done, schema=told)
+
+        try:
+            for partition, tables in groupby(runs(), key=lambda run: run[0]):
+                yield write_partition(partition, tables)
+        except NullGiven as given:  # reported and not raised, as above
+            said = {"file": [str(given)], "rows": [null_given], "bytes": [0], "partition": ["[]"]}
+            yield pa.RecordBatch.from_pydict(said, schema=told)
 
     return write

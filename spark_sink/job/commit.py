@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from kafka_ratchet.spark_sink.job.plan import OffsetRange
 from kafka_ratchet.spark_sink.job.reading import Job, records, slices
 from kafka_ratchet.spark_sink.job.run_state import Commit, RunState
+from kafka_ratchet.spark_sink.job.unreadable import pieces, unreadable_named
+from kafka_ratchet.spark_sink.log_lines import announced
 from kafka_ratchet.spark_sink.rows.columns import NOT_PARSED_REASON, RECORD_COLUMNS, REJECT_REASON
 from kafka_ratchet.spark_sink.rows.judging.judge import judged
 from kafka_ratchet.spark_sink.rows.undeclared import SAMPLE_OFFSETS, report_undeclared
-from kafka_ratchet.spark_sink.spark.errors import spark_errors_named
+from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors_named
 from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("spark_sink")
+
+LONG_COMMIT_S: Final = 10.0
+"""Seconds until a commit under way is announced; usual ones take less."""
 
 
 def commit_slices(
@@ -37,16 +45,18 @@ def commit_slices(
         run: is told of each commit, which is done when this yields.
 
     Raises:
+        TimestampsUnreadable: Spark could not read some timestamps; the next call reads around them.
         SparkFailed: Spark could not read or compute the records.
         SinkError: see `ResultStore.commit`.
     """
-    for begin, until in slices(start, offset_range.end, job.max_records):
-        with spark_errors_named(job.topic, begin, until):
-            if run.commits == 0:
-                some = next(slices(begin, until, SAMPLE_OFFSETS))[1]
-                run.sampled(report_undeclared(job.pipeline, job.topic, records(spark, job, begin, some)))
-            commit_records(records(spark, job, begin, until), begin, until, job, store, run)
-        yield
+    for first, last in slices(start, offset_range.end, job.max_records):
+        for begin, until in pieces(job.unreadable, first, last):
+            with spark_errors_named(job.topic, begin, until), unreadable_named(job, begin, until):
+                if run.commits == 0:
+                    some = next(slices(begin, until, SAMPLE_OFFSETS))[1]
+                    run.sampled(report_undeclared(job.pipeline, job.topic, records(spark, job, begin, some)))
+                commit_records(records(spark, job, begin, until), begin, until, job, store, run)
+            yield
 
 
 def commit_records(
@@ -54,7 +64,8 @@ def commit_records(
 ) -> None:
     """One commit of what Spark's Kafka source has read from `start` up to `end`, by the job's pipeline."""
     began = time.monotonic()
-    with _frames(read, job, store) as (rows, rejects, sequences):
+    work = f"reading and committing offsets {ranges(start, end)}"
+    with announced(work, log.info, LONG_COMMIT_S), _frames(read, job, store) as (rows, rejects, sequences):
         count = store.commit(rows, start, end, rejects, sequences)
         seconds = time.monotonic() - began
         rejected = 0 if rejects is None else rejects.count()  # they are still cached

@@ -27,6 +27,8 @@ def first_unread_timestamps(
     start: Mapping[int, int],
     end: Mapping[int, int],
     timeout_s: float,
+    *,
+    committed: bool = True,
 ) -> dict[int, int]:
     """Timestamps of the first committed records, in milliseconds since 1970, as the records themselves have them.
 
@@ -40,6 +42,7 @@ def first_unread_timestamps(
         start: where to look, for each partition that is asked about.
         end: the last stable offsets; what came later does not count.
         timeout_s: how long all of it may take, in seconds.
+        committed: False takes records of open and aborted transactions too.
 
     Raises:
         KafkaUnavailable: Kafka did not answer, or refused.
@@ -50,7 +53,7 @@ def first_unread_timestamps(
     found: dict[int, int] = {}
     if not waiting:
         return found
-    consumer = _consumer(bootstrap, options)
+    consumer = _consumer(bootstrap, options, committed=committed)
     deadline = time.monotonic() + timeout_s
     try:
         with suppress(KafkaException):  # what lasts runs into the deadline
@@ -83,8 +86,8 @@ def first_unread_timestamps(
     return found
 
 
-def _consumer(bootstrap: str, options: Mapping[str, str]) -> Consumer:
-    """Reads single committed records, says where a partition ends, and joins no group."""
+def _consumer(bootstrap: str, options: Mapping[str, str], *, committed: bool) -> Consumer:
+    """Reads single records, says where a partition ends, and joins no group."""
     from confluent_kafka import Consumer
 
     return Consumer(
@@ -96,7 +99,7 @@ def _consumer(bootstrap: str, options: Mapping[str, str]) -> Consumer:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
-            "isolation.level": "read_committed",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
             "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
             "fetch.message.max.bytes": FETCH_BYTES,
             "queued.min.messages": 1,

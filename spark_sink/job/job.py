@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from threading import Event
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, RegistryUnavailable, SparkFailed
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, RegistryUnavailable, SparkFailed
 from kafka_ratchet.spark_sink.job.commit import commit_slices
 from kafka_ratchet.spark_sink.job.lag import LagWatch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume, warn_of_missing_beginning
@@ -20,13 +21,17 @@ from kafka_ratchet.spark_sink.job.start import (
     opened,
     require_startable,
     take_over,
+    take_over_again,
     wait_for_registry,
     with_columns,
 )
+from kafka_ratchet.spark_sink.job.unreadable import TimestampsUnreadable
 from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("spark_sink")
 
 RETRY_PAUSE_S = 1.0
 """Between a failure and the next try, in seconds."""
@@ -99,6 +104,9 @@ def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: S
                 except RegistryUnavailable as error:
                     wait_for_registry(run, error)
                     time.sleep(RETRY_PAUSE_S)
+                except TimestampsUnreadable as error:
+                    log.warning("%s", error)
+                    take_over_again(store, job.pipeline.schema(spark), run)
                 start = resume(offset_range, run.offsets)
     finally:
         store.close()
@@ -173,21 +181,12 @@ class _Stream:
         except RegistryUnavailable as error:  # before anything was written
             wait_for_registry(run, error)
             self._stop.wait(RETRY_PAUSE_S)
+        except TimestampsUnreadable as error:
+            log.warning("%s", error)
+            take_over_again(self._store, self._schema, run)
         except SparkFailed as error:
             if run.failing_s() > FAILS_FOR_S:
                 raise
             run.failed(error)
             self._stop.wait(RETRY_PAUSE_S)
-            self._take_over_again()
-
-    def _take_over_again(self) -> None:
-        """A new generation, which fences tasks of the failed commit that may still run; and the offsets as they are.
-
-        Raises:
-            Fenced: another job has taken over meanwhile; it must not be fenced in turn.
-        """
-        newest = self._store.generation()
-        if newest != self._run.generation:
-            raise Fenced(f"generation {newest} has taken over from {self._run.generation}. Let the other job go on")
-        stored = self._store.open(self._schema)
-        self._run.opened(self._store.generation(), stored)
+            take_over_again(self._store, self._schema, run)

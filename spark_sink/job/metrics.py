@@ -27,8 +27,9 @@ COUNTERS = {
 }
 PER_PARTITION = {
     "position": ("offsets", "Next offset to read, as the table has it."),
-    "end": ("end", "Last stable offset of the topic, when the job looked last."),
-    "lag": ("lag", "Offsets left to read; markers and aborted records count."),
+    "end": ("end", "High watermark of the topic, when the job looked last."),
+    "lag": ("lag", "Offsets left to read; markers, aborted records and those of open transactions count."),
+    "open_transaction_records": ("blocked", "Offsets held back by an open transaction; part of the lag."),
     "lag_seconds": ("lag_s", "Age of the oldest record that is not in the table yet; asked twice a minute."),
 }
 MOMENTS = {
@@ -69,6 +70,14 @@ class RunCollector:
         )
         stalled.add_metric(self._where, self._run.stalled_s())
         yield stalled
+        cause = self._run.standstill()
+        standstill = GaugeMetricFamily(
+            "ratchet_sink_stalled",
+            "1 while nothing is committed although records wait, with the cause.",
+            labels=[*labels, "cause"],
+        )
+        standstill.add_metric([*self._where, cause], float(bool(cause)))
+        yield standstill
         undeclared = GaugeMetricFamily(
             "ratchet_sink_undeclared_fields",
             "Fields of the first values of this run that the columns do not name, so that they are not kept.",

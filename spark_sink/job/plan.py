@@ -41,6 +41,21 @@ class OffsetRange:
     """The last stable offset: no open or later transaction lies before it."""
     topic_id: int = 0
     """See `TopicPlanner.topic_id`."""
+    high: Mapping[int, int] | None = None
+    """High watermarks, where known. From `end` to there offsets wait for an open transaction to end."""
+
+    @property
+    def top(self) -> dict[int, int]:
+        """Return the end of each partition as far as it is known: the high watermark, or else `end`."""
+        high = self.high or {}
+        return {partition: max(high.get(partition, end), end) for partition, end in self.end.items()}
+
+    @property
+    def blocked(self) -> dict[int, int]:
+        """Return the number of offsets held back by an open transaction, of each partition that has some."""
+        return {
+            partition: top - self.end[partition] for partition, top in self.top.items() if top > self.end[partition]
+        }
 
     def lag(self, stored: Mapping[int, int]) -> dict[int, int]:
         """Offsets left to read per partition; markers and aborted records count.
@@ -48,7 +63,7 @@ class OffsetRange:
         Args:
             stored: next offset to read, of partitions that have one.
         """
-        return {p: max(0, offset - stored.get(p, self.earliest[p])) for p, offset in self.end.items()}
+        return {p: max(0, offset - stored.get(p, self.earliest[p])) for p, offset in self.top.items()}
 
 
 class TopicPlanner:
@@ -107,6 +122,30 @@ class TopicPlanner:
         end = self._offsets(partitions, cast(Any, OffsetSpec).latest())
         return OffsetRange(self._topic, earliest, end, _topic_id(topic))
 
+    def high_watermarks(self) -> dict[int, int]:
+        """Return the high watermark of each partition, with records of open transactions.
+
+        Raises:
+            TopicMissing: there is no such topic.
+            KafkaUnavailable: Kafka did not answer, or a partition has no leader.
+        """
+        return self._ends(committed=False)
+
+    def stable_offsets(self) -> dict[int, int]:
+        """Return the last stable offset of each partition.
+
+        Raises:
+            TopicMissing: there is no such topic.
+            KafkaUnavailable: Kafka did not answer, or a partition has no leader.
+        """
+        return self._ends(committed=True)
+
+    def _ends(self, *, committed: bool) -> dict[int, int]:
+        from confluent_kafka.admin import OffsetSpec
+
+        partitions = [partition.id for partition in self._describe().partitions]
+        return self._offsets(partitions, cast(Any, OffsetSpec).latest(), committed=committed)
+
     def require_first_topic(self, topic_id: int, offsets: Mapping[int, int]) -> None:
         """Require that this is the topic which this planner was told of first: the store has that one's id.
 
@@ -135,9 +174,12 @@ class TopicPlanner:
             partition: max(stored.get(partition, earliest), earliest)
             for partition, earliest in offset_range.earliest.items()
         }
-        return first_unread_timestamps(
-            self._bootstrap, self._options, self._topic, start, offset_range.end, self._timeout_s
-        )
+        where = self._bootstrap, self._options, self._topic
+        found = first_unread_timestamps(*where, start, offset_range.end, self._timeout_s)
+        held = {p: max(start[p], offset_range.end[p]) for p in offset_range.blocked if start[p] >= offset_range.end[p]}
+        if held:
+            found |= first_unread_timestamps(*where, held, offset_range.top, self._timeout_s, committed=False)
+        return found
 
     def _describe(self) -> Any:
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -155,7 +197,7 @@ class TopicPlanner:
                 ) from None
             raise self._unavailable(f"topic {self._topic}", error) from None
 
-    def _offsets(self, partitions: list[int], spec: Any) -> dict[int, int]:
+    def _offsets(self, partitions: list[int], spec: Any, *, committed: bool = True) -> dict[int, int]:
         """One offset of each partition; waits for partitions that are just getting a leader."""
         from confluent_kafka import KafkaError
 
@@ -168,29 +210,38 @@ class TopicPlanner:
         }
         deadline = time.monotonic() + self._timeout_s
         while True:
-            offsets, failures = self._ask(partitions, spec)
+            offsets, failures = self._ask(partitions, spec, committed=committed)
             if not failures:
                 return offsets
-            partition, error = next(iter(failures.items()))
-            lasting = {failure.args[0].code() for failure in failures.values()} - passing
+            lasting = [p for p, error in failures.items() if error is not None and error.args[0].code() not in passing]
             if lasting or time.monotonic() > deadline:
-                raise self._unavailable(f"{self._topic}/{partition}", error)
+                partition = lasting[0] if lasting else next(iter(failures))
+                raise self._unavailable(f"{self._topic}/{partition}", failures[partition])
             time.sleep(LEADER_PAUSE_S)
 
-    def _ask(self, partitions: list[int], spec: Any) -> tuple[dict[int, int], dict[int, Exception]]:
+    def _ask(
+        self, partitions: list[int], spec: Any, *, committed: bool
+    ) -> tuple[dict[int, int], dict[int, Exception | None]]:
+        """Ask once. A failure of None is an answer that names no error and no offset."""
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 
         requests = self._admin.list_offsets(
             {TopicPartition(self._topic, partition): spec for partition in partitions},
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self._timeout_s,
         )
-        offsets, failures = {}, {}
+        offsets: dict[int, int] = {}
+        failures: dict[int, Exception | None] = {}
         for partition, answer in requests.items():
             try:
-                offsets[partition.partition] = self._answer(answer).offset
+                offset = int(self._answer(answer).offset)
             except KafkaException as error:
                 failures[partition.partition] = error
+                continue
+            if offset < 0:  # librdkafka's -1001 where the leader is away; no partition begins or ends there
+                failures[partition.partition] = None
+            else:
+                offsets[partition.partition] = offset
         return offsets, failures
 
     def _hear(self, error: Any) -> None:
@@ -216,9 +267,10 @@ class TopicPlanner:
                 )
         return request.result()
 
-    def _unavailable(self, what: str, error: Exception) -> KafkaUnavailable:
+    def _unavailable(self, what: str, error: Exception | None) -> KafkaUnavailable:
+        reason = "no leader has answered" if error is None else error.args[0].str()
         return KafkaUnavailable(
-            f"{what}: Kafka at {self._bootstrap} does not say its offsets ({error.args[0].str()}). "
+            f"{what}: Kafka at {self._bootstrap} does not say its offsets ({reason}). "
             "Check the address, the brokers and the client options, then run the job again"
         )
 
@@ -232,9 +284,12 @@ def _topic_id(topic: Any) -> int:
 def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, int]:
     """Where to read on, for every partition the topic has now; a partition that is new begins at its earliest offset.
 
+    Where Kafka gives topics ids, the store has compared them.
+
     Raises:
         OffsetsLost: retention has passed a stored offset.
-        TopicRecreated: a stored offset lies beyond the end, or its partition is gone.
+        TopicRecreated: a stored offset lies beyond the end; or, where Kafka gives no ids, its partition is gone.
+        KafkaUnavailable: Kafka does not name a partition of a topic that has an id.
     """
     afresh = (
         "Say where the job shall go on with `ratchet sink resume`, such as --from earliest; rows of any partition that "
@@ -242,16 +297,23 @@ def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, in
     )
     for partition, offset in sorted(stored.items()):
         where = f"{offset_range.topic}/{partition}"
+        if partition not in offset_range.end and offset_range.topic_id:
+            # A topic never loses a partition, and another topic has another id.
+            raise KafkaUnavailable(
+                f"{where}: the table has read up to offset {offset}, and the broker that answered does not name this "
+                f"partition of the topic of id {text(offset_range.topic_id)}. It may not know all partitions yet: run "
+                "the job again"
+            )
         if partition not in offset_range.end:
             raise TopicRecreated(
-                f"{where}: the table has read up to offset {offset}, but the topic has no such partition; "
-                f"it was deleted and created again. {afresh}"
+                f"{where}: the table has read up to offset {offset}, but the topic has no such partition. This Kafka "
+                f"gives topics no ids, so that only the operator knows whether it is the same topic. {afresh}"
             )
         earliest, end = offset_range.earliest[partition], offset_range.end[partition]
         if offset > end:
             raise TopicRecreated(
                 f"{where}: the table has read up to offset {offset}, but the topic ends at {end}; "
-                f"it was deleted and created again, or the broker lost data. {afresh}"
+                f"its log has lost its end, or this is another topic than the one that was read. {afresh}"
             )
         if offset < earliest:
             raise OffsetsLost(

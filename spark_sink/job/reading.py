@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from kafka_ratchet.spark_sink.job.unreadable import UnreadableRanges, read_around
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
+from kafka_ratchet.spark_sink.rows.timestamps import with_exact_timestamps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -46,6 +48,15 @@ class Job:
     jobs_of_other_topic: Callable[[], list[str]] = list
     """Looks for jobs of other names that have committed the same records from another topic, see
     `JobSpec.other_topic`."""
+    with_headers: bool = False
+    """Whether headers are read, though nothing of the pipeline needs them."""
+    unreadable: UnreadableRanges = field(default_factory=UnreadableRanges, compare=False, repr=False)
+    """Known ranges that Spark cannot read."""
+
+    @property
+    def reads_headers(self) -> bool:
+        """True where sequences or schemas stand in headers."""
+        return self.with_headers or self.pipeline.write_mode.judged is not None or self.pipeline.registry is not None
 
 
 def slices(
@@ -75,16 +86,14 @@ def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mappin
 
     `failOnDataLoss` stays at its default, true: false was measured to skip rows without a word.
     """
-    # assign, not subscribe: Spark demands an offset for every partition it sees, and one may be added at any moment.
-    reader = kafka_reader(spark.read, job)
-    if job.pipeline.write_mode.judged is not None:
-        reader = reader.option("includeHeaders", "true")
-    return (
-        reader.option("assign", json.dumps({job.topic: sorted(start)}))
-        .option("startingOffsets", json.dumps({job.topic: start}))
-        .option("endingOffsets", json.dumps({job.topic: end}))
-        .load()
-    )
+
+    def load(start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
+        # assign, not subscribe: Spark demands an offset for every partition it sees, and one may be added any moment.
+        reader = kafka_reader(spark.read, job).option("assign", json.dumps({job.topic: sorted(start)}))
+        reader = reader.option("startingOffsets", json.dumps({job.topic: dict(start)}))
+        return with_exact_timestamps(reader.option("endingOffsets", json.dumps({job.topic: dict(end)})).load())
+
+    return read_around(spark, job, start, end, load)
 
 
 def kafka_reader(reader: Reader, job: Job) -> Reader:
@@ -92,8 +101,8 @@ def kafka_reader(reader: Reader, job: Job) -> Reader:
     reader = reader.format("kafka").option("kafka.bootstrap.servers", job.bootstrap)
     reader = reader.option("kafka.isolation.level", "read_committed")
     reader = reader.option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
-    if job.pipeline.registry is not None:
-        reader = reader.option("includeHeaders", "true")  # a schema may be named there
+    if job.reads_headers:
+        reader = reader.option("includeHeaders", "true")
     for name, value in job.reader_options.items():
         reader = reader.option(f"kafka.{name}", value)
     return reader

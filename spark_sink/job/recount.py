@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.job.reading import Job, records
+from kafka_ratchet.spark_sink.job.unreadable import read_again
+from kafka_ratchet.spark_sink.rows import digests
 from kafka_ratchet.spark_sink.rows.columns import DELETED, RECORD_COLUMNS, REJECT_REASON
 from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.rows.judging.windows import judged_at_once
 from kafka_ratchet.spark_sink.rows.write_mode import reduced
 from kafka_ratchet.spark_sink.spark.dialect import to_arrow
+from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,13 +33,13 @@ class Recount:
     """The topic's records up to some offsets, by key."""
 
     keys: pa.Table
-    """Totals: the columns of the table, lists as `list_digest` has them. Upsert: key, `_partition` and `_offset` of the
+    """Totals: the columns of the table, lists as `list_digest` has them. Upsert: key, partition and offset of the
     last record that each Kafka partition has of it, where that is not a deletion; whose key lies in several partitions
     has several."""
     deleted: pa.Table
     """Upsert: the same where it is one. Totals: empty."""
     rejects: pa.Table
-    """`_partition` and `_offset` of each value that does not parse."""
+    """`_kafka_partition` and `_kafka_offset` of each value that does not parse."""
 
 
 def recount(
@@ -57,13 +60,20 @@ def recount(
     Raises:
         ValueError: the pipeline has no key, or a step of the user's own.
     """
+    pipeline, write_mode = job.pipeline, job.pipeline.write_mode
+    if not write_mode.row_key or pipeline.transform is not None:
+        raise ValueError("only a result with a key, and without a step of the user's own, can be counted again")
+    return read_again(job, start, end, lambda: _recount(spark, job, start, end, restricted_values=restricted_values))
+
+
+def _recount(
+    spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
+) -> Recount:
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyspark.sql import functions as F
 
     pipeline, write_mode = job.pipeline, job.pipeline.write_mode
-    if not write_mode.row_key or pipeline.transform is not None:
-        raise ValueError("only a result with a key, and without a step of the user's own, can be counted again")
     with _rows(spark, job, start, end, restricted_values=restricted_values) as (rows, rejects):
         if write_mode.kind == "totals":
             keys = reduced(rows, write_mode)
@@ -74,16 +84,82 @@ def recount(
         else:
             deleted = F.col(DELETED) if pipeline.deletes else F.lit(False)
             key = [F.col(quoted(name)) for name in write_mode.row_key]
-            keyed = rows.withColumn(DELETED, deleted).groupBy(*key, "_partition")
-            keys = keyed.agg(F.max("_offset").alias("_offset"), F.max_by(DELETED, "_offset").alias(DELETED))
-        rejected = [] if rejects is None else to_arrow(rejects.select("_partition", "_offset")).to_batches()
+            keyed = rows.withColumn(DELETED, deleted).groupBy(*key, "_kafka_partition")
+            keys = keyed.agg(
+                F.max("_kafka_offset").alias("_kafka_offset"), F.max_by(DELETED, "_kafka_offset").alias(DELETED)
+            )
+        rejected = [] if rejects is None else to_arrow(rejects.select("_kafka_partition", "_kafka_offset")).to_batches()
         counted = to_arrow(keys)
         gone = counted[DELETED] if write_mode.kind == "upsert" else pa.array([False] * counted.num_rows, pa.bool_())
         return Recount(
             counted.filter(pc.invert(gone)),
             counted.filter(gone),
-            pa.Table.from_batches(rejected, pa.schema([("_partition", pa.int32()), ("_offset", pa.int64())])),
+            pa.Table.from_batches(
+                rejected, pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
+            ),
         )
+
+
+def record_digests(
+    spark: SparkSession,
+    job: Job,
+    columns: Sequence[str],
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    *,
+    restricted_values: int,
+) -> pa.Table:
+    """Read the topic, and digest the row that each record makes: `_digest` of `columns`, `_value_digest` of its value.
+
+    Args:
+        spark: see `recount`; likewise start, end and restricted_values.
+        job: its pipeline must have no step of the user's own.
+        columns: names.
+        start: see there.
+        end: see there.
+        restricted_values: see there.
+    """
+    from pyspark import cloudpickle
+
+    whole = replace(job, pipeline=replace(job.pipeline, keep_value=True))
+    cloudpickle.register_pickle_by_value(digests)  # type: ignore[no-untyped-call]
+
+    def read() -> pa.Table:
+        with _rows(spark, whole, start, end, restricted_values=restricted_values) as (rows, _):
+            names = ["_kafka_partition", "_kafka_offset", "_kafka_value", *columns]
+            found = rows.select(*[F.col(quoted(name)) for name in names]).toDF(*[f"c{n}" for n in range(len(names))])
+            schema = "_kafka_partition int, _kafka_offset long, _digest long, _value_digest long"
+            return to_arrow(map_batches(found, _digesting(), schema))
+
+    from pyspark.sql import functions as F
+
+    return read_again(job, start, end, read)
+
+
+def record_times(
+    spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
+) -> pa.Table:
+    """Read partition, offset and timestamp of each row, as a count by windows has them; see `recount`."""
+
+    def read() -> pa.Table:
+        with _rows(spark, job, start, end, restricted_values=restricted_values) as (rows, _):
+            return to_arrow(rows.select("_kafka_partition", "_kafka_offset", "_kafka_timestamp"))
+
+    return read_again(job, start, end, read)
+
+
+def _digesting() -> Task:
+    row_digests = digests.row_digests
+
+    def digest(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            partition, offset, value, *columns = batch.columns
+            found = [partition, offset, *(pa.array(row_digests(each)) for each in (columns, [value]))]
+            yield pa.RecordBatch.from_arrays(found, ["_kafka_partition", "_kafka_offset", "_digest", "_value_digest"])
+
+    return digest
 
 
 @contextmanager

@@ -14,11 +14,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from kafka_ratchet.spark_sink.errors import RegistryUnavailable, SparkFailed
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, RegistryUnavailable, SparkFailed, StoreError
 from kafka_ratchet.spark_sink.job.plan import OffsetRange
 
 BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0)
 """Upper bounds of the histogram of commits, in seconds: small ones take some tenths, a million rows some seconds."""
+
+STALLED_AFTER_S = 15.0
+"""Seconds without a commit before a standstill is named."""
+CAUSES: dict[type[Exception], str] = {
+    KafkaUnavailable: "no-answer",
+    RegistryUnavailable: "registry",
+    StoreError: "store",
+    SparkFailed: "spark",
+}
+"""Causes of a standstill by error; see docs/reference/stalls.md."""
 
 Step = Literal["starting", "opened", "looked", "sampled", "committed", "failed", "finished"]
 
@@ -66,6 +76,8 @@ class RunState:
         self._offset_range: OffsetRange | None = None
         self._stalls_since: float | None = None
         """See `stalled_s`, by the clock of `_began`; None: nothing waits."""
+        self._blocked_since: dict[int, tuple[int, float]] = {}
+        """Last stable offset of each partition with an open transaction, and the time it was first seen."""
         self.failures = 0
         """Attempts that have failed."""
         self.step: Step = "starting"
@@ -86,7 +98,9 @@ class RunState:
         self.offsets: dict[int, int] = {}
         """Next offset to read of each partition, as the store has it."""
         self.end: dict[int, int] = {}
-        """The topic's last stable offsets, as of the last look."""
+        """High watermarks as of the last look where known, or else last stable offsets."""
+        self.blocked: dict[int, int] = {}
+        """Offsets held back by an open transaction, by partition."""
         self.lag: dict[int, int] = {}
         self.lag_s: dict[int, float] = {}
         self.age_s: float | None = None
@@ -116,7 +130,12 @@ class RunState:
             ages_s: see `lag.waiting_s`; None: not asked this time.
         """
         with self._lock:
-            self.step, self._offset_range, self.end = "looked", offset_range, dict(offset_range.end)
+            self.step, self._offset_range, self.end = "looked", offset_range, offset_range.top
+            self.blocked = {partition: offset_range.blocked.get(partition, 0) for partition in offset_range.end}
+            self._blocked_since = {
+                partition: self._first_seen(partition, offset_range.end[partition])
+                for partition in offset_range.blocked
+            }
             if ages_s is not None:
                 self.lag_s = {partition: ages_s.get(partition, 0.0) for partition in offset_range.end}
             self.age_s = None if ages_s is None else max(ages_s.values(), default=0.0)
@@ -164,11 +183,15 @@ class RunState:
             self.offsets = dict(offsets)
         self._show()
 
+    def _first_seen(self, partition: int, end: int) -> tuple[int, float]:
+        before = self._blocked_since.get(partition)
+        return before if before is not None and before[0] == end else (end, time.monotonic())
+
     def _store_is_at(self, offsets: Mapping[int, int]) -> None:
         self.offsets = dict(offsets)
         if self._offset_range is not None:
             self.lag = self._offset_range.lag(offsets)
-            if not any(self.lag.values()):
+            if all(self.lag[each] <= self.blocked.get(each, 0) for each in self.lag):
                 self._stalls_since = None
             elif self._stalls_since is None:
                 self._stalls_since = time.monotonic()
@@ -205,6 +228,18 @@ class RunState:
         """
         since = self._stalls_since
         return 0.0 if since is None else time.monotonic() - since
+
+    def standstill(self) -> str:
+        """Return the cause of a standstill; "" where the job moves, or has nothing to commit."""
+        if self.stalled_s() >= STALLED_AFTER_S:
+            found = (cause for kind, cause in CAUSES.items() if isinstance(self.error, kind))
+            return next(found, "commit" if self.error is None else "refused")
+        now = time.monotonic()
+        waits = any(
+            now - since >= STALLED_AFTER_S and self.offsets.get(partition, 0) >= end
+            for partition, (end, since) in self._blocked_since.items()
+        )
+        return "open-transaction" if waits else ""
 
     def outcome(self) -> Outcome:
         """What the run did."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import KafkaUnavailable, RegistryUnavailable, SecondJob, SparkFailed
+from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, RegistryUnavailable, SecondJob, SparkFailed
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
 from kafka_ratchet.spark_sink.job.reading import Job, records, slices
 from kafka_ratchet.spark_sink.job.run_state import RunState
+from kafka_ratchet.spark_sink.job.unreadable import read_again
 from kafka_ratchet.spark_sink.rows.infer import (
     SAMPLE_OFFSETS,
     Sample,
@@ -108,6 +109,19 @@ def take_over(job: Job, store: ResultStore, schema: StructType) -> dict[int, int
     return store.open(schema)
 
 
+def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> None:
+    """Open the store once more after a failed commit, which fences tasks of it that may still run.
+
+    Raises:
+        Fenced: another job has taken over, and must not be fenced in turn.
+    """
+    newest = store.generation()
+    if newest != run.generation:
+        raise Fenced(f"generation {newest} has taken over from {run.generation}. Let the other job go on")
+    stored = store.open(schema)
+    run.opened(store.generation(), stored)
+
+
 def with_columns(
     job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, *, grow: bool = True
 ) -> Job | None:
@@ -151,7 +165,7 @@ def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSes
     values, sample = 0, nothing_sampled()
     for begin, until in slices(resume(offset_range, stored), offset_range.end, SAMPLE_OFFSETS):
         with spark_errors_named(job.topic, begin, until):
-            sample = sampled(records(spark, job, begin, until))
+            sample = read_again(job, begin, until, lambda: sampled(records(spark, job, begin, until)))  # noqa: B023
         values += sample.values
         if sample.columns.fields:
             break

@@ -7,6 +7,7 @@ the folder while the query runs; nobody ever resumes from it, so that it cannot 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 import time
@@ -15,22 +16,26 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Literal
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, RegistryUnavailable, SinkError, SparkFailed
-from kafka_ratchet.spark_sink.job.commit import commit_records
+from kafka_ratchet.spark_sink.job.commit import commit_records, commit_slices
 from kafka_ratchet.spark_sink.job.lag import LagWatch
-from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume, warn_of_missing_beginning
+from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job, kafka_reader
 from kafka_ratchet.spark_sink.job.run_log import log_run
 from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
-from kafka_ratchet.spark_sink.job.start import Session, opened, require_startable, wait_for_registry
+from kafka_ratchet.spark_sink.job.start import Session, opened, require_startable, take_over_again, wait_for_registry
+from kafka_ratchet.spark_sink.job.unreadable import TimestampsUnreadable, unreadable_named
+from kafka_ratchet.spark_sink.rows.timestamps import with_exact_timestamps
 from kafka_ratchet.spark_sink.rows.undeclared import report_undeclared
 from kafka_ratchet.spark_sink.spark.dialect import keeps_state
-from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
+from kafka_ratchet.spark_sink.spark.errors import ranges, reason_of, spark_errors
 from kafka_ratchet.spark_sink.spark.session import REMOTE
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("spark_sink")
 
 LOOK_EVERY_S = 0.2
 """Between two looks at whether the query still runs, in seconds; a stop is noticed at once."""
@@ -140,7 +145,7 @@ class _Query:
         """Start it, and wait for its end."""
         reader = kafka_reader(spark.readStream, self._job).option("subscribe", self._job.topic)
         reader = reader.option("startingOffsets", json.dumps({self._job.topic: self._run.offsets}))
-        records = reader.option("maxOffsetsPerTrigger", self._job.max_records).load()
+        records = with_exact_timestamps(reader.option("maxOffsetsPerTrigger", self._job.max_records).load())
         pipeline = self._job.pipeline
         rows = (
             records
@@ -190,20 +195,43 @@ class _Query:
         start = {partition: stored.get(partition, 0) for partition in end}
         pipeline, run = self._job.pipeline, self._run
         if pipeline.transform is None:
-            if run.commits == 0:
-                run.sampled(report_undeclared(pipeline, self._job.topic, batch))
             while not self._stop.is_set():
                 try:
-                    commit_records(batch, start, end, self._job, self._store, run)
+                    self._commit_records(batch, start, end)
                     break
                 except RegistryUnavailable as error:
                     wait_for_registry(run, error)
                     self._stop.wait(LOOK_EVERY_S)
         else:
             began = time.monotonic()
-            count = self._store.commit(pipeline.reduced(batch), start, end)
+            try:
+                with unreadable_named(self._job, start, end):
+                    count = self._store.commit(pipeline.reduced(batch), start, end)
+            except TimestampsUnreadable as error:
+                raise SparkFailed(
+                    f"topic {self._job.topic}: Spark cannot read the timestamps of some records of offsets "
+                    f"{ranges(start, end)}, and a streaming query with sql or transform cannot pass them. Let a run "
+                    "with mode batch commit them, then start the stream again"
+                ) from error
             run.committed(Commit(run.commits + 1, count, start, end, time.monotonic() - began))
         self._lag.look(offset_range, end)
+
+    def _commit_records(self, batch: DataFrame, start: dict[int, int], end: dict[int, int]) -> None:
+        """Commit the micro-batch, or read its offsets ourselves where Spark's source cannot read all timestamps."""
+        job, store, run = self._job, self._store, self._run
+        if not any(job.unreadable.within(partition, start[partition], end[partition]) for partition in end):
+            try:
+                with unreadable_named(job, start, end):
+                    if run.commits == 0:
+                        run.sampled(report_undeclared(job.pipeline, job.topic, batch))
+                    commit_records(batch, start, end, job, store, run)
+                return
+            except TimestampsUnreadable as error:
+                log.warning("%s", error)
+                take_over_again(store, job.pipeline.schema(batch.sparkSession), run)
+        at = {partition: run.offsets.get(partition, offset) for partition, offset in start.items()}
+        for _ in commit_slices(OffsetRange(job.topic, start, end), at, job, store, batch.sparkSession, run):
+            continue
 
     def _end(self, number: int) -> dict[int, int]:
         """Where the micro-batch ends: Spark writes it down before it runs one.

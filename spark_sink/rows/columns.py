@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS, TYPES, read_ddl
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-RECORD_COLUMNS = ("_partition", "_offset", "_timestamp", "_key", "_value")
+RECORD_COLUMNS = ("_kafka_partition", "_kafka_offset", "_kafka_timestamp", "_kafka_key", "_kafka_value")
 """Columns that every row has: where it comes from, its key, and the value as it stood in Kafka.
 
-With JSON columns `_value` is kept only where those columns do not hold the whole value: the text is not one JSON object
-with fields of the declared types, or is not UTF-8. Such rows have null in every JSON column; `WHERE _value IS NOT NULL`
-finds them. With `keep_value` it is kept always.
+With JSON columns `_kafka_value` is kept only where those columns do not hold the whole value: the text is not one JSON
+object with fields of the declared types, or is not UTF-8. Such rows have null in every JSON column;
+`WHERE _kafka_value IS NOT NULL` finds them. With `keep_value` it is kept always.
 """
 
 REJECT_REASON = "_reason"
@@ -47,9 +47,28 @@ LEAVES = frozenset(TYPES.values())
 NUL_IN_JSON = r"(?<!\\)(?:\\\\)*\\u0000"
 """How a JSON text says NUL: an odd number of backslashes before u0000."""
 
+ODD_TIME = r"^-?(?:[0-9]{14,}|9(?:2[3-9]|[3-9][0-9])[0-9]{10})$|^\s*T?[0-9]{1,2}:"
+"""Times that Spark reads as others: seconds that do not fit into 64 bits as microseconds, and a time without a day."""
+
+LOCAL_TIME = r"^\s*[+-]?[0-9]{4,6}-[0-9]{1,2}(?:-[0-9]{1,2}(?:[T ][0-9]{1,2}(?::[0-9]{1,2}){0,2}(?:\.[0-9]*)?)?)?\s*$"
+"""Text of a time without a zone."""
+
+MAY_BE_ODD = r'[0-9]{13}|"\s*T?[0-9]{1,2}:|\\u00'
+"""Part of every JSON text with an `ODD_TIME`, and of few others."""
+
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Years that every store and every reader of it can say."""
 
+FAR_YEAR = 290_000
+"""Last year, before and after Christ, of times in every store: DuckDB has infinity at the end of its types.
+"""
+
+
+SHORT_KEYS = 3
+"""`ResultStore.restricted_values` of a store that indexes keys, of `LONGEST_KEY` bytes at most."""
+
+LONGEST_KEY = 2_400
+"""Bytes of all texts and binary values of a key. PostgreSQL's index takes 2,704, with numbers and times."""
 
 FINITE_TOO = 2
 """`ResultStore.restricted_values` of a store that holds neither NaN nor infinity; of others it is true or false."""
@@ -159,22 +178,22 @@ def rows(
         columns: see `result_schema`.
         restricted_values: see `ResultStore.restricted_values`; a value that such a store cannot hold counts as not
             parsed.
-        keep_value: `_value` is kept also where the columns hold what they name of it.
+        keep_value: `_kafka_value` is kept also where the columns hold what they name of it.
         original: column with the value as it stood in Kafka, where `value` is only what is to be parsed of it.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType
 
     record = [
-        F.col("partition").alias("_partition"),
-        F.col("offset").alias("_offset"),
-        F.col("timestamp").alias("_timestamp"),
-        F.col("key").alias("_key"),
+        F.col("partition").alias("_kafka_partition"),
+        F.col("offset").alias("_kafka_offset"),
+        F.col("timestamp").alias("_kafka_timestamp"),
+        F.col("key").alias("_kafka_key"),
     ]
     value = F.col("value")
     if columns is None:
         state = F.when(value.isNull(), NO_VALUE).otherwise(PARSED)
-        return records.select(*record, value.alias("_value"), state.alias(STATE))
+        return records.select(*record, value.alias("_kafka_value"), state.alias(STATE))
     schema = json_schema(columns)
     text = value.cast("string")
     # from_json reads the first JSON document of a text and ignores what follows. As the only element of an array
@@ -192,16 +211,22 @@ def rows(
     if names := sorted(set(_decimal_names(schema))):
         # Spark takes the comma in "1,5" for a thousands mark, and the whole for 15.
         whole = whole & ~text.rlike(rf'"({"|".join(map(re.escape, names))})"\s*:\s*"[^"]*,')
-    fits = _fits(first, schema, restricted_values)
+    fits = _every(first, schema, _unchanged(restricted_values, text))
     whole = whole if fits is None else whole & fits
     judged = records.withColumn("parsed", parsed)
-    # Whatever the session does with a cast that fails: this one cannot, because `_fits` has looked.
+    times = cast("StructType | None", _times_as_text(schema))
+    if times is not None:
+        again = F.from_json(text, times, {"allowSingleQuotes": "false"})
+        judged = judged.withColumn("times", F.when(text.rlike(MAY_BE_ODD), again))
+        no_odd_one = _every(F.col("times"), times, _no_odd_time)
+        whole = whole if no_odd_one is None else whole & no_odd_one
+    # Whatever the session does with a cast that fails: this one cannot, because `_every` has looked.
     judged = judged.withColumn("event", F.when(whole, first.cast(schema)))
     event, kept = F.col("event"), F.col(original)
     return judged.select(
         *[event.getField(field.name).alias(field.name) for field in schema.fields],
         *record,
-        (kept if keep_value else F.when(event.isNull(), kept)).alias("_value"),
+        (kept if keep_value else F.when(event.isNull(), kept)).alias("_kafka_value"),
         F.when(kept.isNull(), NO_VALUE).when(event.isNull(), NOT_PARSED).otherwise(PARSED).alias(STATE),
     )
 
@@ -210,9 +235,19 @@ def _read_as(data_type: DataType) -> DataType:
     """The type that from_json is asked for: one that changes no value.
 
     Of a decimal it would round off the places that there are too many of; a byte it takes from -128 to 255, and makes
-    -56 of 200.
+    -56 of 200. A malformed time without a zone ends the job, within an array.
     """
-    from pyspark.sql.types import ArrayType, ByteType, DecimalType, MapType, ShortType, StructField, StructType
+    from pyspark.sql.types import (
+        ArrayType,
+        ByteType,
+        DecimalType,
+        MapType,
+        ShortType,
+        StringType,
+        StructField,
+        StructType,
+        TimestampNTZType,
+    )
 
     if isinstance(data_type, StructType):
         return StructType([StructField(field.name, _read_as(field.dataType)) for field in data_type.fields])
@@ -223,6 +258,8 @@ def _read_as(data_type: DataType) -> DataType:
     if isinstance(data_type, DecimalType):
         # As many places as there can be beside the digits before the point.
         return DecimalType(MAX_DIGITS, MAX_DIGITS - (data_type.precision - data_type.scale))
+    if isinstance(data_type, TimestampNTZType):
+        return StringType()
     return ShortType() if isinstance(data_type, ByteType) else data_type
 
 
@@ -240,50 +277,106 @@ def _decimal_names(schema: StructType) -> Iterator[str]:
             yield field.name
 
 
-def _fits(value: Column, data_type: DataType, restricted_values: int) -> Column | None:
-    """Whether a value as it was read is one of its column, unchanged; None: any is.
+def _times_as_text(data_type: DataType) -> DataType | None:
+    """Return the type with text for times with a zone, and without other columns; None: it has no such times."""
+    from pyspark.sql.types import (
+        ArrayType,
+        MapType,
+        StringType,
+        StructField,
+        StructType,
+        TimestampType,
+    )
+
+    if isinstance(data_type, TimestampType):
+        return StringType()
+    if isinstance(data_type, StructType):
+        within = [(field.name, _times_as_text(field.dataType)) for field in data_type.fields]
+        found = [StructField(name, each) for name, each in within if each is not None]
+        return StructType(found) if found else None
+    if isinstance(data_type, ArrayType):
+        element = _times_as_text(data_type.elementType)
+        return None if element is None else ArrayType(element)
+    if isinstance(data_type, MapType):
+        value = _times_as_text(data_type.valueType)
+        return None if value is None else MapType(data_type.keyType, value)
+    return None
+
+
+def _no_odd_time(value: Column, data_type: DataType) -> Column | None:
+    from pyspark.sql.types import StringType
+
+    return ~value.rlike(ODD_TIME) if isinstance(data_type, StringType) else None
+
+
+def _unchanged(restricted_values: int, text: Column) -> Callable[[Column, DataType], Column | None]:
+    """Return a test of one value, as it was read: whether its column holds it unchanged. None: any is.
 
     Args:
-        value: of the type `_read_as(data_type)`.
-        data_type: of the column.
         restricted_values: dates and times have to lie in the years that every store can say; with `FINITE_TOO`,
             numbers have to be some.
+        text: JSON that the value comes from.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import (
-        ArrayType,
         ByteType,
         DateType,
         DecimalType,
         DoubleType,
         FloatType,
         MapType,
-        StructType,
         TimestampNTZType,
         TimestampType,
     )
 
-    found: list[Column | None] = []
-    if isinstance(data_type, DateType | TimestampType | TimestampNTZType):
-        found = [F.year(value).between(FIRST_YEAR, LAST_YEAR) if restricted_values else None]
-    elif isinstance(data_type, FloatType | DoubleType):
-        is_finite = ~F.isnan(value) & (F.abs(value) != F.lit(float("inf")))
-        found = [is_finite if restricted_values == FINITE_TOO else None]
-    elif isinstance(data_type, ByteType):
-        found = [value.between(-128, 127)]
-    elif isinstance(data_type, DecimalType):
-        found = [value % F.lit(Decimal(1).scaleb(-data_type.scale)) == 0]  # no more places than the column has
-    elif isinstance(data_type, StructType):
-        found = [_fits(value.getField(field.name), field.dataType, restricted_values) for field in data_type.fields]
+    years = (FIRST_YEAR, LAST_YEAR) if restricted_values else (-FAR_YEAR, FAR_YEAR)
+
+    def test(value: Column, data_type: DataType) -> Column | None:
+        if isinstance(data_type, DateType | TimestampType):
+            return F.year(value).between(*years)
+        if isinstance(data_type, TimestampNTZType):  # still as text; the session's zone is UTC
+            is_time = F.coalesce(F.year(F.try_to_timestamp(value)).between(*years), F.lit(False))
+            return value.isNull() | (value.rlike(LOCAL_TIME) & is_time)
+        if isinstance(data_type, FloatType | DoubleType):
+            is_infinite = F.abs(value) == F.lit(float("inf"))
+            if restricted_values == FINITE_TOO:
+                return ~F.isnan(value) & ~is_infinite
+            return ~is_infinite | text.rlike("(?i)inf")  # else the number is too large
+        if isinstance(data_type, ByteType):
+            return value.between(-128, 127)
+        if isinstance(data_type, DecimalType):
+            return value % F.lit(Decimal(1).scaleb(-data_type.scale)) == 0  # no more places than the column has
+        if isinstance(data_type, MapType):
+            keys = F.map_keys(value)
+            return F.size(F.array_distinct(keys)) == F.size(keys)
+        return None
+
+    return test
+
+
+def _every(value: Column, data_type: DataType, test: Callable[[Column, DataType], Column | None]) -> Column | None:
+    """Return whether a value and all within it pass a test; null passes. None: there is nothing to test.
+
+    Args:
+        value: of the type `_read_as(data_type)`.
+        data_type: of the column.
+        test: of one value of a type; None where every value of the type passes.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    found = [test(value, data_type)]
+    if isinstance(data_type, StructType):
+        found += [_every(value.getField(field.name), field.dataType, test) for field in data_type.fields]
     elif isinstance(data_type, MapType):
-        found = [_fits(F.map_values(value), ArrayType(data_type.valueType), restricted_values)]
-    elif isinstance(data_type, ArrayType) and _fits(F.lit(None), data_type.elementType, restricted_values) is not None:
+        found += [_every(F.map_values(value), ArrayType(data_type.valueType), test)]
+    elif isinstance(data_type, ArrayType) and _every(F.lit(None), data_type.elementType, test) is not None:
         element = data_type.elementType
 
-        def all_fit(each: Column) -> Column:
-            fits = _fits(each, element, restricted_values)
-            return F.lit(True) if fits is None else fits
+        def passes(each: Column) -> Column:
+            within = _every(each, element, test)
+            return F.lit(True) if within is None else within
 
-        found = [F.forall(value, all_fit)]
-    judged = [F.coalesce(fits, F.lit(True)) for fits in found if fits is not None]
-    return reduce(lambda one, other: one & other, judged) if judged else None
+        found += [F.forall(value, passes)]
+    tested = [F.coalesce(each, F.lit(True)) for each in found if each is not None]
+    return reduce(lambda one, other: one & other, tested) if tested else None

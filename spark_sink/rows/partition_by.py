@@ -70,7 +70,7 @@ def require_columns_of(fields: Sequence[PartitionField], schema: StructType) -> 
                 f"partition_by {str(field)!r}: the result has no column {field.column!r} (it has: {', '.join(types)})"
             )
         if field.unit and found != "timestamp":
-            remedy = "Leave the day away" if found == "date" else "Name a column of times, such as _timestamp"
+            remedy = "Leave the day away" if found == "date" else "Name a column of times, such as _kafka_timestamp"
             raise OptionRefused(f"partition_by {str(field)!r}: column {field.column} is {found}. {remedy}")
         if not field.unit and found not in PLAIN_TYPES:
             more = f"Write day({field.column}) or hour({field.column})" if found == "timestamp" else "Choose another"

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,20 +17,21 @@ from kafka_ratchet.spark_sink.rows import columns as column_types
 from kafka_ratchet.spark_sink.rows.avro import avro as avro_module
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues
 from kafka_ratchet.spark_sink.rows.decoded import NO_VALUE, PARSED
+from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.rows.infer import INFER
 from kafka_ratchet.spark_sink.rows.registry.values import RegistryValues
 from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode, reduced, table_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 log = logging.getLogger("spark_sink")
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 
-OF_TOMBSTONES = frozenset({"_key", "_partition"})
+OF_TOMBSTONES = frozenset({"_kafka_key", "_kafka_partition"})
 """Columns that a key may have if records without a value are to name a row by it."""
 
 VIEW = "records"
@@ -49,13 +50,13 @@ class RowPipeline:
     """Fields of JSON values, as Spark DDL or as such, or `INFER`; None: values are Avro or kept as bytes."""
     write_mode: WriteMode = APPEND
     rejects: bool = False
-    """True: values that do not parse go to a table of their own, and the rows have no column `_value`."""
+    """True: values that do not parse go to a table of their own, and the rows have no column `_kafka_value`."""
     transform: Transform | None = None
     """The user's own step, from the rows as read to the rows of the result."""
     avro: AvroValues | None = None
     """How Avro values are written; None: they are none."""
     keep_value: bool = False
-    """True: `_value` is kept of every record, also where the columns hold what they name of it."""
+    """True: `_kafka_value` is kept of every record, also where the columns hold what they name of it."""
     takes_up: bool = False
     """With `INFER`: fields that a table lacks become columns of it, at the start of a run."""
     registry: RegistryValues | None = None
@@ -79,13 +80,13 @@ class RowPipeline:
             )
         if self.keep_value and self.parses and self.transform is not None and not self.rejects:
             raise OptionRefused(
-                "keep_value leaves sql and transform no way to tell values that do not parse: _value would never be "
-                "null. Switch rejects on, or leave keep_value out"
+                "keep_value leaves sql and transform no way to tell values that do not parse: _kafka_value "
+                "would never be null. Switch rejects on, or leave keep_value out"
             )
         if self.parses and not self.rejects and self.transform is None and self.write_mode.kind != "append":
             raise OptionRefused(
                 f"a result of kind {self.write_mode.kind} has no place for values that do not parse. Switch rejects "
-                "on, or say in sql what becomes of them (WHERE _value IS NULL leaves them out)"
+                "on, or say in sql what becomes of them (WHERE _kafka_value IS NULL leaves them out)"
             )
 
     @property
@@ -181,13 +182,25 @@ class RowPipeline:
         is_row = state == PARSED
         if self.write_mode.kind == "append" or self._knows_tombstones:
             is_row = is_row | (state == NO_VALUE)
+        if restricted_values == column_types.SHORT_KEYS and self.transform is None:
+            is_row = is_row & self._has_short_key()
         read = read.persist(StorageLevel.MEMORY_AND_DISK)  # read once from Kafka, for both tables
         try:
-            internal = [column_types.STATE] if self._keeps_value else [column_types.STATE, "_value"]
+            internal = [column_types.STATE] if self._keeps_value else [column_types.STATE, "_kafka_value"]
             rejects = read.where(~is_row).select(*column_types.record_schema().names)
             yield read.where(is_row).drop(*internal), rejects
         finally:
             read.unpersist()
+
+    def _has_short_key(self) -> Column:
+        """Return if the key of a row fits into an index, as a condition."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import BinaryType, StringType
+
+        types = {field.name: field.dataType for field in column_types.result_schema(self.fields).fields}
+        names = [name for name in self.write_mode.key if isinstance(types.get(name), BinaryType | StringType)]
+        sizes = [F.coalesce(F.octet_length(F.col(quoted(name))), F.lit(0)) for name in names]
+        return reduce(lambda one, other: one + other, sizes, F.lit(0)) <= column_types.LONGEST_KEY
 
     def streamed(self, records: DataFrame, *, restricted_values: int) -> DataFrame:
         """What the transform makes of a stream of records; `reduced` is left to do with each micro-batch of it."""
@@ -211,11 +224,11 @@ class RowPipeline:
         from pyspark.sql.types import StructType
 
         schema = column_types.result_schema(self.fields)
-        return StructType([field for field in schema.fields if self._keeps_value or field.name != "_value"])
+        return StructType([field for field in schema.fields if self._keeps_value or field.name != "_kafka_value"])
 
     @property
     def _keeps_value(self) -> bool:
-        """Whether the rows have a column `_value`."""
+        """Whether the rows have a column `_kafka_value`."""
         return self.keep_value or not self.rejects or not self.parses
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 WINDOW_COLUMN: Final = "_window"
 """Column of a table of totals with windows: where the window begins, in UTC."""
 
-RECORD_TIME: Final = "_timestamp"
-"""The record's own time in Kafka, which is the event time unless another column is named."""
+RECORD_TIME: Final = "_kafka_timestamp"
+"""The record's own time in Kafka, null where it has none: the event time unless another column is named."""
 
 UNITS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 """Seconds of each. A month or a year has no fixed length, and a week begins on another day in each country."""

@@ -124,11 +124,11 @@ def table_schema(write_mode: WriteMode, rows: StructType) -> StructType:
     fields = {field.name: field.dataType for field in rows.fields}
     windows = write_mode.windows
     needed = [*write_mode.key, *(name for names in write_mode.lists.values() for name in names)]
-    needed += ["_partition", "_offset"] if write_mode.kind == "upsert" else []
+    needed += ["_kafka_partition", "_kafka_offset"] if write_mode.kind == "upsert" else []
     needed += [] if windows is None else [windows.time]
     for name in needed:
         if name not in fields:
-            why = " (it says which row of a key is the last)" if name in {"_partition", "_offset"} else ""
+            why = " (it says which row of a key is the last)" if name in {"_kafka_partition", "_kafka_offset"} else ""
             why = " (the event time of the windows)" if windows is not None and name == windows.time else why
             raise OptionRefused(
                 f"a result of kind {write_mode.kind} needs column {name!r}{why}; the rows have: {', '.join(fields)}"
@@ -159,7 +159,7 @@ def reduced(dataframe: DataFrame, write_mode: WriteMode) -> DataFrame:
     key = [F.col(quoted(name)) for name in write_mode.row_key]
     if write_mode.kind == "upsert":
         row = F.struct(*[F.col(quoted(name)) for name in dataframe.columns])
-        last = F.max_by(row, F.struct(F.col("_partition"), F.col("_offset"))).alias("row")
+        last = F.max_by(row, F.struct(F.col("_kafka_partition"), F.col("_kafka_offset"))).alias("row")
         return dataframe.groupBy(*key).agg(last).select("row.*")
     return totals(dataframe, key, write_mode.aggregates)
 

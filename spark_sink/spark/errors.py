@@ -33,14 +33,21 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def reason_of(error: BaseException) -> str:
-    """The line that says what happened: of a Python traceback the last, of anything else the first."""
+    """Return the line that names the failure: of a Python traceback the exception's, of anything else the first."""
     from py4j.protocol import Py4JJavaError
 
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     lines = takewhile(lambda line: line.strip() and not line.startswith("\tat "), text.strip().splitlines())
     said = list(lines) or [type(error).__name__]
     is_traceback = any("Traceback" in line for line in said[:2])
-    return said[-1 if is_traceback else 0].strip()[:MAX_REASON]
+    return said[_raised_at(said) if is_traceback else 0].strip()[:MAX_REASON]
+
+
+def _raised_at(traceback: list[str]) -> int:
+    """Return the index of the line that names the exception; more lines of its message may follow."""
+    frames = [at for at, line in enumerate(traceback) if line.startswith("  File")]
+    following = range(frames[-1] + 1 if frames else 0, len(traceback))
+    return next((at for at in following if not traceback[at].startswith("  ")), -1)
 
 
 def ranges(start: Mapping[int, int], end: Mapping[int, int]) -> str:

@@ -1,4 +1,7 @@
-"""The job as it goes to a cluster: one zip for --py-files, and the script that spark-submit starts."""
+"""Package of the job for a cluster: one zip for --py-files, and the script that spark-submit starts.
+
+Separate module: commands write it where Spark is not installed.
+"""
 
 from __future__ import annotations
 

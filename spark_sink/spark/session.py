@@ -91,6 +91,10 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
             with contextlib.chdir(scratch), starting(f"Spark ({master})"):
                 spark = builder.getOrCreate()
         cleanup.callback(spark.stop)
+        if not under_spark_submit() and str(spark.sparkContext.master).startswith("local"):
+            # Spark's Kafka source reads timestamps in the JVM's time zone, and some hours of old ones would be two.
+            zone = spark.sparkContext._jvm.java.util.TimeZone  # type: ignore[union-attr]  # noqa: SLF001
+            zone.setDefault(zone.getTimeZone("UTC"))
         for key, value in _row_settings(spark).items():
             spark.conf.set(key, value)
         if REMOTE not in os.environ:  # the log of a Spark Connect server is its own affair

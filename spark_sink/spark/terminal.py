@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kafka_ratchet.spark_sink.log_lines import announced
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -30,13 +32,15 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def starting(what: str) -> Iterator[None]:
-    """Say that something takes its time to start: with the seconds, in a terminal; else in one log line."""
+    """Say that something takes its time to start: with the seconds, in a terminal; else in lines of the log."""
     with _shown("SpinnerColumn", TEXT, "TimeElapsedColumn", transient=True) as spinner:
-        if spinner is None:
-            log.info("starting %s", what)
-        else:
+        if spinner is not None:
             spinner.add_task(f"Starting {what}", total=None)
-        yield
+            yield
+            return
+        log.info("starting %s", what)
+        with announced(f"starting {what}", log.info):
+            yield
 
 
 @contextmanager

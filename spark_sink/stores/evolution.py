@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from kafka_ratchet.spark_sink.errors import SchemaDiffers
+from kafka_ratchet.spark_sink.stores.store import require_record_columns
 
 Evolve = Literal["add"]
 
@@ -42,6 +43,7 @@ def changes(
     Raises:
         SchemaDiffers: the table has a column that the job does not have, or a type cannot become the other.
     """
+    require_record_columns(where, present)
     for column, found in present.items():
         if column not in expected:
             raise SchemaDiffers(

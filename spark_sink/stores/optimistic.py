@@ -35,6 +35,9 @@ COMMIT_ATTEMPTS = 100
 """How often a commit is tried again after another writer of the table was first. Each time another job or a compaction
 has succeeded, so this many in a row means that something is wrong."""
 
+REFUSALS = 3
+"""Number of times that a conflict may be reported while the table has no newer version."""
+
 Table = TypeVar("Table")
 
 
@@ -80,6 +83,10 @@ class OptimisticStore(TableStore, Generic[Table]):
     def _require_fits(self, table: Table, schema: StructType) -> None:
         """Raise `SchemaDiffers` where it has other columns."""
         raise NotImplementedError
+
+    def _version_of(self, table: Table) -> object:
+        """Return which version of the table this is; None: unknown."""
+        return None
 
     # -- what the table says of the job
 
@@ -250,8 +257,10 @@ class OptimisticStore(TableStore, Generic[Table]):
             self._require_holder(table, start)  # a successor removes what was staged before it
             raise
         crash_points.passing("before-commit")
+        refused = 0
         for _ in range(COMMIT_ATTEMPTS):
             self._require_staged(table, staged)
+            seen = self._version_of(table)
             try:
                 self._write(table, staged, generation, end)
                 break
@@ -263,6 +272,10 @@ class OptimisticStore(TableStore, Generic[Table]):
             if self._newest(table) == generation and self._stored(table) == end:
                 break  # the version is in place; what failed came after it
             self._require_holder(table, start)
+            # A conflict without another writer's version is a refusal by the library.
+            refused += seen is not None and self._version_of(table) == seen
+            if refused >= REFUSALS:
+                self._refuse(failure, "the rules and writer features of the table")
             if not self._is_conflict(failure):
                 self._refuse(failure)
         else:

@@ -130,6 +130,9 @@ class PairedStore:
     def columns(self) -> StructType | None:
         return self._rows.columns()
 
+    def column_names(self) -> list[str] | None:
+        return self._rows.column_names()
+
     def require_fits(self, schema: StructType) -> None:
         self._rows.require_fits(schema)
         self._rejects.require_fits(self._rejects_schema)
@@ -197,7 +200,7 @@ class PairedStore:
         """
         if not any(offset > start.get(partition, 0) for partition, offset in self._reached.items()):
             return
-        again = rejects.where(~_from(self._reached)).select("_partition", "_offset").collect()
+        again = rejects.where(~_from(self._reached)).select("_kafka_partition", "_kafka_offset").collect()
         read: dict[int, set[int]] = {}
         for partition, offset in again:
             read.setdefault(partition, set()).add(offset)
@@ -214,10 +217,12 @@ class PairedStore:
         """Offsets of a partition's rejects that are there, from first to last."""
         import pyarrow as pa
 
-        schema = pa.schema([("_partition", pa.int32()), ("_offset", pa.int64())])
+        schema = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
         found: set[int] = set()
         for batch in self._rejects.scan_records(schema, partition, first, last):
-            of = zip(batch.column("_partition").to_pylist(), batch.column("_offset").to_pylist(), strict=True)
+            of = zip(
+                batch.column("_kafka_partition").to_pylist(), batch.column("_kafka_offset").to_pylist(), strict=True
+            )
             found.update(offset for each, offset in of if each == partition)
         return found
 
@@ -230,5 +235,5 @@ def _from(offsets: Mapping[int, int]) -> Column:
     """Records at these offsets or later; of partitions that are not named, all."""
     from pyspark.sql import functions as F
 
-    below = [(F.col("_partition") == p) & (F.col("_offset") < offset) for p, offset in offsets.items()]
+    below = [(F.col("_kafka_partition") == p) & (F.col("_kafka_offset") < offset) for p, offset in offsets.items()]
     return ~reduce(lambda one, other: one | other, below, F.lit(False))

@@ -99,4 +99,4 @@ def partition_and_offset() -> pa.Schema:
     """The two columns that say which record a row is."""
     import pyarrow as pa
 
-    return pa.schema([("_partition", pa.int32()), ("_offset", pa.int64())])
+    return pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])

@@ -11,6 +11,7 @@ identities, and not with the commits. Executors read, judge and merge; the drive
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -51,6 +52,9 @@ identities, few records ask for few of them."""
 LOOK_ROWS: Final = 250_000
 """That a task looks through at a time: each time, what is asked for goes into a hash table anew."""
 
+TAIL_BYTES: Final = 64 * 1024
+"""Length of the end of a file that its digest is of: Parquet's footer, and what fits before it."""
+
 COUNT_BITS: Final = 32
 
 MANIFEST = re.compile(r"manifest-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{1,18})-(?P<id>\d{1,19})\.json")
@@ -62,6 +66,8 @@ class SequenceFile(NamedTuple):
     name: str
     rows: int
     bytes: int
+    digest: int
+    """Digest of the file's last bytes, which describe all of its pages; these have checksums of their own."""
     partition: int = -1
 
 
@@ -175,6 +181,9 @@ class SequenceFiles:
         for file in found.files:
             if sizes.get(file.name) != file.bytes:
                 raise self._lost(f"{file.name} {'is gone' if file.name not in sizes else 'has another size'}")
+            # An object in a bucket is replaced as a whole, and a question for each would take minutes.
+            if self._folder.filesystem is None and self._digest(file.name) != file.digest:
+                raise self._lost(f"{file.name} is another file of the same size, or damaged")
         moved = [partition for partition, offset in found.offsets.items() if offsets.get(partition, 0) != offset]
         if moved or found.rule != self._rule.as_dict():
             raise self._lost(f"{_name(self._job, known)} is of other offsets or of another rule")
@@ -247,7 +256,7 @@ class SequenceFiles:
         schema = arrow_schema(sequences_schema(self._rule))
         prefix = file_prefix(self._job, generation)
         where = self._folder.inside(*self._inner)
-        fields = [("_partition", "")]
+        fields = [("_kafka_partition", "")]
         found = write_partitioned_files(
             rows,
             where,
@@ -258,8 +267,25 @@ class SequenceFiles:
             sorted_by=["_identity"],
             row_group_rows=GROUP_ROWS,
         )
-        files = tuple(SequenceFile(*file, int(partition or 0)) for file, (partition,) in found)
+        files = tuple(SequenceFile(*file, self._digest(file[0]), int(partition or 0)) for file, (partition,) in found)
         return Run(sum(file.rows for file in files), files)
+
+    def _digest(self, name: str) -> int:
+        """Return the digest of a file's end.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        from pyarrow.fs import LocalFileSystem
+
+        path = self._folder.inside(*self._inner, name)
+        try:
+            with (self._folder.filesystem or LocalFileSystem()).open_input_file(path) as file:
+                file.seek(max(0, file.size() - TAIL_BYTES))
+                tail = file.read()
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from None
+        return int.from_bytes(hashlib.blake2b(tail, digest_size=7).digest(), "big")
 
     def _merged(self, spark: SparkSession, runs: list[Run]) -> DataFrame:
         """All of several runs, the identities of a Kafka partition in one task."""
@@ -269,7 +295,7 @@ class SequenceFiles:
         numbers = spark.range(0, len(files), 1, len(files))
         read = map_batches(numbers, _reading(self._paths(files), self._folder.filesystem), schema)
         tasks = min(len({file.partition for file in files}), -(-sum(run.rows for run in runs) // ROWS_PER_TASK))
-        return merged(read.repartition(max(1, tasks), "_partition"), self._rule)
+        return merged(read.repartition(max(1, tasks), "_kafka_partition"), self._rule)
 
     @property
     def _has_seen(self) -> bool:
@@ -323,7 +349,7 @@ def _reading(paths: list[tuple[str, int]], filesystem: Any) -> Task:
 
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                with pq.ParquetFile(paths[number][0], filesystem=filesystem) as file:
+                with pq.ParquetFile(paths[number][0], filesystem=filesystem, page_checksum_verification=True) as file:
                     yield from file.iter_batches()
 
     return read
@@ -364,11 +390,11 @@ def looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) ->
         for path, of in paths:
             if of not in (partition, -1):
                 continue
-            with pq.ParquetFile(path, filesystem=filesystem) as file:
+            with pq.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as file:
                 for groups in needed(file, ordered):
                     table = file.read_row_groups(groups)
                     is_asked = pc.is_in(table["_identity"].cast(pa.binary()), value_set=asked)
-                    found = table.filter(pc.and_(is_asked, pc.equal(table["_partition"], partition)))
+                    found = table.filter(pc.and_(is_asked, pc.equal(table["_kafka_partition"], partition)))
                     seen = found["_seen"].to_pylist() if has_seen else [None] * found.num_rows
                     yield from zip(found["_identity"].to_pylist(), found["_last"].to_pylist(), seen, strict=True)
 

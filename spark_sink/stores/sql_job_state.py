@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
@@ -145,9 +146,21 @@ class SqlJobState(Generic[Database]):
         return dict(self.run(database, "SELECT job, generation FROM {jobs} WHERE result = {result}"))
 
     def take_over(self, database: Database) -> int:
-        """A new generation. Waits for a commit that is on its way."""
+        """Return a new generation; waits for a commit that is on its way.
+
+        Raises:
+            StoreError: a trigger or rule keeps it from being stored, so that the older holder would not be fenced.
+        """
+        before = self.generation(database)
         self.run(database, self.statements.take_over)
-        return self.generation(database)
+        taken = self.generation(database)
+        if taken <= before:
+            raise StoreError(
+                f"the generation of job {self._name} was not stored: it is {taken} and was {before}. A trigger or rule "
+                "of table ratchet_sink_jobs has refused or changed it. Nothing was committed. Drop it, then start the "
+                "job again"
+            )
+        return taken
 
     def lock(self, database: Database) -> None:
         """Keep the generation as it is until the transaction ends: who takes over waits, or has been before."""
@@ -168,6 +181,13 @@ class SqlJobState(Generic[Database]):
     def commit(self, database: Database, end: Mapping[int, int], write_mode: str) -> None:
         """Store these offsets, which tables they belong to, and what the rows came by (`write_mode_text`)."""
         self.move(database, end)
+        stored = self.stored(database)
+        if wrong := [str(partition) for partition in end if stored.get(partition) != end[partition]]:
+            raise StoreError(
+                f"the offsets of partitions {', '.join(wrong)} were not stored as given: a trigger or rule of table "
+                "ratchet_sink_offsets has refused or changed them. Nothing was committed. Drop it, then start the job "
+                "again"
+            )
         self.marks.note(database)
         self.note_write_mode(database, write_mode)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers
+from kafka_ratchet.spark_sink.rows.columns import RECORD_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,6 +90,15 @@ class ResultStore(Protocol):
             StoreError: the store cannot be read.
         """
         ...
+
+    def column_names(self) -> list[str] | None:
+        """Return the names of the table's columns, in its order. None: there is no table, or another program's.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        found = self.columns()
+        return None if found is None else list(found.names)
 
     def require_fits(self, schema: StructType) -> None:
         """Compare a table that is there with these columns, as `open` does, without making or taking over anything.
@@ -246,6 +256,36 @@ def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
     )
 
 
+FORMER_RECORD_COLUMNS: Final = ("_partition", "_offset", "_timestamp", "_key", "_value")
+"""Names of the record columns before the first release."""
+
+
+def require_record_columns(where: object, present: Iterable[str], table: str | None = None) -> None:
+    """Refuse a table with record columns of a former name.
+
+    Iceberg reserves the name `_partition` for its metadata: Spark cannot read a table with such a column.
+
+    Args:
+        where: the store, as messages name it.
+        present: columns of the table.
+        table: its name, where a store has several; None: the path is the table.
+
+    Raises:
+        SchemaDiffers: with the statements that rename them.
+    """
+    former = [name for name in FORMER_RECORD_COLUMNS if name in present]
+    if not {"_partition", "_offset"} <= set(former) or set(RECORD_COLUMNS) & set(present):
+        return  # other columns may have such names
+    named = "the table" if table is None else f"table {table}"
+    statements = "; ".join(
+        f"ALTER TABLE {'TABLE' if table is None else table} RENAME COLUMN {name} TO _kafka{name}" for name in former
+    )
+    raise SchemaDiffers(
+        f"{where}: {named} has the columns {', '.join(former)}, and record columns begin with _kafka_ now. Rename "
+        f"them, then start the job again: {statements}"
+    )
+
+
 def require_columns(
     where: object, present: Mapping[str, str], expected: Mapping[str, str], table: str | None = None
 ) -> None:
@@ -260,6 +300,7 @@ def require_columns(
     Raises:
         SchemaDiffers: they are not the same.
     """
+    require_record_columns(where, present, table)
     of_table, another = ("", "path") if table is None else (f" of {table}", "table")
     for column in [*expected, *present]:
         if present.get(column) != expected.get(column):

@@ -72,6 +72,15 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
     )
 
 
+def has_key(stored: str) -> bool:
+    """Return if later commits change rows.
+
+    Args:
+        stored: as `write_mode_text` has it.
+    """
+    return bool(stored) and json.loads(stored)["kind"] != "append"
+
+
 def _described(text: str) -> str:
     parts = json.loads(text)
     lists = [f"{name} {', '.join(names)}" for name, names in parts.items() if isinstance(names, list) and names]

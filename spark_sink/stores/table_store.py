@@ -49,6 +49,9 @@ class TableStore(ResultStore):
     has_tables: bool = True
     """False: the folder is the table, and `TableLocation.table` means nothing to it."""
 
+    nested_columns: bool = True
+    """False: lists, maps and structures are kept as text."""
+
     rejects_apart: bool = False
     """True: a commit is one table's. Rejects then go to a second store of this class at `rejects_at`, one commit ahead
     of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of `pair.ExternallyNumbered`. False:
@@ -230,6 +233,6 @@ class TableStore(ResultStore):
                 f"another cluster. {NEW_TOPIC}"
             )
 
-    def _refuse(self, error: Exception) -> NoReturn:
+    def _refuse(self, error: Exception, look_at: str = "the folder and its rights") -> NoReturn:
         """Raise an error of the store's library or the disk as one of ours."""
-        refuse(self._where, error, "the folder and its rights")
+        refuse(self._where, error, look_at)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,15 +14,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Producer
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from faults.mariadb import HOW_TO_INSTALL, MariadbServer, find_mariadb, run_mariadb
 from faults.postgres import PostgresServer, run_postgres
 from kafka_ratchet.app.local.jars import spark_jars
-from kafka_ratchet.producers import PASSING
 from kafka_ratchet.spark_sink.job.job import run_batch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
@@ -33,11 +30,31 @@ from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.package import write_package
 from kafka_ratchet.spark_sink.spark.session import spark_session
 from kafka_ratchet.spark_sink.stores.registry import STORES
+from tests.markers import partition_ends, wait_for_marker
 from tests.spark_sink.files.bucket import BucketSite, s3_server
-from tests.spark_sink.sites import LOCAL, SERVED, FolderSite, MysqlSite, Site, delta_store
+from tests.spark_sink.sites import (
+    AT_LENGTH,
+    IN_A_BUCKET,
+    LOCAL,
+    OF_THE_TESTS,
+    ON_MARIADB,
+    SERVED,
+    FolderSite,
+    MysqlSite,
+    Site,
+    delta_store,
+    params,
+)
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""
+
+
+ON_EVERY_STORE = (
+    "test_rows_and_offsets_of_sparse_partitions_come_back",
+    "test_a_holder_that_dies_at_any_step_leaves_rows_and_offsets_that_agree",
+)
+"""Tests of the matrix that the default tests run on every store all the same."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,6 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed.*socket:ResourceWarning"))
+            if getattr(item, "originalname", "") in ON_EVERY_STORE:
+                item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "matrix"]
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +109,7 @@ def write(broker: str) -> Write:
     ) -> None:
         producer = Producer({"bootstrap.servers": broker, "transactional.id": uuid.uuid4().hex})
         producer.init_transactions(30)
-        stable, last = _ends(broker, topic, partition)
+        stable, last = partition_ends(broker, topic, partition)
         producer.begin_transaction()
         for key, value in zip(keys or [None] * len(values), values, strict=True):
             producer.produce(topic, value, key, partition)
@@ -99,44 +118,9 @@ def write(broker: str) -> Write:
             producer.commit_transaction(30)
         else:
             producer.abort_transaction(30)
-        _wait_for_marker(broker, topic, partition, last + len(values) + 1, behind_another=stable < last)
+        wait_for_marker(broker, topic, partition, last + len(values) + 1, behind_another=stable < last)
 
     return reset_offsets
-
-
-def _wait_for_marker(broker: str, topic: str, partition: int, end: int, *, behind_another: bool) -> None:
-    """Kafka answers before the transaction's marker is in the partition; only then can the records be read.
-
-    Args:
-        end: where the partition ends with the marker.
-        behind_another: another transaction is open before this one, so that this one's end cannot be read yet.
-    """
-    deadline = time.monotonic() + 90
-    while True:
-        stable, last = _ends(broker, topic, partition)
-        if last == end and (behind_another or stable == last):
-            return
-        assert time.monotonic() < deadline, f"the transaction in {topic}/{partition} does not end: {stable}, {last}"
-        time.sleep(0.02)
-
-
-def _ends(broker: str, topic: str, partition: int) -> tuple[int, int]:
-    """The partition's last stable offset and its last offset."""
-    admin, spec = AdminClient({"bootstrap.servers": broker}), {TopicPartition(topic, partition): OffsetSpec.latest()}
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            stable, last = (
-                admin.list_offsets(spec, isolation_level=level)[TopicPartition(topic, partition)].result(60).offset
-                for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-            )
-            return stable, last
-        except KafkaException as error:
-            # A new partition's leader takes a moment to know that it is.
-            is_passing = error.args[0].code() in {*PASSING, KafkaError.NOT_LEADER_FOR_PARTITION}
-            if not is_passing or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")
@@ -144,12 +128,6 @@ def s3() -> Iterator[dict[str, str]]:
     """Storage options of a server of S3 with one bucket, `results`."""
     with s3_server() as options:
         yield options
-
-
-ON_MARIADB = "mysql"
-"""The heart of the suite runs on it with `stores/test_mysql_store.py`, all of it with `-m long`."""
-IN_A_BUCKET = "delta-s3"
-OF_THE_TESTS = "folder"
 
 
 @pytest.fixture
@@ -160,15 +138,7 @@ def folder_store() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(
-    params=[
-        *LOCAL,
-        *(pytest.param(kind, marks=pytest.mark.postgres) for kind in SERVED),
-        pytest.param(ON_MARIADB, marks=pytest.mark.long),
-        pytest.param(IN_A_BUCKET, marks=pytest.mark.long),
-        pytest.param(OF_THE_TESTS, marks=pytest.mark.long),
-    ]
-)
+@pytest.fixture(params=[*params(*LOCAL, *SERVED), *AT_LENGTH])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     """A result table of each kind."""
     if request.param == ON_MARIADB:
@@ -228,7 +198,7 @@ def rows(table: str) -> Callable[..., list[tuple[object, ...]]]:
 
     def read(*columns: str) -> list[tuple[object, ...]]:
         found = DeltaTable(table).to_pyarrow_dataset().to_table()
-        found = found.sort_by([("_partition", "ascending"), ("_offset", "ascending")])
+        found = found.sort_by([("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")])
         return list(zip(*(found[column].to_pylist() for column in columns), strict=True))
 
     return read

@@ -47,7 +47,7 @@ def delete(site: Site, condition: str, *, rejects: bool = False) -> None:
 
 def repeat(site: Site, partition: int, offset: int, moved_to: int | None = None, *, rejects: bool = False) -> None:
     """Add a copy of a row; moved_to: under another offset."""
-    condition, ending = f"_partition = {partition} AND _offset = {offset}", "_rejects" if rejects else ""
+    condition, ending = f"_kafka_partition = {partition} AND _kafka_offset = {offset}", "_rejects" if rejects else ""
     new = offset if moved_to is None else moved_to
     if isinstance(site, DeltaSite):
         rows = DeltaTable(site.path + ending).to_pyarrow_table()
@@ -61,7 +61,7 @@ def repeat(site: Site, partition: int, offset: int, moved_to: int | None = None,
         _write(site, ending, version, more, more.num_rows)
     else:
         copied = f"CREATE TEMP TABLE copied AS SELECT * FROM {{table}} WHERE {condition}"  # noqa: S608
-        moved, added = f"UPDATE copied SET _offset = {new}", "INSERT INTO {table} SELECT * FROM copied"  # noqa: S608
+        moved, added = f"UPDATE copied SET _kafka_offset = {new}", "INSERT INTO {table} SELECT * FROM copied"  # noqa: S608
         _execute(site, [copied, moved, added], ending)
 
 
@@ -81,8 +81,8 @@ def _write(site: FolderSite, ending: str, version: Version, rows: pa.Table, coun
 
 
 def _moved(table: pa.Table, partition: int, offset: int, new: int) -> pa.Table:
-    found = table.filter((pc.field("_partition") == partition) & (pc.field("_offset") == offset))
-    at = found.schema.get_field_index("_offset")
+    found = table.filter((pc.field("_kafka_partition") == partition) & (pc.field("_kafka_offset") == offset))
+    at = found.schema.get_field_index("_kafka_offset")
     return found.set_column(at, found.schema.field(at), pa.array([new] * found.num_rows, pa.int64()))
 
 
@@ -105,10 +105,10 @@ def _execute(site: Site, texts: list[str], ending: str = "") -> None:
     else:
         assert isinstance(site, PostgresSite)
         table = sql.Identifier(site.schema, site.table + ending)
-        with site.connect() as database, database.transaction():
+        with site.connect() as connection, connection.transaction():
             for text in texts:
-                database.execute(sql.SQL(text).format(table=table))
-            database.execute("DROP TABLE IF EXISTS copied")
+                connection.execute(sql.SQL(text).format(table=table))
+            connection.execute("DROP TABLE IF EXISTS copied")
 
 
 def moment(site: Site) -> int:

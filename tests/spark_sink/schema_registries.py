@@ -37,7 +37,8 @@ class OurRegistry:
         """Status of every answer; None: it answers as it should."""
         self.credentials: str | None = None
         """user:password that it wants."""
-        self._port, self._server = 0, None
+        self._port = 0
+        self._server: ThreadingHTTPServer | None = None
         self.start()
 
     @property
@@ -72,10 +73,10 @@ class OurRegistry:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._server.daemon_threads = True
-        self._port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        server.daemon_threads = True
+        self._server, self._port = server, server.server_address[1]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def stop(self) -> None:
         """No longer answer: connections are refused."""

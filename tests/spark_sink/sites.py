@@ -5,14 +5,15 @@ from __future__ import annotations
 import datetime
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import duckdb
 import psycopg
 import pymysql
+import pytest
 import sqlalchemy.exc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -163,10 +164,11 @@ class IcebergSite(Site):
 
     def make(self, name: str = "job", topic: str = "events", topic_id: int = 0, write_mode: WriteMode = APPEND,
              rejects: StructType | None = None) -> ResultStore:  # fmt: skip
-        rows = iceberg_store(str(self.path), "results", name, topic, topic_id, write_mode)
+        rows: Any = iceberg_store(str(self.path), "results", name, topic, topic_id, write_mode)
         if rejects is None:
-            return rows
-        return PairedStore(rows, iceberg_store(str(self.path), "results_rejects", name, topic, topic_id), rejects)
+            return cast("ResultStore", rows)
+        rejected: Any = iceberg_store(str(self.path), "results_rejects", name, topic, topic_id)
+        return PairedStore(rows, rejected, rejects)
 
     def rows(self, rejects: bool = False) -> Rows:
         catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.path / 'catalog.db'}", warehouse=f"file://{self.path}")
@@ -348,3 +350,24 @@ def _utc(value: object) -> object:
 Make = Callable[[Path], Site]
 LOCAL: dict[str, Make] = {"delta": DeltaSite, "duckdb": DuckDBSite, "iceberg": IcebergSite}
 SERVED = {"postgres": PostgresSite, "postgres-tasks": PostgresTasksSite}
+
+BY_DEFAULT: Final = ("delta", "postgres")
+"""Kinds that the default tests run on: one that writes files and one that asks a server."""
+
+
+def param(kind: str, *, by_default: bool = True) -> Any:
+    """Return a kind of store with its marks; one that is not by default is a case of the matrix."""
+    marks = [pytest.mark.postgres] if kind in SERVED else []
+    return pytest.param(kind, marks=marks if by_default else [*marks, pytest.mark.matrix])
+
+
+def params(*kinds: str, by_default: Collection[str] = BY_DEFAULT) -> list[Any]:
+    """Return kinds of stores with their marks."""
+    return [param(kind, by_default=kind in by_default) for kind in kinds]
+
+
+ON_MARIADB: Final = "mysql"
+"""The heart of the suite runs on it with `stores/test_mysql_store.py`, all of it with `-m long`."""
+IN_A_BUCKET: Final = "delta-s3"
+OF_THE_TESTS: Final = "folder"
+AT_LENGTH: Final = [pytest.param(kind, marks=pytest.mark.long) for kind in (ON_MARIADB, IN_A_BUCKET, OF_THE_TESTS)]

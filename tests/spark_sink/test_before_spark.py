@@ -37,14 +37,17 @@ class NoSpark:
     [
         (["--columns=who strin"], "'strin' at character 5 where a type"),
         (["--columns=who string, who int"], "there are two of that name"),
-        (["--columns=_offset int"], "one of Ratchet's own"),
+        (["--columns=_kafka_offset int"], "one of Ratchet's own"),
         (["--columns=_ratchet_deleted int"], "one of Ratchet's own"),
-        (["--columns=x double", "--kind=totals", "--key=_key", "--sum=x", "--rejects"], "cannot be added up exactly"),
-        (["--columns=x int", "--kind=totals", "--key=_key", "--sum=y", "--rejects"], "needs column 'y'"),
+        (
+            ["--columns=x double", "--kind=totals", "--key=_kafka_key", "--sum=x", "--rejects"],
+            "cannot be added up exactly",
+        ),
+        (["--columns=x int", "--kind=totals", "--key=_kafka_key", "--sum=y", "--rejects"], "needs column 'y'"),
         (["--columns=x int", "--kind=upsert", "--key=user", "--rejects"], "needs column 'user'"),
         (["--columns=x double", "--kind=upsert", "--key=x", "--rejects"], "cannot be a key"),
         (["--columns=x int", "--kind=totals", "--key=x", "--rejects", "--keep-value"], "no rows of single records"),
-        (["--columns=x int", "--sql=SELECT 1", "--keep-value"], "_value would never be null"),
+        (["--columns=x int", "--sql=SELECT 1", "--keep-value"], "_kafka_value would never be null"),
         (["--store=duckdb", "--master=spark://127.0.0.1:7077"], "Choose store postgres, or delta"),
     ],
 )
@@ -145,7 +148,7 @@ def test_a_second_job_over_a_topic_asks_first(
 
     run(another, name="two")  # another topic doubles nothing
     run_batch(replace(job, second_job=True), planner, store, lambda: nullcontext(spark))
-    assert sorted(rows("_value")) == [(b"a",), (b"a",), (b"b",), (b"b",), (b"c",)]
+    assert sorted(rows("_kafka_value")) == [(b"a",), (b"a",), (b"b",), (b"b",), (b"c",)]
     run_batch(job, planner, store, NoSpark())  # it has rows there: that was decided
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from confluent_kafka import Producer
 from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 from typer.testing import CliRunner
 
 from kafka_ratchet.app.cli.sink import sink
@@ -93,6 +95,35 @@ def test_status_says_what_is_left_to_read_and_takes_nothing_over(
     assert not Path(table).exists()
 
 
+def test_status_names_the_open_transaction_that_rows_wait_for(
+    ratchet: typer.Typer,
+    settings_file: Path,
+    write: Callable[..., None],
+    broker: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kafka_ratchet.app.status.open_transactions.STALLED_AFTER_S", 0.0)
+    topic = tomllib.loads(settings_file.read_text("utf-8"))["streams"]["events"]["output"]
+    foreign = Producer(
+        {"bootstrap.servers": broker, "transactional.id": f"foreign-{topic}", "transaction.timeout.ms": 600_000}
+    )
+    foreign.init_transactions(30)
+    foreign.begin_transaction()
+    foreign.produce(topic, b"x", partition=1)
+    assert foreign.flush(30) == 0
+    config = ["--config", str(settings_file)]
+    asked = CliRunner().invoke(ratchet, ["status", *config, "--json"])
+    assert asked.exit_code == 0, asked.output
+    told = json.loads(asked.output.splitlines()[-1])
+    partition = told["partitions"]["1"]
+    assert 0 < partition.pop("lag_s") < 600
+    assert (partition, told["lag"]) == ({"offset": None, "end": 1, "stable_end": 0, "blocked": 1, "lag": 1}, 1)
+    assert [each["transactions"][0]["transactional_id"] for each in told["open_transactions"]] == [f"foreign-{topic}"]
+    shown = " ".join(CliRunner().invoke(ratchet, ["status", *config]).output.split())
+    assert f"1 offsets, from 0 on, wait behind an open transaction (transactional id 'foreign-{topic}'" in shown
+    foreign.abort_transaction(30)
+
+
 def test_status_of_several_sinks_is_a_list_and_one_that_cannot_be_asked_hides_no_other(
     ratchet: typer.Typer, settings_file: Path, tmp_path: Path
 ) -> None:
@@ -129,7 +160,7 @@ def test_vacuum_needs_a_table_and_neither_kafka_nor_spark(
     nothing = CliRunner().invoke(ratchet, ["vacuum", "--config", str(settings_file)])
     assert isinstance(nothing.exception, SetupError)
     assert "there is no result table" in str(nothing.exception)
-    DeltaTable.create(table, schema=Schema([Field("who", "string")]))
+    DeltaTable.create(table, schema=Schema([Field("who", PrimitiveType("string"))]))
     done = CliRunner().invoke(ratchet, ["vacuum", "--config", str(settings_file), "--dry-run", "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.output)

@@ -9,12 +9,14 @@ import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from kafka_ratchet.app.settings import Settings, SinkSettings
+from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.status.results import access_of, spec_of
 from kafka_ratchet.app.verify import RecordView, verify_results
 from kafka_ratchet.errors import SettingsError
@@ -28,6 +30,8 @@ from tests.spark_sink.damage import delete, repeat
 from tests.spark_sink.sites import Site
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+
+TOPICS = {"input": "in", "output": "out", "dead_letters": "dead"}
 
 
 def raw_records(chance: random.Random, count: int) -> list[RecordView]:
@@ -87,7 +91,7 @@ def test_killed_around_its_commits_and_proven_from_the_raw_topic(
     def proven() -> tuple[bool, dict[str, int]]:
         report = verify_results(settings, None, lambda: nullcontext(spark))
         assert report.results is not None
-        return report.is_proven, dict(report.results.counts)
+        return report.is_proven, {kind: count for kind, count in report.results.counts.items()}
 
     assert proven() == (True, {})
     reasons = {reason for (reason,) in read_rows(rejects_location(location), ["_reason"])}
@@ -116,8 +120,8 @@ def test_killed_around_its_commits_and_proven_from_the_raw_topic(
     assert refused.returncode == 2
     assert "set to commit records that workers have judged" in refused.stderr
 
-    first, second = (row for row in read_rows(location, ["_partition", "_offset"])[:2])
-    delete(site, f"_partition = {first[0]} AND _offset = {first[1]}")
+    first, second = (row for row in read_rows(location, ["_kafka_partition", "_kafka_offset"])[:2])
+    delete(site, f"_kafka_partition = {first[0]} AND _kafka_offset = {first[1]}")
     repeat(site, *second)
     ok, counts = proven()
     assert (ok, counts) == (False, {"lost": 1, "doubled": 1})
@@ -137,10 +141,10 @@ def test_killed_around_its_commits_and_proven_from_the_raw_topic(
         ({"sequence": "field:n"}, "Or let workers judge"),
     ],
 )
-def test_what_only_workers_do_is_refused_by_name(stream: dict[str, object], words: str) -> None:
+def test_what_only_workers_do_is_refused_by_name(stream: dict[str, Any], words: str) -> None:
     settings = Settings(
         bootstrap="localhost:1",
-        streams={"events": {"input": "in", "output": "out", "dead_letters": "dead", **stream}},
+        streams={"events": StreamSettings.model_validate({**TOPICS, **stream})},
         sink=SinkSettings(from_input=True),
     )
     with pytest.raises(OptionRefused, match=words.replace("(", r"\(")):
@@ -150,7 +154,7 @@ def test_what_only_workers_do_is_refused_by_name(stream: dict[str, object], word
 def test_the_rule_is_the_streams() -> None:
     said = {"identity": ["header:a, b", "key"], "sequence": "header:n", "sequence_form": "text"}
     window = {"reorder_window": 9, "late": "dead-letter"}
-    stream = {"input": "in", "output": "out", "dead_letters": "dead", **said, **window}
+    stream = StreamSettings.model_validate({**TOPICS, **said, **window})
     settings = Settings(streams={"events": stream}, sink=SinkSettings(from_input=True))
     spec = spec_of(settings, "in", "localhost:1")
     rule = spec.write_mode().judged
@@ -174,7 +178,7 @@ def test_the_rule_is_the_streams() -> None:
     ids=lambda sink: str(sink["kind"]),
 )
 def test_every_kind_of_result_is_proven_from_the_raw_topic(
-    broker: str, new_topic: NewTopic, site: Site, spark: SparkSession, sink: dict[str, object]
+    broker: str, new_topic: NewTopic, site: Site, spark: SparkSession, sink: dict[str, Any]
 ) -> None:
     stage, chance = Stage(broker, new_topic, reorder_window=3, late="dead-letter"), random.Random(1)
     made = [
@@ -198,3 +202,27 @@ def test_every_kind_of_result_is_proven_from_the_raw_topic(
     rejected = {reason for (reason,) in read_rows(rejects_location(site.location), ["_reason"])}
     assert {"identity-missing", "too-late"} <= rejected
     assert report.fresh + report.duplicate + report.late + report.invalid == 69
+
+
+@pytest.mark.parametrize("site", ["delta"], indirect=True)
+def test_nanoseconds_of_a_raw_topic_are_passed(
+    broker: str, new_topic: NewTopic, site: Site, spark: SparkSession
+) -> None:
+    def any_time(partitions: int) -> str:
+        return new_topic(partitions, message_timestamp_after_max_ms=2**63 - 1, retention_ms=-1)
+
+    stage = Stage(broker, any_time)
+    stamps = [5, 1_790_000_000_000_000_000, -62_135_596_800_000, 6]
+    made = [replace(record(n, b"1", b'{"n": 1}'), timestamp_ms=at) for n, at in enumerate(stamps)]
+    stage.write(0, 0, [*made, made[1]])
+    kept = SinkSettings(name="job", store="delta", path=site.location.path, from_input=True, columns="n long")
+    settings = stage.settings.model_copy(update={"sink": kept})
+    spec = spec_of(settings, stage.topics[0], broker)
+    planner, access = TopicPlanner(broker, stage.topics[0], {}), access_of(settings)
+    store = spec.result_store(spec.pipeline(), access, planner.topic_id())
+    outcome = run_batch(spec.job(spec.pipeline(), access), planner, store, lambda: nullcontext(spark))
+    assert (outcome.rows, outcome.offsets) == (4, {0: 5, 1: 0})
+    report = verify_results(settings, None, lambda: nullcontext(spark))
+    assert report.results is not None
+    assert (report.is_proven, report.results.counts) == (True, {}), report.results.findings
+    assert (report.results.values_compared, report.results.without_time) == (4, 1)

@@ -26,12 +26,12 @@ from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 BOOTSTRAP, TOPIC = "127.0.0.1:1", "out"
 
 
-def settings(**kept: object) -> Settings:
+def settings(**kept: Any) -> Settings:
     stream = StreamSettings(input="in", output=TOPIC, dead_letters="dead")
     return Settings(bootstrap=BOOTSTRAP, streams={"events": stream}, sink=SinkSettings(**kept))
 
 
-def options(**kept: object) -> list[str]:
+def options(**kept: Any) -> list[str]:
     words = [f"--bootstrap={BOOTSTRAP}", f"--topic={TOPIC}", "--other-topic=in", "--name=results"]
     words += ["--path=ratchet-results"]
     for name, value in kept.items():
@@ -41,10 +41,10 @@ def options(**kept: object) -> list[str]:
     return words
 
 
-SAME: list[dict[str, object]] = [
+SAME: list[dict[str, Any]] = [
     {},
-    {"format": "json", "columns": "who string, amount long", "rejects": True, "kind": "totals", "key": ("who", "_key"),
-     "sums": ("amount",), "store": "duckdb", "table": 'a "b"; --=c'},
+    {"format": "json", "columns": "who string, amount long", "rejects": True, "kind": "totals",
+     "key": ("who", "_kafka_key"), "sums": ("amount",), "store": "duckdb", "table": 'a "b"; --=c'},
     {"avro_schema": '{"type": "record"}', "avro_id": 7, "keep_value": True, "sql": "SELECT 'é=--job' FROM records"},
     {"columns": "who string", "evolve": "add", "store": "postgres"},
     {"transform": "app.rules:sequence", "metrics_port": 0, "metrics_host": "::1", "metrics_file": "f of x.prom",
@@ -53,7 +53,7 @@ SAME: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("kept", SAME)
-def test_settings_and_options_give_the_same_spec_and_json_keeps_it(kept: dict[str, object]) -> None:
+def test_settings_and_options_give_the_same_spec_and_json_keeps_it(kept: dict[str, Any]) -> None:
     of_settings = spec_of(settings(**kept), TOPIC, BOOTSTRAP)
     assert job_spec(options(**kept)) == of_settings
     assert job_spec(["--job", of_settings.as_json()]) == of_settings
@@ -79,7 +79,7 @@ def test_what_a_run_is_told_beside_the_settings_is_in_it_too() -> None:
     assert JobSpec.from_json(more.as_json()) == more
 
 
-CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"format": "json"}, "format json needs columns"),
     ({"format": "avro"}, "format avro needs a schema"),
     ({"format": "bytes", "columns": "n int"}, "format bytes has no columns"),
@@ -92,7 +92,7 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
 
 @pytest.mark.parametrize(("kept", "sentence"), CONTRADICTIONS)
 async def test_what_contradicts_itself_is_refused_by_job_command_page_and_verify(
-    kept: dict[str, object], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kept: dict[str, Any], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(options(**kept)) == EXIT_REFUSED
     said = capsys.readouterr().err

@@ -53,7 +53,9 @@ def test_killed_before_inside_and_after_the_commit_nothing_is_lost_or_doubled(
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["offsets"] == {"0": 552, "1": 552}
     assert done.stderr.count("starting Spark (local[1])") == 1
-    assert rows("_partition", "who", "n", "_value") == [(p, f"p{p}", n, None) for p in (0, 1) for n in range(500)]
+    assert rows("_kafka_partition", "who", "n", "_kafka_value") == [
+        (p, f"p{p}", n, None) for p in (0, 1) for n in range(500)
+    ]
     assert read_totals(TableLocation("delta", table), "who", ["n"]) == {"p0": {"n": 124_750}, "p1": {"n": 124_750}}
     assert files > 0
     named = {uri.rpartition("/")[2] for uri in DeltaTable(table).file_uris()}

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -27,12 +29,12 @@ from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from tests.app.written_stream import NewTopic, Stage, record
 from tests.spark_sink.damage import change, delete, repeat
-from tests.spark_sink.sites import Site
+from tests.spark_sink.sites import Site, params
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 MYSQL = pytest.param("mysql", marks=pytest.mark.long)
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
-WITH_REJECTS = pytest.mark.parametrize("site", ["delta", "duckdb", POSTGRES, MYSQL], indirect=True)
+WITH_REJECTS = pytest.mark.parametrize("site", [*params("delta", "duckdb"), POSTGRES, MYSQL], indirect=True)
 
 JSON = "who string, amount decimal(9,2)"
 
@@ -40,15 +42,15 @@ JSON = "who string, amount decimal(9,2)"
 class Followed:
     """A stream written by hand, and its table."""
 
-    def __init__(self, stage: Stage, site: Site, spark: SparkSession, **sink: object) -> None:
+    def __init__(self, stage: Stage, site: Site, spark: SparkSession, **sink: Any) -> None:
         location = site.location
         kept = SinkSettings(
             name="job",
             store=location.kind,
             path=location.path or "unused",
             table=location.table,
-            url=location.url or None,
-            password=location.password,
+            url=SecretStr(location.url) if location.url else None,
+            password=SecretStr(location.password) if location.password else None,
             **sink,
         )
         self.stage, self.site, self.spark = stage, site, spark
@@ -86,13 +88,17 @@ Follow = Callable[..., Followed]
 @pytest.fixture
 def follow(broker: str, new_topic: NewTopic, spark: SparkSession, site: Site) -> Follow:
     """follow(**sink) is a stream of two partitions and the site, with these settings of [sink]."""
-    return lambda **sink: Followed(Stage(broker, new_topic), site, spark, **sink)
+
+    def any_time(partitions: int) -> str:
+        return new_topic(partitions, message_timestamp_after_max_ms=2**63 - 1, retention_ms=-1)
+
+    return lambda **sink: Followed(Stage(broker, any_time), site, spark, **sink)
 
 
 def found(report: Report) -> tuple[dict[str, int], list[str]]:
     assert report.results is not None
     topic_free = [str(finding).partition(", ")[2] for finding in report.results.findings]
-    return dict(report.results.counts), [
+    return {kind: count for kind, count in report.results.counts.items()}, [
         f"{f.kind}: {t}" for f, t in zip(report.results.findings, topic_free, strict=True)
     ]
 
@@ -118,7 +124,9 @@ def test_every_record_is_followed_into_the_table(follow: Follow) -> None:
     report = followed.verify()
     assert report.is_proven, found(report)
     assert accounts(report) == {"a": (10, 10, 10, 0, 0, 0, 0), "b": (8, 8, 8, 0, 0, 0, 0)}
-    assert followed.spark_starts == 0
+    assert followed.spark_starts == 1  # it computes the values that rows are compared with
+    assert report.results is not None
+    assert report.results.values_compared == 18
     assert report.results is not None
     assert (report.results.generation, report.results.records, report.results.waiting) == (1, 18, 0)
 
@@ -131,7 +139,7 @@ def test_every_record_is_followed_into_the_table(follow: Follow) -> None:
     assert accounts(report)["c"] == (3, 3, 0, 0, 3, 0, 0)
 
     # A row is deleted, one is doubled, and three are invented: within, behind the end, and of no partition.
-    delete(followed.site, "_partition = 1 AND _offset = 2")
+    delete(followed.site, "_kafka_partition = 1 AND _kafka_offset = 2")
     repeat(followed.site, 0, 3)
     repeat(followed.site, 0, 4, moved_to=777)
     repeat(followed.site, 0, 4, moved_to=-5)
@@ -149,6 +157,106 @@ def test_every_record_is_followed_into_the_table(follow: Follow) -> None:
     ]
     assert accounts(report)["a"] == (10, 10, 11, 0, 0, 0, 1)
     assert accounts(report)["b"] == (8, 8, 7, 0, 0, 1, 0)
+
+
+TYPED = (
+    "who string, amount decimal(9,2), n long, tiny byte, real float, heat double, yes boolean, day date, at timestamp, "
+    "local timestamp_ntz, raw binary, list array<int>, map map<string,double>, "
+    "`in` struct<a: string, b: array<timestamp>>"
+)
+
+
+def test_values_of_rows_are_compared(follow: Follow, site: Site) -> None:
+    followed = follow(columns=TYPED)
+    texts = (
+        '{"who":"x","amount":1.10,"n":-1,"tiny":-128,"real":0.1,"heat":-0.0,"yes":false,"day":"0001-01-01"}',
+        '{"at":"1582-10-10T00:00:00Z","local":"1969-12-31T23:59:59.999999","raw":"AAE=","heat":0.1}',
+        '{"list":[1,null,3],"map":{"b":1,"a":null},"in":{"a":"\u00e9","b":["2024-01-01T00:00:00Z",null]}}',
+        '{"list":[],"map":{},"in":{},"who":"","heat":1e300}',
+        "broken",
+        "{}",
+    )
+    stamps = (-62_135_596_800_000, -12_219_292_800_001, -1, 5, 253_402_300_800_000, 1_790_000_000_000_000_000)
+    records = [replace(each, timestamp_ms=at) for each, at in zip(values(*texts), stamps, strict=True)]
+    followed.pass_on(0, records)
+    followed.stage.commit(len(texts), 0)
+    followed.run(max_records=4)
+    report = followed.verify()
+    assert report.is_proven, found(report)
+    assert report.results is not None
+    told = report.as_dict()
+    nested = ["list", "map", "in"]
+    kept_as_text = site.location.kind in ("postgres", "mysql")
+    assert told["results"]["values"] == {
+        "rows": 6,
+        "without_timestamp": 3,
+        "columns_not_compared": nested if kept_as_text else [],
+        "not_compared": None,
+    }
+    assert told["verdict"] == "verdict: proven: lost 0, doubled 0, reordered 0, altered 0, unexpected 0"
+    if site.location.kind == "iceberg":
+        return  # nothing here changes rows of one
+    change(site, "amount = 1.11", "amount = 1.10")
+    change(site, "_kafka_key = NULL", "_kafka_offset = 3")
+    change(site, "who = 'y'", "_kafka_offset = 5")
+    report = followed.verify()
+    counts, said = found(report)
+    assert counts == {"altered": 3}
+    of = "its row has other values than the record"
+    assert said == [f"altered: output partition 0 offset {n}, {of}" for n in (0, 3, 5)]
+    assert report.exit_code() == 1
+    assert report.verdict() == "verdict: something is wrong: lost 0, doubled 0, reordered 0, altered 3, unexpected 0"
+
+
+@pytest.mark.parametrize("site", ["duckdb", POSTGRES], indirect=True)
+def test_timestamps_are_compared_with_kafkas_own(follow: Follow, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table by Spark's old calendar is found, although the second count would have the same."""
+    followed = follow(columns=JSON)
+    early = [replace(each, timestamp_ms=-62_135_596_800_000) for each in values('{"who":"x"}', '{"who":"y"}')]
+    followed.pass_on(0, early)
+    followed.stage.commit(2, 0)
+    monkeypatch.setattr("kafka_ratchet.spark_sink.job.reading.with_exact_timestamps", lambda frame: frame)
+    followed.run()
+    counts, said = found(followed.verify())
+    assert counts == {"altered": 2}
+    assert said[0] == (
+        "altered: output partition 0 offset 0, its row has the _kafka_timestamp -62135424000000000 us, and Kafka's own "
+        "is -62135596800000 ms since 1970"
+    )
+
+
+@ONE_SITE
+def test_windows_are_counted_by_kafkas_own_timestamps(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = follow(kind="totals", key=("who",), sums=("amount",), window="1 hour", columns=JSON, rejects=True)
+    stamps = [-62_135_596_800_000, 5, 6]
+    texts = ('{"who":"x","amount":1}',) * 3
+    followed.pass_on(0, [replace(each, timestamp_ms=at) for each, at in zip(values(*texts), stamps, strict=True)])
+    followed.stage.commit(3, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("kafka_ratchet.spark_sink.job.reading.with_exact_timestamps", lambda frame: frame)
+        followed.run()
+        counts, said = found(followed.verify())
+        assert (counts, "Kafka's own is -62135596800000 ms" in said[0]) == ({"altered": 1}, True)
+    counts, _ = found(followed.verify())  # by the right ones, the table has a wrong window and lacks one
+    assert counts == {"lost": 1, "unexpected": 1}
+
+
+@ONE_SITE
+def test_without_spark_values_are_not_called_right(follow: Follow) -> None:
+    followed = follow()
+    followed.pass_on(0, [record(n) for n in range(4)])
+    followed.stage.commit(4, 0)
+    followed.run()
+
+    def none() -> AbstractContextManager[SparkSession]:
+        raise SetupError("no Java here")
+
+    report = verify_results(followed.settings, None, none)
+    assert (report.ok, report.is_proven) == (True, False)
+    told = report.as_dict()
+    assert told["results"]["altered"] is None
+    assert told["results"]["values"]["not_compared"].endswith("no Java here")
+    assert told["verdict"].startswith("verdict: not all is proven (values of the table's rows): lost 0")
 
 
 @ONE_SITE
@@ -184,7 +292,7 @@ def test_rejects_are_accounted_for(follow: Follow, site: Site) -> None:
     report = followed.verify()
     assert report.is_proven, found(report)
     assert accounts(report) == {"a": (4, 4, 2, 2, 0, 0, 0)}
-    delete(site, "_offset = 1", rejects=True)
+    delete(site, "_kafka_offset = 1", rejects=True)
     counts, said = found(followed.verify())
     assert (counts, "offset 1, identity 'a' sequence 1, has no row" in said[0]) == ({"lost": 1}, True)
 
@@ -203,7 +311,7 @@ def test_totals_are_counted_again(follow: Follow, site: Site) -> None:
     change(site, "_records = 3", "who = 'x'")
     change(site, "amount = amount + 1", "who = 'y'")
     delete(site, "who IS NULL")
-    delete(site, "_partition = 1", rejects=True)
+    delete(site, "_kafka_partition = 1", rejects=True)
     repeat(site, 0, 2, moved_to=1, rejects=True)
     repeat(site, 0, 2, moved_to=999, rejects=True)
     counts, said = found(followed.verify())
@@ -249,7 +357,7 @@ def test_windows_and_their_extremes_are_counted_again(follow: Follow, site: Site
 
 @pytest.mark.parametrize("site", ["delta", POSTGRES, MYSQL], indirect=True)
 def test_last_rows_are_counted_again(follow: Follow, site: Site) -> None:
-    followed = follow(kind="upsert", key=("_key",))
+    followed = follow(kind="upsert", key=("_kafka_key",))
     followed.pass_on(0, [replace(record(n), key=b"k%d" % (n % 3)) for n in range(9)])
     followed.pass_on(1, [replace(record(n, b"b"), key=b"k0") for n in range(2)])
     followed.stage.commit(9, 2)
@@ -258,14 +366,15 @@ def test_last_rows_are_counted_again(follow: Follow, site: Site) -> None:
     assert report.is_proven, found(report)
     assert report.results is not None
     assert (report.results.rows, report.results.several) == (3, 1)
+    assert report.results.values_compared == 3
     assert accounts(report) == {"a": (9, 9, 9, 0, 0, 0, 0), "b": (2, 2, 2, 0, 0, 0, 0)}
-    change(site, "_offset = 4", "_offset = 7")  # k1, as of an older record
-    change(site, "_offset = 6", "_offset = 8")  # k2, with another key's record
+    change(site, "_kafka_offset = 4", "_kafka_offset = 7")  # k1, as of an older record
+    change(site, "_kafka_offset = 6", "_kafka_offset = 8")  # k2, with another key's record
     counts, said = found(followed.verify())
     assert counts == {"lost": 2}
     assert sorted(said) == [
-        "lost: output partition 0 offset 7, key _key=b'k1' has the row of offset 4, and this record is later",
-        "lost: output partition 0 offset 8, key _key=b'k2' has the row of offset 6, and this record is later",
+        "lost: output partition 0 offset 7, key _kafka_key=b'k1' has the row of offset 4, and this record is later",
+        "lost: output partition 0 offset 8, key _kafka_key=b'k2' has the row of offset 6, and this record is later",
     ]
 
 
@@ -273,7 +382,7 @@ def test_last_rows_are_counted_again(follow: Follow, site: Site) -> None:
 def test_what_a_query_makes_is_not_called_proven(
     follow: Follow, site: Site, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    followed = follow(sql="SELECT _partition, count(*) AS n FROM records GROUP BY _partition")
+    followed = follow(sql="SELECT _kafka_partition, count(*) AS n FROM records GROUP BY _kafka_partition")
     followed.pass_on(0, [record(n) for n in range(4)])
     followed.stage.commit(4, 0)
     followed.run()
@@ -309,8 +418,9 @@ def test_the_command_names_the_row_and_exits_one(
     good = CliRunner().invoke(cli, ["--config", str(file), "--results"], env={"COLUMNS": "200"})
     assert good.exit_code == 0, good.output
     assert "4 rows and 0 rejects for 4 records of the output; 0 not there yet" in good.output
-    assert "in the table: lost 0, doubled 0, altered 0, unexpected 0" in good.output
-    delete(site, "_offset = 2")
+    assert "in the table: lost 0, doubled 0, altered 0, unexpected 0; values: 4 rows compared" in good.output
+    assert good.output.splitlines()[-1].startswith("verdict: proven: lost 0")
+    delete(site, "_kafka_offset = 2")
     bad = CliRunner().invoke(cli, ["--config", str(file), "--results"], env={"COLUMNS": "200"})
     assert bad.exit_code == 1
     assert "output partition 0 offset 2, identity 'p\\x1b[31m' sequence 2, has no row" in bad.output

@@ -104,7 +104,7 @@ def rows(records: DataFrame, values: AvroValues, *, restricted_values: int, keep
     """Turn the records of Spark's Kafka source into rows, as `columns.rows` does with JSON."""
     from pyspark.sql import functions as F
 
-    record = [F.col(name.removeprefix("_")).alias(name) for name in RECORD_COLUMNS]
+    record = [F.col(name.removeprefix("_kafka_")).alias(name) for name in RECORD_COLUMNS]
     made = task(values, restricted_values=restricted_values, keep_value=keep_value)
     return map_batches(records.select(*record), made, _read_schema(values))
 

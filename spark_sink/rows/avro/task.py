@@ -50,7 +50,7 @@ def decoding(
         schema: `pyarrow.Schema` of the rows: the record's fields, then `RECORD_COLUMNS` and `columns.STATE`.
 
     Returns:
-        A function over Arrow batches with the columns of `RECORD_COLUMNS`, `_value` being the value as it stood in
+        A function over Arrow batches with the columns of `RECORD_COLUMNS`, `_kafka_value` as it stood in
         Kafka. It is null in the result where the record's fields hold the whole of it, unless `keep_value`; where they
         do not, they are null.
     """

@@ -37,7 +37,9 @@ def sequences_schema(rule: JudgeRule) -> StructType:
     """Columns of last sequences. Needs no running Spark."""
     from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-    return StructType([StructField("_partition", IntegerType()), StructField("_identity", BinaryType()), *_state(rule)])
+    return StructType(
+        [StructField("_kafka_partition", IntegerType()), StructField("_identity", BinaryType()), *_state(rule)]
+    )
 
 
 @contextmanager
@@ -60,7 +62,7 @@ def judged(records: DataFrame, rule: JudgeRule, known: Known | None) -> Iterator
     done = map_batches(found, judging(rule, known), schema).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         is_record, is_fresh = F.col(LAST).isNull(), F.col(REASON).isNull()
-        identity = [F.col("partition").alias("_partition"), F.col("key").alias("_identity")]
+        identity = [F.col("partition").alias("_kafka_partition"), F.col("key").alias("_identity")]
         yield Judged(
             done.where(is_record & is_fresh).select(*RECORD),
             done.where(~is_fresh).select(*RECORD, REASON),
@@ -76,14 +78,14 @@ def merged(sequences: DataFrame, rule: JudgeRule) -> DataFrame:
 
     last = F.max(LAST).alias(LAST)
     if not rule.reorder_window:
-        return sequences.groupBy("_partition", "_identity").agg(last)
+        return sequences.groupBy("_kafka_partition", "_identity").agg(last)
     seen = F.flatten(F.collect_list(F.array_union(F.col(SEEN), F.array(F.col(LAST))))).alias(SEEN)
-    whole = sequences.groupBy("_partition", "_identity").agg(last, seen)
+    whole = sequences.groupBy("_kafka_partition", "_identity").agg(last, seen)
     # Without those that no record can ask for any more.
     reachable = F.filter(
         F.array_distinct(SEEN), lambda each: (each < F.col(LAST)) & (each >= F.col(LAST) - rule.reorder_window)
     )
-    return whole.select("_partition", "_identity", LAST, F.array_sort(reachable).alias(SEEN))
+    return whole.select("_kafka_partition", "_identity", LAST, F.array_sort(reachable).alias(SEEN))
 
 
 def _state(rule: JudgeRule) -> list[Any]:

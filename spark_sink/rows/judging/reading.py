@@ -83,11 +83,14 @@ def _sequence(rule: JudgeRule) -> tuple[Column, Column]:
         return F.lit(0).cast("long"), nothing
     value, times = F.col(f"{_FOUND}0"), F.col(f"{_TIMES}0")
     text = value.cast("string")
-    is_text = text.rlike(r"\A-?[0-9]+\z") if rule.sequence_form != "integer" else F.lit(False)
+    is_text = text.rlike(r"\A-?[0-9]+\z") if rule.sequence_form in ("guess", "text") else F.lit(False)
     is_integer = F.length(value) == 8 if rule.sequence_form != "text" else F.lit(False)
     of_text = F.expr(f"try_cast(cast({_FOUND}0 AS string) AS bigint)")
     # Its first bit is the sign: from 2^63 on, try_cast finds no whole number of 64 bits.
-    of_bytes = F.expr(f"coalesce(try_cast(conv(hex({_FOUND}0), 16, 10) AS bigint), -1L)")
+    digits = f"hex({_FOUND}0)"
+    if rule.sequence_form == "little-endian":
+        digits = "concat(" + ", ".join(f"substring({digits}, {at}, 2)" for at in range(15, 0, -2)) + ")"
+    of_bytes = F.expr(f"coalesce(try_cast(conv({digits}, 16, 10) AS bigint), -1L)")
     reason = (
         F.when(times > 1, "sequence-repeated")
         .when(value.isNull() | (F.length(value) == 0), "sequence-missing")

@@ -23,7 +23,7 @@ MAX_WINDOW: Final = 4096
 
 SEQUENCE_MAX: Final = 2**63 - 1
 
-Form = Literal["guess", "text", "integer"]
+Form = Literal["guess", "text", "integer", "little-endian"]
 Late = Literal["drop", "dead-letter"]
 
 IDENTITIES: Final = "producer, key, partition or header:NAME, or a list of key and header:NAME"

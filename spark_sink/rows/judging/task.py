@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LAST, SEEN = "_last", "_seen"
-"""Columns of last sequences, beside `_partition` and `_identity`. SEEN, with a reorder window: the sequences below the
+"""Columns of last sequences, with partition and `_identity`. SEEN, with a reorder window: the sequences below the
 last that have come, as far as the window reaches."""
 
 TOO_LATE, NOT_NEW = "too-late", "replay-not-new"
@@ -28,6 +28,11 @@ met before, so there should be few chunks; and it has them in memory."""
 
 STATE_ROWS: Final = 50_000
 """Last sequences that a task hands out at a time."""
+
+NEAR, FAR = 1 << 48, 1 << 56
+NEXT_TO, NEAR_NEIGHBOUR = 1 << 48, 1 << 53
+STEP, FIRST_BYTE = 256, 1 << 56
+"""Bounds of a doubt whether a sequence is big-endian. As `kafka_ratchet.tables.number_forms` has them."""
 
 Known = Callable[[int, Sequence[bytes]], Iterable[tuple[bytes, int, Sequence[int] | None]]]
 """Last sequences from before a slice: asked for identities of a Kafka partition, it yields those that it knows, with
@@ -41,7 +46,8 @@ def judging(rule: JudgeRule, known: Known | None) -> Task:
     It hands out the records that are no duplicates, with the reason where one is a reject; and behind them the last
     sequences that have changed, as rows with a `LAST`, the identity as `key` and all else null.
 
-    The task raises ValueError where a Kafka partition's records are not in the order of their offsets.
+    The task raises ValueError where a Kafka partition's records are not in the order of their offsets, and where
+    sequences without a stated form seem to be little-endian.
     """
     partition_of, states = _partitions(rule, known), _states(rule)
     record, of_reason, of_last, of_seen, window = RECORD, REASON, LAST, SEEN, rule.reorder_window
@@ -92,6 +98,8 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
     """What a task knows of a Kafka partition, by its number."""
     window, late_is_rejected = rule.reorder_window, rule.late == "dead-letter"
     too_late, not_new = TOO_LATE, NOT_NEW
+    is_guessed, header, is_misread = rule.sequence_form == "guess", rule.sequence_header, _misreading()
+    first_byte = FIRST_BYTE
     of_reason, of_identity, of_sequence, of_replayed = REASON, IDENTITY, SEQUENCE, REPLAYED
 
     class Partition:
@@ -117,6 +125,10 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             for identity, sequence, reason, again in zip(identities, sequences, reasons, replayed, strict=True):
                 if reason is None:
                     last = lasts.get(identity, -1)
+                    if is_guessed and last >= 0 and (sequence <= last or sequence >= first_byte):
+                        at = len(kept)
+                        if is_misread(sequence, last, sequences[max(at - 8, 0) : at + 9]):
+                            self.halt(table["offset"][at].as_py(), identity, sequence)
                     if sequence > last:
                         if window:
                             self.rise(identity, last, sequence)
@@ -134,6 +146,15 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
                 kept.append(True)
                 why.append(reason)
             return kept, why
+
+        def halt(self, offset: int, identity: bytes, sequence: int) -> None:
+            raw = sequence.to_bytes(8, "big")
+            raise ValueError(
+                f"partition {self.number}, offset {offset}, identity {identity!r}: the header {header} has the bytes "
+                f"{raw.hex(' ')}, which go on as a little-endian number ({int.from_bytes(raw, 'little')}) and not as a "
+                f"big-endian one ({sequence}). Read so, new records look like duplicates. Set sequence_form = "
+                '"little-endian"; or, if they are big-endian integers all the same, sequence_form = "integer"'
+            )
 
         def require_order(self, offsets: pa.Array) -> None:
             import pyarrow.compute as pc
@@ -167,6 +188,37 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             return True
 
     return Partition
+
+
+def _misreading() -> Callable[[int, int, Sequence[int | None]], bool]:
+    """Return a function that tells a little-endian number, as `kafka_ratchet.tables.number_forms` has the bounds."""
+    near, far, next_to, near_neighbour = NEAR, FAR, NEXT_TO, NEAR_NEIGHBOUR
+    step_most, first_byte = STEP, FIRST_BYTE
+
+    def swapped(number: int) -> int:
+        return int.from_bytes(number.to_bytes(8, "big"), "little", signed=True)
+
+    def speaks_for_it(number: int, other: int | None) -> bool:
+        if other is None or other in (number, -1):
+            return False
+        distance, little, other_little = abs(number - other), swapped(number), swapped(other)
+        is_far = little < 0 or other_little < 0 or abs(little - other_little) >= near
+        return distance < next_to or (distance < near_neighbour and is_far)
+
+    def is_misread(number: int, last: int, around: Sequence[int | None]) -> bool:
+        distance = abs(number - last)
+        if distance < far or swapped(last) < 0:
+            return False
+        step = swapped(number) - swapped(last)
+        if step <= 0:
+            return False
+        if number <= last:
+            goes_on = step < near
+        else:
+            goes_on = (number | last) & 0xFFFFFFFF == 0 and number >= first_byte and step < step_most
+        return goes_on and not any(speaks_for_it(number, other) for other in around)
+
+    return is_misread
 
 
 def _states(rule: JudgeRule) -> Callable[[Any, pa.Schema], Iterator[Any]]:

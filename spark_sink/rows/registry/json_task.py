@@ -1,6 +1,6 @@
-"""The part of JSON Schema that runs in the executors: whether a payload is what its schema allows.
+"""Validation of payloads by their JSON Schema, in the executors.
 
-pyspark sends this module by value; executors need jsonschema.
+Separate module: pyspark sends it by value. Executors need jsonschema.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def decoding(
         schema: `pyarrow.Schema` of the rows: the fields, then `RECORD_COLUMNS` and `columns.STATE`.
 
     Returns:
-        A function over Arrow batches with the columns `_partition`, `_offset`, `_timestamp`, `_key`, `header` (null, or
+        A function over Arrow batches with the record's columns but the value, `header` (null, or
         the record's header with a schema) and the value.
     """
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, RowsLost, StoreError, first_line
 from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import FILE_NAME
-from kafka_ratchet.spark_sink.stores.delta.actions import newest_generation, rows_key, stored_offsets, version_key
-from kafka_ratchet.spark_sink.stores.delta.log import Log, read_entry
+from kafka_ratchet.spark_sink.stores.delta.actions import (
+    newest_generation,
+    rows_key,
+    stored_offsets,
+    stored_write_mode,
+    version_key,
+)
+from kafka_ratchet.spark_sink.stores.delta.log import KEYED, Log, read_entry
 from kafka_ratchet.spark_sink.stores.delta.table import open_table
 from kafka_ratchet.spark_sink.stores.store import rows_lost
+from kafka_ratchet.spark_sink.stores.stored_write_mode import has_key
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -50,9 +58,11 @@ class ConsistencyCheck:
             since = table.transaction_version(version_key(self._name))
             since = log.last_of_job() if since is None else since  # an earlier version has noted none
             found = None if since is None else log.break_since(since)
-            if found is None or (
-                found.kind == "unknown" and table.count() == table.transaction_version(rows_key(self._name))
-            ):
+            if found is None:
+                return
+            if found.kind == "unknown" and has_key(stored_write_mode(table, self._name)):
+                found = replace(found, operation=KEYED)
+            elif found.kind == "unknown" and table.count() == table.transaction_version(rows_key(self._name)):
                 return
             known = self.row_offsets(table) is not None
         except OSError as error:

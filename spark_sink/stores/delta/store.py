@@ -36,8 +36,7 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
 from kafka_ratchet.spark_sink.stores.delta.commit import JobEntry, write_entry
 from kafka_ratchet.spark_sink.stores.delta.compact import DeltaCompactor
 from kafka_ratchet.spark_sink.stores.delta.consistency import ConsistencyCheck, require_plain_log
-from kafka_ratchet.spark_sink.stores.delta.jobs import jobs_of
-from kafka_ratchet.spark_sink.stores.delta.log import read_entry
+from kafka_ratchet.spark_sink.stores.delta.log import jobs_of, read_entry
 from kafka_ratchet.spark_sink.stores.delta.merge import require_plain
 from kafka_ratchet.spark_sink.stores.delta.partitions import (
     partition_values,
@@ -45,6 +44,7 @@ from kafka_ratchet.spark_sink.stores.delta.partitions import (
     with_partitions,
     without_partitions,
 )
+from kafka_ratchet.spark_sink.stores.delta.rules import require_no_rules
 from kafka_ratchet.spark_sink.stores.delta.table import (
     add_columns,
     missing_columns,
@@ -108,7 +108,11 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
         import pyarrow.dataset as ds
 
-        where = (ds.field("_partition") == partition) & (ds.field("_offset") >= first) & (ds.field("_offset") <= last)
+        where = (
+            (ds.field("_kafka_partition") == partition)
+            & (ds.field("_kafka_offset") >= first)
+            & (ds.field("_kafka_offset") <= last)
+        )
         yield from self._for_reading().to_pyarrow_dataset().to_batches(columns=schema.names, filter=where)
 
     def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
@@ -154,11 +158,15 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
             self._refuse(error)
 
     def _require_fits(self, table: DeltaTable, schema: StructType) -> None:
+        require_no_rules(table, self._folder, bool(self._write_mode.row_key))
         require_partitions(self._folder, table, self._partition_by)
         if self._evolve:
             missing_columns(self._folder, table, with_partitions(schema, self._partition_by))
         else:
             require_fits(self._folder, table, with_partitions(schema, self._partition_by))
+
+    def _version_of(self, table: DeltaTable) -> object:
+        return table.version()
 
     # -- what it says of the job
 
@@ -199,6 +207,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     def _require_holder(self, table: DeltaTable, start: Mapping[int, int]) -> None:
         require_plain_log(table, self._folder)  # first: with the property, the generation may be gone already
+        require_no_rules(table, self._folder, bool(self._write_mode.row_key))
         super()._require_holder(table, start)
         require_columns(self._folder, types_of(table.schema()), self._columns)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import StoreError, refuse
+from kafka_ratchet.spark_sink.errors import StoreError, first_line, refuse, refuse_rule
 from kafka_ratchet.spark_sink.stores.evolution import Change, changes, is_larger
 from kafka_ratchet.spark_sink.stores.store import require_columns
 
@@ -84,6 +84,8 @@ class DatabaseFile:
 
         try:
             yield
+        except duckdb.ConstraintException as error:
+            refuse_rule(self.path, first_line(error))
         except duckdb.Error as error:
             refuse(self.path, error, "the file and its rights")
         except RuntimeError as error:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +21,94 @@ from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.files.parquet import file_prefix, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.distinct import HASHES
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision
-from kafka_ratchet.spark_sink.stores.duckdb import vacuum
 from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, Interrupted, has_table, quoted
 from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
-from kafka_ratchet.spark_sink.stores.duckdb.merge import add
 from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.merge_sql import PlainDialect, changes
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.sequence_files import SequenceFiles
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
+
+
+def staging_prefix(path: Path, table: str, job: str) -> str:
+    """How folders with a job's rows on their way begin, beside the database; its holder's generation comes next."""
+    digest = hashlib.sha256(f"{table}\0{job}".encode()).hexdigest()[:12]
+    return f".{path.name}.{digest}.staged-"
+
+
+def orphan_folders(path: Path, table: str, staged: list[str], generations: Mapping[str, int]) -> Iterator[Orphan]:
+    """See `TableStore.orphans`.
+
+    Args:
+        path: the database file.
+        table: the result table.
+        staged: folders beside the file, as they were before `generations` was asked for.
+        generations: the newest holder of each job.
+    """
+    beside = LocalFolder(path.parent)
+    for job, newest in generations.items():
+        prefix = staging_prefix(path, table, job)
+        for name in staged:
+            generation = name.removeprefix(prefix).partition("-")[0]
+            if name.startswith(prefix) and generation.isdecimal() and int(generation) < newest:
+                files = beside.files(name)
+                modified_s = max((file.modified_s for file in files), default=0.0)
+                remove = partial(shutil.rmtree, path.parent / name)
+                yield Orphan(name, sum(file.bytes for file in files), modified_s, remove)
+
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+
+class _Dialect(PlainDialect):
+    union = f"list_sort(list_distinct(list_concat({{target}}, {{source}})))[1:{HASHES}]"
+    size = "len({hashes})"
+    last = f"({{hashes}})[{HASHES}]"
+
+
+def add(database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *, deletes: bool) -> int:
+    """Bring the rows of the view `source` into the table. All names are quoted, and there are no values in the SQL.
+
+    Args:
+        database: in the commit's transaction.
+        table_name: the table.
+        write_mode: what the rows do to it.
+        deletes: the view has a column `DELETED`.
+
+    Returns:
+        number of inserted and updated rows, as DuckDB counts them
+    """
+    table = quoted(table_name)
+    insert = f"INSERT INTO {table} BY NAME SELECT * FROM source"  # noqa: S608
+    if write_mode.kind == "append":
+        return changed_rows(database, insert)
+    same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM source.{name}" for name in map(quoted, write_mode.row_key))
+    if write_mode.kind == "upsert":
+        database.execute(f"DELETE FROM {table} AS target USING source WHERE {same}")  # noqa: S608
+        kept = f"INSERT INTO {table} BY NAME SELECT * EXCLUDE ({DELETED}) FROM source WHERE NOT {DELETED}"  # noqa: S608
+        return changed_rows(database, kept if deletes else insert)
+    new_values = ", ".join(f"{quoted(name)} = {value}" for name, value in changes(write_mode, _Dialect()).items())
+    new = f"NOT EXISTS (SELECT 1 FROM {table} AS target WHERE {same})"  # noqa: S608
+    database.execute(f"CREATE TEMP TABLE ratchet_new AS SELECT * FROM source WHERE {new}")  # noqa: S608
+    update = f"UPDATE {table} AS target SET {new_values} FROM source WHERE {same}"  # noqa: S608
+    changed = changed_rows(database, update)
+    changed += changed_rows(database, f"INSERT INTO {table} BY NAME SELECT * FROM ratchet_new")  # noqa: S608
+    database.execute("DROP TABLE ratchet_new")
+    return changed
+
+
+def changed_rows(database: DuckDBPyConnection, statement: str) -> int:
+    """Execute a statement, and return the number of rows that it has changed."""
+    [(count,)] = database.execute(statement).fetchall()
+    return int(count)
+
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +139,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             raise OptionRefused(f"path {path!r}: a DuckDB result is a file on this machine. Name one")
         self._where = self._path = Path(path).absolute()
         self._file = DatabaseFile(self._path)
-        self._staging = vacuum.staging_prefix(self._path, table, self._name)
+        self._staging = staging_prefix(self._path, table, self._name)
         self._result, self._rejected = table, f"{table}_rejects"
         self._state: JobState = JobState(table, self._name, self._topic, self._topic_id, self._relations)
         self._arrow: Any = None
@@ -110,7 +187,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         staged = LocalFolder(self._path.parent).folders()
         with self._reading() as database:
             generations = self._state.generations(database)
-        yield from vacuum.orphans(self._path, self._result, staged, generations)
+        yield from orphan_folders(self._path, self._result, staged, generations)
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
         """Decisions are kept in the table `ratchet_sink_decisions`."""
@@ -227,17 +304,27 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             if self._rejects is not None:
                 self._file.require_types(database, self._rejected, arrow_schema(self._rejects))
             if staged.files:
-                database.register("source", staged.dataset())
-                add(database, self._result, self._write_mode, deletes=staged.deletes)
+                rows = staged.dataset()
+                database.register("source", rows)
+                stored = add(database, self._result, self._write_mode, deletes=staged.deletes)
+                self._require_stored(self._result, staged.kept(rows), stored)
                 database.unregister("source")
             if rejected.files:
                 database.register("rejected", rejected.dataset())
-                database.execute(f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected")  # noqa: S608
+                insert = f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected"  # noqa: S608
+                self._require_stored(self._rejected, rejected.rows, changed_rows(database, insert))
                 database.unregister("rejected")
             self._state.commit(database, end, write_mode_text(self._write_mode))
             if sequences:
                 self._state.move_sequences(database, sequences)
             crash_points.passing("in-commit")
+
+    def _require_stored(self, table: str, given: int, stored: int) -> None:
+        if stored != given:
+            raise StoreError(
+                f"{self._path}: {table} has stored {stored} of {given} rows. Nothing was added and no offset moved. "
+                "Look for several rows of one key in the table, then run again"
+            )
 
     def _remove_staged(self, before: int) -> None:
         """Remove what holders before this one have left. One that still lives is fenced, whatever it finds."""
@@ -260,6 +347,12 @@ class _Staged:
     @property
     def rows(self) -> int:
         return sum(rows for _, rows, _ in self.written)
+
+    def kept(self, rows: Any) -> int:
+        """Return how many of the rows in a dataset are to be in the table."""
+        import pyarrow.dataset as ds
+
+        return self.rows if not self.deletes else int(rows.count_rows(filter=~ds.field(DELETED)))
 
     @property
     def files(self) -> list[str]:

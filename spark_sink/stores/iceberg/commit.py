@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import Values, file_prefix
 from kafka_ratchet.spark_sink.rows.columns import DELETED
@@ -82,17 +83,25 @@ class Commit:
             OFFSETS_KEY: json.dumps({"mark": mark, "topics": self._topics({**table.properties, **properties})}),
         }
         total = (total_rows(table) or 0) + added
+        # pyiceberg's `add_files` takes no files with field ids: it would find columns by their names.
+        files = [
+            data_file(table, path, Record(*(partitions[path] if partitions else ())))
+            for path in (rows if isinstance(rows, list) else ())
+        ]
+        if isinstance(rows, list) and (written := sum(file.record_count for file in files)) != added:
+            raise StoreError(
+                f"{table.location()}: the files of a commit have {written} of {added} rows. Nothing was committed; run "
+                "the job again"
+            )
         with table.transaction() as transaction:
             if not isinstance(rows, list):
                 total = self._merge(table, transaction, rows, summary)
             elif not rows:
                 _write_nothing(transaction, summary)
-            elif partitions:
+            else:
                 with transaction.update_snapshot(snapshot_properties=summary).merge_append() as producer:
-                    for path in rows:
-                        producer.append_data_file(data_file(table, path, Record(*partitions[path])))
-            else:  # names are new, and a look through all is slow
-                transaction.add_files(rows, summary, check_duplicate_files=False)
+                    for file in files:
+                        producer.append_data_file(file)
             noted = {mark_key(self.job): mark, rows_key(self.job): str(total)}
             transaction.set_properties({**properties, **noted})
             expired = _expired(table)

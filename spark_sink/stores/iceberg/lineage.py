@@ -46,6 +46,13 @@ def _ancestors(table: Table) -> Iterator[Snapshot | None]:
         yield None
 
 
+def _may_have_expired(table: Table) -> bool:
+    """Return if the oldest ancestor had a parent, perhaps: pyiceberg leaves no trace of an expired one."""
+    ancestors = [snapshot.sequence_number or 0 for snapshot in _ancestors(table) if snapshot is not None]
+    kept = [snapshot.sequence_number or 0 for snapshot in table.snapshots()]
+    return bool(ancestors) and ancestors[-1] == min(kept) and ancestors[-1] > 1
+
+
 def _summary(snapshot: Snapshot, key: str) -> str:
     return str((snapshot.summary.additional_properties if snapshot.summary else {}).get(key, ""))
 
@@ -68,30 +75,68 @@ def total_rows(table: Table) -> int | None:
     return int(found) if found else None
 
 
+def _is_own(snapshot: Snapshot, mark: str) -> bool:
+    """Return if the snapshot is the commit of that mark, and not one that passes the mark on."""
+    own = _summary(snapshot, OFFSETS_KEY)
+    return bool(own) and json.loads(own).get("mark") == mark
+
+
 def _emptied(table: Table, mark: str) -> bool:
-    """Whether all rows were removed since the commit of that mark, if it left any."""
+    """Return if all rows were removed since the commit of that mark, which left some."""
     for snapshot in _ancestors(table):
-        if snapshot is None:
-            return False
-        if mark in _summary(snapshot, MARKS_KEY):
+        if snapshot is None or _is_own(snapshot, mark):
             return False
         if _summary(snapshot, "total-records") == "0":
             return True
     return False
 
 
-def inconsistency(table: Table, job: str) -> str:
-    """Why the rows are not those of the job's newest commit any more, without the sentence's end; empty: they are."""
+def replacement(table: Table, job: str) -> str:
+    """Describe the snapshot of another writer without any row of before; empty: there is none.
+
+    A writer that changes one row of a single file does the same. The rows left in the table tell both apart.
+    """
+    mark = table.properties.get(mark_key(job), "")
+    for snapshot in _ancestors(table):
+        if snapshot is None or _is_own(snapshot, mark):
+            return ""
+        if snapshot.summary is None or _summary(snapshot, MARKS_KEY):
+            continue
+        operation = snapshot.summary.operation.value
+        removed, added = (int(_summary(snapshot, f"{what}-records") or 0) for what in ("deleted", "added"))
+        before = int(_summary(snapshot, "total-records") or 0) - added + removed
+        if operation in {"overwrite", "delete"} and removed >= before > 0:
+            return f"all rows of the table were replaced or removed (snapshot {snapshot.snapshot_id}, {operation})"
+    return ""
+
+
+def inconsistency(table: Table, job: str, *, has_key: bool) -> str:
+    """Why the rows are not those of the job's newest commit any more, without the sentence's end; empty: they are.
+
+    Args:
+        table: refreshed.
+        job: its name.
+        has_key: commits change rows, so that an older snapshot may have as many.
+    """
     mark, found = table.properties.get(mark_key(job)), marks(table)
     noted = int(table.properties.get(rows_key(job), "-1"))
     if mark is None:  # an earlier version has left none; all that it can be asked is whether anything newer lies aside
         return "" if _is_newest(table) else "the table was rolled back to an older snapshot"
     if found is None:
-        if total_rows(table) == noted:
+        if total_rows(table) == noted and not has_key:
             return ""
+        count = (
+            "the number of rows proves nothing where rows change"
+            if total_rows(table) == noted
+            else ("the table has another number of rows than then")
+        )
         return (
-            "the snapshots since this job's last commit have expired, the table has another number of rows than then, "
+            f"the snapshots since this job's last commit have expired, {count}, "
             "and nothing says any more whether it was rolled back meanwhile"
+        )
+    if job not in found and _may_have_expired(table):
+        return (
+            "the snapshots since this job's last commit have expired, or the table was replaced, and nothing says which"
         )
     if found.get(job) != mark:
         return (
@@ -127,6 +172,8 @@ def offsets_of_rows(table: Table, job: str, topic: str) -> dict[int, int] | None
     if found is None:
         return None
     mark = found.get(job)
+    if mark is None and _may_have_expired(table):
+        return None
     if mark is None or _emptied(table, mark):
         return {}
     for snapshot in _ancestors(table):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
@@ -19,6 +20,7 @@ from kafka_ratchet.spark_sink.files.parquet import (
     FILE_NAME,
     file_prefix,
     require_files,
+    require_values,
     write_files,
     write_partitioned_files,
 )
@@ -26,12 +28,16 @@ from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.spark.dialect import to_arrow
 from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.decision import Decision
-from kafka_ratchet.spark_sink.stores.iceberg import vacuum
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
 from kafka_ratchet.spark_sink.stores.iceberg.compact import IcebergCompactor
 from kafka_ratchet.spark_sink.stores.iceberg.files import arrow_schema_of
-from kafka_ratchet.spark_sink.stores.iceberg.lineage import commits_of_job, inconsistency, offsets_of_rows
+from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
+    commits_of_job,
+    inconsistency,
+    offsets_of_rows,
+    replacement,
+)
 from kafka_ratchet.spark_sink.stores.iceberg.partitions import require_partitions
 from kafka_ratchet.spark_sink.stores.iceberg.table import (
     RETRIES,
@@ -44,11 +50,32 @@ from kafka_ratchet.spark_sink.stores.iceberg.table import (
 )
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
-from kafka_ratchet.spark_sink.stores.orphans import Orphan
+from kafka_ratchet.spark_sink.stores.orphans import Orphan, files_of_older_holders
 from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
 from kafka_ratchet.spark_sink.stores.store import rows_lost, tuples
-from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
+from kafka_ratchet.spark_sink.stores.stored_write_mode import has_key, write_mode_text
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+
+def orphan_files(table: Table, folder: Folder) -> Iterator[Orphan]:
+    """See `TableStore.orphans`.
+
+    Args:
+        table: the table.
+        folder: of its files.
+    """
+    files = folder.files() if folder.is_there() else []
+    table.refresh()
+    # Of every snapshot, because readers may look at older ones; most manifests are in many of them.
+    manifests = {m.manifest_path: m for snapshot in table.snapshots() for m in snapshot.manifests(table.io)}
+    entries = (entry for manifest in manifests.values() for entry in manifest.fetch_manifest_entry(table.io))
+    named = {entry.data_file.file_path.rpartition("/")[2] for entry in entries}
+    unnamed = [file for file in files if file.name not in named]
+    yield from files_of_older_holders(folder, unnamed, partial(newest_generation, table))
+
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,8 +85,8 @@ if TYPE_CHECKING:
 
     from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 
-TABLE_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
-"""Table names become folders; this alphabet is plain in all of them."""
+TABLE_NAME = re.compile(r"(?:[A-Za-z0-9_]{1,100}\.){0,3}[A-Za-z0-9_]{1,100}")
+"""Table names become folders; this alphabet is plain in all of them. A namespace may stand in front."""
 
 DECISIONS_KEPT = 20
 """Of who has decided where a job goes on, the newest so many stay in the table's properties."""
@@ -86,7 +113,9 @@ class IcebergStore(OptimisticStore["Table"]):
         if self._topic == "generation":
             raise OptionRefused("store iceberg has a property of that name: choose another output topic or store")
         if not TABLE_NAME.fullmatch(location.table):
-            raise OptionRefused(f"table {location.table!r}: use letters, digits and '_', at most 100")
+            raise OptionRefused(
+                f"table {location.table!r}: use letters, digits and '_', at most 100; NAMESPACE.TABLE names both"
+            )
         self._table_name = location.table
         self._topic_key = f"ratchet-sink.{self._name}.{self._topic}"
         self._write_mode_key = f"ratchet-sink-rule.{self._name}"
@@ -108,7 +137,7 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         table = self._existing() if needed else self._find()
-        return iter(()) if table is None else vacuum.orphans(table, self._data_folder(table))
+        return iter(()) if table is None else orphan_files(table, self._data_folder(table))
 
     def compactor(self) -> IcebergCompactor:
         table = self._existing()
@@ -146,6 +175,9 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def _data_folder(self, table: Table) -> Folder:
         return self._catalog.data_folder(table.location())
+
+    def _version_of(self, table: Table) -> object:
+        return table.metadata_location
 
     # -- what it says of the job
 
@@ -192,7 +224,8 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def _require_consistent(self, table: Table) -> None:
         if self._newest(table):
-            what = inconsistency(table, self._name)
+            what = inconsistency(table, self._name, has_key=has_key(self._stored_write_mode(table)))
+            what = what or self._replaced(table)
             if what:
                 raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
             return
@@ -204,8 +237,24 @@ class IcebergStore(OptimisticStore["Table"]):
             what = f"the table has rows that job {self._name} wrote, and no offsets: they were removed, or it is a copy"
             raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
 
+    def _replaced(self, table: Table) -> str:
+        """Describe how another writer has replaced the job's rows; empty: some are there."""
+        found = replacement(table, self._name)
+        return found if found and not self._has_own_row(table) else ""
+
+    def _has_own_row(self, table: Table) -> bool:
+        """Return if any row is of a record before the stored offsets, or none has been stored."""
+        stored = [(partition, offset) for partition, offset in self._stored(table).items() if offset > 0]
+        if not stored or not {"_kafka_partition", "_kafka_offset"} <= {field.name for field in table.schema().fields}:
+            return not stored
+        parts = [f"_kafka_partition = {partition} and _kafka_offset < {offset}" for partition, offset in stored]
+        try:
+            return any(len(table.scan(each, ("_kafka_offset",), limit=1).to_arrow()) for each in parts)
+        except Exception as error:
+            self._refuse(error)
+
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
-        return offsets_of_rows(table, self._name, self._topic)
+        return {} if self._replaced(table) else offsets_of_rows(table, self._name, self._topic)
 
     # -- what changes it
 
@@ -262,21 +311,21 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
         import pyarrow as pa
-        from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         folder = self._data_folder(table)
         folder.make()
-        wanted = schema_to_pyarrow(table.schema(), include_field_ids=False)
         if self._write_mode.row_key:
+            wanted = arrow_schema_of(table.schema(), with_ids=False)
             if DELETED in dataframe.columns:
                 wanted = wanted.append(pa.field(DELETED, pa.bool_()))
-            rows = to_arrow(dataframe).select(wanted.names).cast(wanted)
+            rows = to_arrow(dataframe).select(wanted.names)
+            require_values(f"{self._catalog}, table {self._table_name}", rows, wanted)
+            rows = rows.cast(wanted)
             return Staged(rows.num_rows, arrow=rows)
         if self._partition_by:
             return self._stage_partitions(table, dataframe, generation)
-        written = write_files(
-            dataframe, folder.inside(), wanted, file_prefix(self._name, generation), folder.filesystem
-        )
+        schema, prefix = arrow_schema_of(table.schema(), with_ids=True), file_prefix(self._name, generation)
+        written = write_files(dataframe, folder.inside(), schema, prefix, folder.filesystem)
         return Staged(sum(rows for _, rows, _ in written), written)
 
     def _stage_partitions(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:

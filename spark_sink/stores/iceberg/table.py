@@ -43,6 +43,11 @@ SCHEMA_KEY = "ratchet-sink.schema"
 """Property with the columns as Spark describes them: Iceberg has fewer types, so its own would not tell all apart."""
 
 
+def whole_name(name: str) -> str:
+    """Return the name with its namespace; a name without a point is in the namespace `ratchet`."""
+    return name if "." in name else f"{NAMESPACE}.{name}"
+
+
 def find_table(catalog: IcebergCatalog, name: str) -> Table | None:
     """The table, where there is one; raises StoreError where it cannot be read."""
     from pyiceberg.exceptions import NoSuchTableError
@@ -50,7 +55,7 @@ def find_table(catalog: IcebergCatalog, name: str) -> Table | None:
     if not catalog.is_there():
         return None
     try:
-        return catalog.connect().load_table(f"{NAMESPACE}.{name}")
+        return catalog.connect().load_table(whole_name(name))
     except NoSuchTableError:
         return None
     except Exception as error:
@@ -70,17 +75,15 @@ def open_or_create(
     try:
         catalog.make()
         opened = catalog.connect()
-        opened.create_namespace_if_not_exists(NAMESPACE)
+        opened.create_namespace_if_not_exists(whole_name(name).rpartition(".")[0])
         properties = {**RETRIES, **UPKEEP, SCHEMA_KEY: schema.json()}
-        whole_name = f"{NAMESPACE}.{name}"
-        if not partition_by or opened.table_exists(whole_name):
-            return opened.create_table_if_not_exists(whole_name, arrow_schema(schema), properties=properties)
+        whole = whole_name(name)
+        if not partition_by or opened.table_exists(whole):
+            return opened.create_table_if_not_exists(whole, arrow_schema(schema), properties=properties)
         with suppress(TableAlreadyExistsError, CommitFailedException):  # another job has just made it
-            with opened.create_table_transaction(
-                whole_name, arrow_schema(schema), properties=properties
-            ) as transaction:
+            with opened.create_table_transaction(whole, arrow_schema(schema), properties=properties) as transaction:
                 add_partitions(transaction, partition_by)
-        return opened.load_table(whole_name)
+        return opened.load_table(whole)
     except Exception as error:
         refuse(catalog, error, "the folder and its rights")
 

@@ -131,8 +131,33 @@ def session(address: Address) -> Iterator[tuple[Database, Server]]:
     with closing(pymysql.connect(**address.parameters, program_name="ratchet-sink")) as database:
         for statement in (*OF_SESSION, OF_DRIVER):
             execute(database, statement)
-        [(version, folds_names)] = execute(database, "SELECT VERSION(), @@lower_case_table_names")
+        # The sum is sent to the server: a proxy answers the plain function without it.
+        [(version, folds_names, number)] = execute(
+            database, "SELECT VERSION(), @@lower_case_table_names, CONNECTION_ID() + 0"
+        )
+        _require_direct(address, database, int(number))
         yield database, Server(_collation(str(version)), bool(int(folds_names)))
+
+
+def _require_direct(address: Address, database: Database, number: int) -> None:
+    """Refuse a connection to a proxy with its own sessions of the server.
+
+    Args:
+        address: of the connection.
+        database: the connection.
+        number: of the session, as the server counts it.
+
+    Raises:
+        StoreError: the greeting has named another session.
+    """
+    greeted = int(database.thread_id())  # type: ignore[no-untyped-call]
+    if greeted != number % 2**32:  # four bytes of the greeting hold it
+        raise StoreError(
+            f"{address.host}: the connection leads to a pooler (ProxySQL, MaxScale or another one): it is session "
+            f"{greeted} of that and session {number} of the server. Settings and locks of a session would stay with "
+            "other programs, or be lost between two statements. Nothing was written. Let the url name the server "
+            "itself, or a proxy that passes connections through (HAProxy)"
+        )
 
 
 def _collation(version: str) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import StoreError, refuse
+from kafka_ratchet.spark_sink.errors import StoreError, refuse, refuse_rule
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql.connection import (
     execute,
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 END_TIMEOUT_S = 5.0
 """How long a take-over waits until a session it has ended is gone, in seconds."""
+
+RULES_BROKEN = frozenset({1048, 1062, 1216, 1217, 1364, 1369, 1451, 1452, 1526, 1906, 3105, 3819, 4025})
+"""The server's numbers for a row that a rule of its table refuses.
+
+NOT NULL, a unique index, a foreign key (four), a column without a default, a view's condition, no partition, a
+generated column (MariaDB, MySQL), a CHECK (MySQL, MariaDB).
+"""
 
 NO_SUCH_TABLE = 1146
 """The server's number for a table that is not there."""
@@ -108,6 +115,8 @@ class JobState(SqlJobState["Database"]):
                     self.get_lock(database, f"{self._lock}{generation}", 0)
                 yield database
         except pymysql.Error as error:
+            if error.args and error.args[0] in RULES_BROKEN:
+                refuse_rule(self.where, str(spoken(error)))
             refuse(self.where, spoken(error), "the database and the job's rights in it")
 
     def end_sessions(self, database: Database, newest: int) -> None:

@@ -26,7 +26,7 @@ def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteM
     same = f"{table}.{quoted(key_column(write_mode.key))} = {key_expression(tuple(sorted(write_mode.key)), staging)}"
     return (
         f"DELETE FROM {table} USING {table} JOIN {staging} ON {same} "  # noqa: S608
-        f"WHERE {_counts(staging, tokens)} AND {staging}.{quoted(DELETED)}"
+        f"WHERE {of_tokens(staging, tokens)} AND {staging}.{quoted(DELETED)}"
     )
 
 
@@ -35,7 +35,7 @@ def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Col
     into = [column.name for column in columns]
     insert = (
         f"INSERT INTO {table} ({names(into)}) SELECT {names(into, 'source')} FROM {staging} AS source "  # noqa: S608
-        f"WHERE {_counts('source', tokens)} AND NOT source.{quoted(DELETED)}"
+        f"WHERE {of_tokens('source', tokens)} AND NOT source.{quoted(DELETED)}"
     )
     if not write_mode.key:
         return insert
@@ -55,9 +55,10 @@ def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Col
 
 def counted(staging: str, tokens: Iterable[str]) -> str:
     """The query for the number of rows that count; the staging table's name is quoted already."""
-    return f"SELECT COUNT(*) FROM {staging} WHERE {_counts(staging, tokens)}"  # noqa: S608
+    return f"SELECT COUNT(*) FROM {staging} WHERE {of_tokens(staging, tokens)}"  # noqa: S608
 
 
-def _counts(staging: str, tokens: Iterable[str]) -> str:
+def of_tokens(staging: str, tokens: Iterable[str]) -> str:
+    """Return the condition for staged rows that count."""
     listed = ", ".join(map(literal, tokens)) or "''"
     return f"{staging}.{TOKEN} IN ({listed})"

@@ -21,6 +21,7 @@ from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql.connection import execute, transaction
 from kafka_ratchet.spark_sink.stores.mysql.job_state import JobState
 from kafka_ratchet.spark_sink.stores.mysql.merge import counted, deletion, insertion, staging_columns
+from kafka_ratchet.spark_sink.stores.mysql.stored_rows import StoredRows
 from kafka_ratchet.spark_sink.stores.mysql.tables import Tables
 from kafka_ratchet.spark_sink.stores.mysql.tasks import literals, stage
 from kafka_ratchet.spark_sink.stores.mysql.types import TOKEN, TYPES, column_types, names
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 BATCH_ROWS = 50_000
 """Rows that a scan fetches at a time: the driver hands them over as Python objects."""
 
+SIGNAL = 1644
+"""The server's number for an error that a trigger raises."""
+
 DEADLOCK, DEADLOCKS = 1213, 10
 """The server's number for a transaction that it has rolled back because two waited for each other, as those of two jobs
 can over one table; and how often a commit is begun anew after it."""
@@ -51,6 +55,7 @@ class MysqlStore(SqlStore["Database", list[Column]]):
     """
 
     needs_path = False
+    nested_columns = False
     restricted_values = FINITE_TOO
     evolves = True
 
@@ -89,6 +94,10 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         with self._reading() as database:
             found = self._tables.columns(database, self._result)
         return spark_schema(found, TYPES) if found else None
+
+    def column_names(self) -> list[str] | None:
+        with self._reading() as database:
+            return [each.name for each in self._tables.columns(database, self._result)] or None
 
     def _columns_of(self, schema: StructType) -> list[Column]:
         return column_types(schema)
@@ -203,14 +212,34 @@ class MysqlStore(SqlStore["Database", list[Column]]):
                         self._tables.require_types(database, each.target, each.columns)
                         [(found,)] = execute(database, counted(self._state.table(each.table), each.tokens))
                         self._tables.require_staged(each.table, found, sum(each.tokens.values()))
-                        for statement in each.statements:
-                            execute(database, statement)
+                        self._move(database, each)
                     self._state.commit(database, end, write_mode_text(self._write_mode))
                     crash_points.passing("in-commit")
                 return
             except pymysql.OperationalError as error:
                 if error.args[0] != DEADLOCK or not left:
                     raise
+
+    def _move(self, database: Database, staged: _Staged) -> None:
+        """Move staged rows into their table, in the caller's transaction.
+
+        Raises:
+            StoreError: the table has not taken every row as given.
+        """
+        import pymysql
+
+        write_mode = self._write_mode if staged.target == self._result else APPEND
+        rows = StoredRows(self._state, database, staged.target, staged.table, staged.tokens, staged.columns, write_mode)
+        inserted = 0
+        try:
+            with database.cursor() as cursor:
+                for statement in staged.statements:
+                    inserted = cursor.execute(statement)
+        except pymysql.Error as error:
+            if error.args[0] == SIGNAL:
+                rows.refuse_signal(str(error.args[1]))
+            raise
+        rows.require(inserted)
 
     def _drop(self, staged: list[_Staged]) -> None:
         with suppress(StoreError), self._state.database() as database:  # what stays is the next holder's to drop

@@ -255,8 +255,30 @@ class Tables(SqlTables["Database"]):
     def require_types(self, database: Database, table: str, columns: Sequence[Column]) -> None:
         """Raise `SchemaDiffers` unless these columns are what they were: MySQL rounds decimals without an error."""
         expected = dict(columns)
+        self._require_given(database, table, expected)
         present = {name: kind for name, kind in self.columns(database, table) if name in expected}
         require_columns(self._state.where, present, expected, table)
+
+    def _require_given(self, database: Database, table: str, columns: Mapping[str, str]) -> None:
+        """Raise unless the server stores the given values of these columns and no others.
+
+        Raises:
+            StoreError: it generates them, or numbers the rows itself where null is given.
+        """
+        found = self._state.run(
+            database,
+            "SELECT TABLE_NAME, COLUMN_NAME, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {schema} "
+            "AND TABLE_NAME = {name} AND (EXTRA LIKE '%auto_increment%' OR EXTRA LIKE '%GENERATED%') "
+            "AND EXTRA NOT LIKE '%DEFAULT_GENERATED%'",
+            schema=literal(self._state.schema),
+            name=literal(table),
+        )
+        for of, name, extra in found:
+            if of == table and name in columns:
+                raise StoreError(
+                    f"{self._state.where}: column {name} of {table} is {extra}, so that the server stores other values "
+                    f"than it is given. Nothing was added. Make it a plain {columns[name]}, or choose another table"
+                )
 
     def widens(self, before: str, after: str) -> bool:
         """See `SqlTables.widens`."""

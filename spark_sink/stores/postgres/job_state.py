@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.errors import refuse
+from kafka_ratchet.spark_sink.errors import first_line, refuse, refuse_rule
+from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.postgres.marks import Marks
+from kafka_ratchet.spark_sink.stores.postgres.stored_rows import DEFERRED, NOT_BEFORE, TAKERS
 from kafka_ratchet.spark_sink.stores.postgres.tasks import Connection
 from kafka_ratchet.spark_sink.stores.postgres.types import conninfo, names, table_parts
 from kafka_ratchet.spark_sink.stores.sql_job_state import OF_JOB, SqlJobState, Statements
 from kafka_ratchet.spark_sink.stores.sql_tables import is_of_generation
 
 if TYPE_CHECKING:
+    import psycopg
     from psycopg import sql
 
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
@@ -28,8 +32,20 @@ and a take-over ends the sessions of the holder before it; who still waits is to
 VISIT_TIMEOUT_MS = 10_000
 """How long a session that holds no job may do nothing amid a transaction, in milliseconds. None of its own is long."""
 
+VISITOR = "sink-visitor"
+"""Name of a session that holds no job."""
+
 END_TIMEOUT_MS = 5_000
 """How long a take-over waits until a session it has ended is gone, in milliseconds."""
+
+OF_PARTITION = "Nothing of the record's partition was added, and its offset has not moved"
+"""Extent of a refusal in a task, which commits one partition."""
+
+RAISED = "P0001"
+"""SQLSTATE of an error that a function raises."""
+
+RULE_BROKEN = re.compile(r"psycopg\.errors\.((?!Protocol)[A-Z]\w+Violation|RaiseException): (.*)")
+"""Last line of a task's failure by a constraint or a trigger that raises; poolers answer ProtocolViolation."""
 
 STATEMENTS = Statements(
     stored=f"SELECT partition, next FROM {{offsets}} {OF_JOB} ORDER BY partition",  # noqa: S608
@@ -118,29 +134,56 @@ class JobState(SqlJobState["Database"]):
     # -- sessions
 
     @contextmanager
-    def database(self, generation: int | None = None) -> Iterator[Database]:
-        """A connection for the time of one call.
+    def database(self) -> Iterator[Database]:
+        """Connect for the time of one call, with `transaction` for each piece of work.
 
-        Args:
-            generation: the holder's; None: the caller does not hold the job, or not yet.
+        A pooler may give each transaction another session of the server, and that session to others afterwards. So no
+        setting and no prepared statement of ours outlives a transaction.
 
         Raises:
             StoreError: the database refuses, or does not answer.
         """
         import psycopg
 
-        application = "sink-visitor" if generation is None else self.application(generation)
         try:
             with psycopg.connect(
-                self._conninfo, autocommit=True, application_name=application, client_encoding="UTF8"
+                self._conninfo, autocommit=True, client_encoding="UTF8", prepare_threshold=None
             ) as database:
-                database.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
-                # The server ends a session that hangs amid a take-over: it has no generation to be found by.
-                if generation is None:
-                    database.execute(f"SET idle_in_transaction_session_timeout = {VISIT_TIMEOUT_MS}")
                 yield database
+        except (psycopg.IntegrityError, psycopg.errors.RaiseException) as error:
+            refuse_rule(self.where, first_line(error), _raised_by(error))
+        except psycopg.errors.ProtocolViolation as error:
+            refuse(self.where, error, "pool_mode of the pooler in the url: it has to be transaction or session")
         except psycopg.Error as error:
             refuse(self.where, error, "the database and the job's rights in it")
+
+    def refuse_rule_of_task(self, error: Exception) -> None:
+        """Raise `RuleBroken` where a task has failed by a rule of the table; else return."""
+        if not isinstance(error, spark_errors()) or not (found := RULE_BROKEN.search(reason_of(error))):
+            return
+        names = ""
+        if found[1] == "RaiseException":  # its text is the function's own
+            with self.database() as database:
+                [(names,)] = self.run(database, TAKERS, table=self.name_literal(self.table_of(self.result)))
+        refuse_rule(self.where, found[2], names, OF_PARTITION)
+
+    @contextmanager
+    def transaction(self, database: Database, generation: int | None = None) -> Iterator[None]:
+        """Run a transaction with settings of its own; it commits unless something is raised.
+
+        Args:
+            database: not amid a transaction.
+            generation: the holder's, which names the session for a take-over; None: the caller does not hold the job.
+        """
+        settings = {"lock_timeout": str(LOCK_TIMEOUT_MS), "row_security": "off"}
+        if generation is None:  # a session that no take-over finds is ended by the server
+            settings |= {"application_name": VISITOR, "idle_in_transaction_session_timeout": str(VISIT_TIMEOUT_MS)}
+        else:
+            settings["application_name"] = self.application(generation)
+        with database.transaction():
+            local = ", ".join(["set_config(%s, %s, true)"] * len(settings))
+            database.execute(f"SELECT {local}".encode(), [part for each in settings.items() for part in each])
+            yield
 
     def application(self, generation: int) -> str:
         """What the sessions of a holder are called."""
@@ -160,14 +203,21 @@ class JobState(SqlJobState["Database"]):
 
     def end_sessions(self, database: Database, newest: int) -> None:
         """End those of holders up to that generation: the open COPY of a frozen one would block the next holder."""
-        found = database.execute(
-            "SELECT pid, application_name FROM pg_stat_activity "
-            "WHERE starts_with(application_name, %s) AND datname = current_database()",
-            (self._application,),
-        ).fetchall()
-        for pid, application in found:
+        with self.transaction(database):
+            found = database.execute(
+                "SELECT DISTINCT application_name FROM pg_stat_activity "
+                "WHERE starts_with(application_name, %s) AND datname = current_database()",
+                (self._application,),
+            ).fetchall()
+        for (application,) in found:
             if is_of_generation(application, self._application, newest):
-                database.execute("SELECT pg_terminate_backend(%s, %s)", (pid, END_TIMEOUT_MS))
+                # By name, and in a transaction that looks again: a pooler gives sessions to other programs.
+                with self.transaction(database):
+                    database.execute(
+                        "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity "
+                        "WHERE application_name = %s AND datname = current_database()",
+                        (END_TIMEOUT_MS, application),
+                    )
 
     # -- statements
 
@@ -191,6 +241,11 @@ class JobState(SqlJobState["Database"]):
         return sql.SQL(statement).format(**parts)
 
     def execute(self, database: Database, statement: sql.Composed) -> list[tuple[Any, ...]]:
+        from psycopg.pq import TransactionStatus
+
+        if database.info.transaction_status == TransactionStatus.IDLE:
+            with self.transaction(database):
+                return self.execute(database, statement)
         cursor = database.execute(statement)
         return cursor.fetchall() if cursor.description else []
 
@@ -208,6 +263,11 @@ class JobState(SqlJobState["Database"]):
             # From now on an empty table is one that was emptied, also before the commit has ended.
             "filled": "UPDATE {marks} SET filled = true "
             "WHERE result = {result} AND job = {job} AND topic = {topic} AND relation = {relation} AND NOT filled",
+            "takers": TAKERS,
+            "later": NOT_BEFORE,
+            "deferred": DEFERRED,
+            "present": "SELECT count(*) FROM {place} WHERE _kafka_partition = %s AND _kafka_offset >= %s "
+            "AND _kafka_offset < %s",
             "holder": "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job} FOR SHARE",
             "first": "INSERT INTO {offsets} VALUES ({result}, {job}, {topic}, %s, %s, {identity}) "
             "ON CONFLICT DO NOTHING",
@@ -217,7 +277,9 @@ class JobState(SqlJobState["Database"]):
             "WHERE result = {result} AND job = {job} AND topic = {topic} AND partition = %s",
         }
         return {
-            name: self.text(text, table=self.name_literal(table), relation=self.literal(table)).as_string(None)
+            name: self.text(
+                text, table=self.name_literal(table), place=self.table(table), relation=self.literal(table)
+            ).as_string(None)
             for name, text in statements.items()
         } | {"copy": copy}
 
@@ -238,3 +300,9 @@ class JobState(SqlJobState["Database"]):
     def name_literal(self, name: str) -> sql.Literal:
         """A table beside the result's, as a text that `to_regclass` reads."""
         return self.literal(self.table(name).as_string(None))
+
+
+def _raised_by(error: psycopg.Error) -> str:
+    """Return where a trigger function has raised an error; empty: a constraint, which the sentence names."""
+    context = (error.diag.context or "").partition("\n")[0]
+    return context if error.sqlstate == RAISED else ""

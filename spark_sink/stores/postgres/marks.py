@@ -74,8 +74,10 @@ class Marks:
                 return relation, f"table {relation} was dropped"
             if oid != was_oid:
                 return relation, f"table {relation} is another one: dropped and made anew, or restored by itself"
-            if filenode != was_filenode and was_filled and not filled:
-                return relation, f"table {relation} was emptied (TRUNCATE)"
+            if was_filled and not filled:
+                # TRUNCATE gives a table another file. A partitioned table has none of its own.
+                how = "TRUNCATE" if filenode != was_filenode else "DELETE, or TRUNCATE of its partitions"
+                return relation, f"table {relation} was emptied ({how})"
         return "", ""
 
     def number(self, database: Database, relation: str) -> tuple[int, int]:

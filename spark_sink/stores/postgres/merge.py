@@ -34,13 +34,6 @@ def deletions(
     """
     from psycopg import sql
 
-    def each(form: str, between: str) -> sql.Composed:
-        return sql.SQL(between).join(sql.SQL(form).format(sql.Identifier(name)) for name in write_mode.row_key)
-
-    same = each("target.{0} = source.{0}", " AND ")
-    same_with_null = sql.SQL("({}) AND {}").format(
-        each("source.{0} IS NULL", " OR "), each("target.{0} IS NOT DISTINCT FROM source.{0}", " AND ")
-    )
     return [
         state.text(
             "DELETE FROM {table} AS target USING {staging} AS source "
@@ -51,8 +44,40 @@ def deletions(
             deleted=sql.Identifier(DELETED),
             match=match,
         )
-        for match in (same, same_with_null)
+        for match in _matches(write_mode)
     ]
+
+
+def remaining(state: JobState, table: str, staging: str, tokens: list[str], write_mode: WriteMode) -> sql.Composed:
+    """Return the query for the number of rows that `deletions` have left; the arguments are theirs."""
+    from psycopg import sql
+
+    each = [
+        state.text(
+            "(SELECT count(*) FROM {table} AS target, {staging} AS source "
+            "WHERE source.ratchet_token = ANY({tokens}) AND source.{deleted} AND {match})",
+            table=state.table(table),
+            staging=state.table(staging),
+            tokens=sql.Literal(tokens),
+            deleted=sql.Identifier(DELETED),
+            match=match,
+        )
+        for match in _matches(write_mode)
+    ]
+    return sql.SQL("SELECT {}").format(sql.SQL(" + ").join(each))
+
+
+def _matches(write_mode: WriteMode) -> tuple[sql.Composed, sql.Composed]:
+    """Conditions for rows of one key: without null, and with it."""
+    from psycopg import sql
+
+    def each(form: str, between: str) -> sql.Composed:
+        return sql.SQL(between).join(sql.SQL(form).format(sql.Identifier(name)) for name in write_mode.row_key)
+
+    with_null = sql.SQL("({}) AND {}").format(
+        each("source.{0} IS NULL", " OR "), each("target.{0} IS NOT DISTINCT FROM source.{0}", " AND ")
+    )
+    return each("target.{0} = source.{0}", " AND "), with_null
 
 
 def on_conflict(columns: list[Column], write_mode: WriteMode) -> sql.Composed:
@@ -68,8 +93,8 @@ def on_conflict(columns: list[Column], write_mode: WriteMode) -> sql.Composed:
             if column.name not in write_mode.row_key
         ]
     key = sql.SQL(", ").join(map(sql.Identifier, write_mode.row_key))
-    if not assignments:  # every column is of the key, so that a row that is there is the same
-        return sql.SQL("ON CONFLICT ({}) DO NOTHING").format(key)
+    if not assignments:  # every column is of the key; DO NOTHING would leave the row out of the command's count
+        assignments = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(write_mode.row_key[0]))]
     return sql.SQL("ON CONFLICT ({}) DO UPDATE SET {}").format(key, sql.SQL(", ").join(assignments))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 JOB: Final = "_job"
 """Column in front of those of `sequences_schema`: jobs of several names may fill one result table."""
 
-KEY: Final = (JOB, "_partition", "_identity")
+KEY: Final = (JOB, "_kafka_partition", "_identity")
 """An identity has 1,024 bytes at most, and PostgreSQL indexes 2,700."""
 
 ASKED: Final = 10_000
@@ -103,7 +103,8 @@ class SequenceTable:
     def known(self, connection: Connection) -> Known:
         """The job's sequences, as the tasks that judge ask for them."""
         select = self._state.text(
-            "SELECT {columns} FROM {table} WHERE _job = {job} AND _partition = %s AND _identity = ANY(%s::bytea[])",
+            "SELECT {columns} FROM {table} WHERE _job = {job} AND _kafka_partition = %s "
+            "AND _identity = ANY(%s::bytea[])",
             columns=names(column.name for column in self.columns[2:]),
             table=self._state.table(self.name),
         ).as_string(None)
@@ -125,8 +126,12 @@ def _looking(connection: Connection, select: str, asked: int, *, has_seen: bool)
     def look(partition: int, identities: Sequence[bytes]) -> Iterator[Any]:
         import psycopg
 
-        with psycopg.connect(conninfo, application_name=application, client_encoding="UTF8") as database:
-            database.execute(f"SET lock_timeout = {int(lock_timeout_ms)}")
+        with psycopg.connect(conninfo, client_encoding="UTF8", prepare_threshold=None) as database:
+            database.execute(
+                "SELECT set_config('lock_timeout', %s, true), set_config('row_security', 'off', true), "
+                "set_config('application_name', %s, true)",
+                (str(lock_timeout_ms), application),
+            )
             with database.cursor(binary=True) as cursor:
                 for begin in range(0, len(identities), asked):
                     cursor.execute(select, (partition, list(identities[begin : begin + asked])))

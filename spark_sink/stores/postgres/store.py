@@ -8,19 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, SequencesLost
-from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.columns import DELETED, SHORT_KEYS
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
 from kafka_ratchet.spark_sink.stores.postgres.marks import Marks
-from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflict
-from kafka_ratchet.spark_sink.stores.postgres.sequences import SequenceTable
+from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflict, remaining
+from kafka_ratchet.spark_sink.stores.postgres.sequences import KEY, SequenceTable
+from kafka_ratchet.spark_sink.stores.postgres.stored_rows import (
+    RECORD,
+    can_alter,
+    can_lose_later,
+    count_present,
+    count_records,
+    require_added,
+    require_deleted,
+    require_every_row,
+    require_stored,
+    sum_of_keys,
+)
 from kafka_ratchet.spark_sink.stores.postgres.tables import Tables
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, stage, textual
 from kafka_ratchet.spark_sink.stores.postgres.types import TYPES, column_types, names, table_parts
@@ -41,6 +54,29 @@ BATCH_ROWS = 50_000
 """Rows that a scan fetches at a time: the driver hands them over as Python objects."""
 
 
+@dataclass(frozen=True)
+class Staged:
+    """Rows in a staging table, and the statements that move them into their table.
+
+    Args:
+        table: their table.
+        staging: the staging table.
+        tokens: rows of each task's token.
+        removals: the statements that delete rows first.
+        insert: the statement that adds the others.
+        key: columns by which a row of the table is one of these; empty: the table has none.
+        columns: of the rows.
+    """
+
+    table: str
+    staging: str
+    tokens: Mapping[str, int]
+    removals: Sequence[sql.Composed]
+    insert: sql.Composed
+    key: Sequence[str]
+    columns: Sequence[str]
+
+
 class PostgresStore(SqlStore["Database", list[Column]]):
     """A store over one table of a PostgreSQL database, `table` or `schema.table`.
 
@@ -50,8 +86,9 @@ class PostgresStore(SqlStore["Database", list[Column]]):
     """
 
     needs_path = False
+    nested_columns = False
     keeps_sequences = True
-    restricted_values = True
+    restricted_values = SHORT_KEYS
     evolves = True
     all_totals = True
 
@@ -77,6 +114,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         return super()._lost(relation, what)
 
     def _require_consistent(self, database: Database) -> None:
+        require_every_row(self._state, database, self._relations, self._state.where)
         super()._require_consistent(database)
         if self._sequences is not None and not self._state.stored(database):
             self._require_write_mode(database)  # another topic is the better sentence
@@ -99,7 +137,11 @@ class PostgresStore(SqlStore["Database", list[Column]]):
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        with self._state.database() as database, database.transaction(), database.cursor("ratchet_scan") as cursor:
+        with (
+            self._state.database() as database,
+            self._state.transaction(database),
+            database.cursor("ratchet_scan") as cursor,
+        ):
             cursor.execute(self._select(schema.names))
             while rows := cursor.fetchmany(BATCH_ROWS):
                 columns = zip(zip(*rows, strict=True), schema, strict=True)
@@ -119,7 +161,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         with self._state.database() as database:
             newest = self._state.generation(database)
             self._state.end_sessions(database, newest)
-            with database.transaction():
+            with self._state.transaction(database):
                 self._tables.create_marks(database)
                 write_mode = write_mode_text(self._write_mode)
                 generation = self._state.reset(database, self._where, offsets, decision, write_mode)
@@ -130,6 +172,10 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         with self._state.database() as database:
             found = self._tables.columns(database, self._result)
         return spark_schema(found, TYPES) if found else None
+
+    def column_names(self) -> list[str] | None:
+        with self._state.database() as database:
+            return [each.name for each in self._tables.columns(database, self._result)] or None
 
     def _columns_of(self, schema: StructType) -> list[Column]:
         return column_types(schema)
@@ -144,13 +190,13 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         with self._state.database() as database:
             self._require_consistent(database)  # before a table that was dropped is made anew
             self._require_write_mode(database)  # before an index over another key
-            with database.transaction():
+            with self._state.transaction(database):
                 self._tables.create_tables(database, tables, self._write_mode.row_key, self._evolving)
                 if self._sequences is not None:
                     self._sequences.create(database, self._tables)
             self._require_same_topic(database)  # a refusal ends nobody's sessions
             self._state.end_sessions(database, self._state.generation(database))
-            with database.transaction():
+            with self._state.transaction(database):
                 self._require_same_topic(database)
                 generation = self._state.take_over(database)
                 self._require_write_mode(database)  # once more: the row of the job is ours until the transaction ends
@@ -176,7 +222,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         generation = self._require_commit(start, end, rejects, sequences)
         rows: list[int] = []
         try:
-            with self._state.database(generation) as database:
+            with self._state.database() as database:
                 self._require_holder(database, generation, start)  # a fenced job stages nothing
                 table = self._state.marks.number(database, self._result)
                 self._require_consistent(database)
@@ -189,8 +235,9 @@ class PostgresStore(SqlStore["Database", list[Column]]):
                     self._commit_staged(database, dataframe, generation, start, end, rejects, sequences, rows)
         except (Fenced, RowsLost, SchemaDiffers, SequencesLost):
             raise
-        except Exception:
+        except Exception as error:
             if not self._is_committed(generation, end):
+                self._state.refuse_rule_of_task(error)
                 raise
         crash_points.passing("after-commit")
         return sum(rows)
@@ -204,7 +251,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         """Before the first task commits: a job that is killed amid them leaves rows of this write mode."""
         if self._state.write_mode(database):
             return
-        with database.transaction():
+        with self._state.transaction(database, generation):
             self._state.lock(database)
             self._require_holder(database, generation, start)
             self._state.note_write_mode(database, write_mode_text(self._write_mode))
@@ -226,13 +273,13 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             self._state.task_statements(self._result, copy),
             generation,
             table,
-            dataframe.columns.index("_partition"),
+            dataframe.columns.index("_kafka_partition"),
             start,
             end,
         )
         rows.extend(found.values())
         crash_points.passing("before-commit")
-        with database.transaction():
+        with self._state.transaction(database, generation):
             # What is left are partitions without a row: their range has markers and aborted records only.
             self._state.lock(database)
             self._require_holder(database, generation, {p: end[p] if p in found else start[p] for p in start})
@@ -253,7 +300,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         rows: list[int],
     ) -> None:
         staged = [self._stage(database, generation, self._result, self._columns, dataframe)]
-        rows.extend(staged[0][2].values())
+        rows.extend(staged[0].tokens.values())
         if rejects is not None and self._rejects is not None:
             staged.append(self._stage(database, generation, self._rejected, column_types(self._rejects), rejects))
         if sequences is not None and self._sequences is not None:
@@ -263,16 +310,14 @@ class PostgresStore(SqlStore["Database", list[Column]]):
                 self._stage(database, generation, kept.name, kept.columns, kept.of_job(sequences), kept.on_conflict())
             )
         crash_points.passing("before-commit")
-        with database.transaction():
+        with self._state.transaction(database, generation):
             self._state.lock(database)
             self._require_holder(database, generation, start)
             # Once more: the tasks may have taken minutes. This look locks the tables against who would empty them.
             self._require_consistent(database)
             self._require_types(database)
-            for staging, statements, tokens in staged:
-                self._require_staged(database, staging, tokens)
-                for statement in statements:
-                    database.execute(statement)
+            for each in staged:
+                self._move_staged(database, each)
             self._state.commit(database, end, write_mode_text(self._write_mode))
             crash_points.passing("in-commit")
 
@@ -284,17 +329,24 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         columns: list[Column],
         dataframe: DataFrame,
         conflict: sql.Composed | None = None,
-    ) -> tuple[str, list[sql.Composed], dict[str, int]]:
-        """The staging table, the statements that move its rows into their table, and how many rows a token has."""
+    ) -> Staged:
+        """Stage the rows by the tasks."""
         from psycopg import sql
 
         staging = self._tables.new_staging(generation)
+        # Without the table's rules, so that each is broken in the table, under its name.
         self._state.run(
             database,
-            "CREATE UNLOGGED TABLE {staging} (ratchet_token text, LIKE {table}, "
-            "{deleted} boolean NOT NULL DEFAULT false)",
+            "CREATE UNLOGGED TABLE {staging} AS SELECT NULL::text AS ratchet_token, {table}.*, false AS {deleted} "
+            "FROM {table} WITH NO DATA",
             staging=self._state.table(staging),
             table=self._state.table(table),
+            deleted=sql.Identifier(DELETED),
+        )
+        self._state.run(
+            database,
+            "ALTER TABLE {staging} ALTER {deleted} SET DEFAULT false",
+            staging=self._state.table(staging),
             deleted=sql.Identifier(DELETED),
         )
         deletes = [DELETED] if DELETED in dataframe.columns else []
@@ -312,24 +364,61 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             deleted=sql.Identifier(DELETED),
             conflict=sql.SQL("") if conflict is None else conflict,
         )
-        done = self._state.text("DROP TABLE {staging}", staging=self._state.table(staging))
-        statements = [
-            *(deletions(self._state, table, staging, list(tokens), self._write_mode) if deletes else []),
-            insert,
-            done,
-        ]
-        return staging, statements, tokens
+        removals = deletions(self._state, table, staging, list(tokens), self._write_mode) if deletes else []
+        key = RECORD if conflict is None else (KEY if table != self._result else self._write_mode.row_key)
+        of_rows = [column.name for column in columns]
+        return Staged(table, staging, tokens, removals, insert, key if set(of_rows).issuperset(key) else (), of_rows)
 
-    def _require_staged(self, database: Database, staging: str, tokens: Mapping[str, int]) -> None:
+    def _move_staged(self, database: Database, staged: Staged) -> None:
+        """Move staged rows into their table, in the caller's transaction.
+
+        Raises:
+            StoreError: the table has not taken every row.
+        """
         from psycopg import sql
 
-        [(found,)] = self._state.run(
+        staging = self._state.table(staged.staging)
+        [(found, given)] = self._state.run(
             database,
-            "SELECT count(*) FROM {staging} WHERE ratchet_token = ANY({tokens})",
-            staging=self._state.table(staging),
-            tokens=sql.Literal(list(tokens)),
+            "SELECT count(*), count(*) FILTER (WHERE NOT {deleted}) FROM {staging} WHERE ratchet_token = ANY({tokens})",
+            staging=staging,
+            deleted=sql.Identifier(DELETED),
+            tokens=sql.Literal(list(staged.tokens)),
         )
-        self._tables.require_staged(staging, found, sum(tokens.values()))
+        self._tables.require_staged(staged.staging, found, sum(staged.tokens.values()))
+        rows = self._state.text(
+            "ratchet_token = ANY({tokens}) AND NOT {deleted}",
+            tokens=sql.Literal(list(staged.tokens)),
+            deleted=sql.Identifier(DELETED),
+        )
+        kind = self._write_mode.kind if staged.table == self._result else "append"
+        # A trigger or rule that keeps the old row of a key is found by the values, since the row is there.
+        altered = kind != "append" and can_alter(self._state, database, staged.table)
+        searched = altered or (bool(staged.key) and can_lose_later(self._state, database, staged.table))
+        compared = staged.columns if altered and kind == "upsert" else staged.key
+        of_staged = (self._state, database, staged.table, staged.staging, rows)
+        is_appended = kind == "append" and staged.key == RECORD
+        present = partial(count_records if is_appended else partial(count_present, key=compared), *of_staged)
+        total = partial(sum_of_keys, *of_staged, staged.key)
+        # An appended row may have coordinates that a row of another topic has too.
+        before = present() if searched and is_appended else 0
+        counted = total() if altered and kind == "totals" else 0
+        for removal in staged.removals:
+            database.execute(removal)
+        if staged.removals:
+            tokens = list(staged.tokens)
+            left = self._state.execute(
+                database, remaining(self._state, staged.table, staged.staging, tokens, self._write_mode)
+            )
+            require_deleted(self._state, database, staged.table, self._state.where, int(left[0][0]))
+        stored = database.execute(staged.insert).rowcount
+        if searched:
+            stored = min(stored, present() - before)
+        require_stored(self._state, database, staged.table, self._state.where, given, stored)
+        if altered and kind == "totals":
+            of_rows = (staged.staging, rows)
+            require_added(self._state, database, staged.table, self._state.where, of_rows, total() - counted)
+        self._state.run(database, "DROP TABLE {staging}", staging=staging)
 
     def _copy(self, table: str, columns: Sequence[str]) -> str:
         copy = self._state.text(

@@ -112,8 +112,13 @@ def _staging(connection: Connection, copy_statement: str) -> Task:
 
         form = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
         token, rows = uuid.uuid4().hex, 0
-        with psycopg.connect(conninfo, application_name=application, client_encoding="UTF8") as database:
-            database.execute(f"SET lock_timeout = {int(lock_timeout_ms)}")
+        with psycopg.connect(conninfo, client_encoding="UTF8", prepare_threshold=None) as database:
+            # Within the transaction: a pooler gives the session to others after it.
+            database.execute(
+                "SELECT set_config('lock_timeout', %s, true), set_config('row_security', 'off', true), "
+                "set_config('application_name', %s, true)",
+                (str(lock_timeout_ms), application),
+            )
             with database.cursor() as cursor, cursor.copy(copy_statement) as copy:
                 for batch in batches:
                     if batch.num_rows:
@@ -156,8 +161,13 @@ def _committing(
         if first is None:
             return
         partition, rows = first.column(position)[0].as_py(), 0
-        with psycopg.connect(conninfo, application_name=application, client_encoding="UTF8") as database:
-            database.execute(f"SET lock_timeout = {int(lock_timeout_ms)}")
+        with psycopg.connect(conninfo, client_encoding="UTF8", prepare_threshold=None) as database:
+            # Within the transaction: a pooler gives the session to others after it.
+            database.execute(
+                "SELECT set_config('lock_timeout', %s, true), set_config('row_security', 'off', true), "
+                "set_config('application_name', %s, true)",
+                (str(lock_timeout_ms), application),
+            )
             # Locked until this transaction ends, so that a take-over waits for it, or ends it.
             holder = database.execute(statements["holder"]).fetchone()
             if holder is None or holder[0] != generation:
@@ -170,6 +180,10 @@ def _committing(
                 raise RuntimeError(f"fenced: partition {partition} is stored up to {stored}, not {start[partition]}")
             with database.cursor() as cursor:
                 if not done:
+                    # The table is searched only where a trigger or rule may take rows away that COPY has counted.
+                    searched = cursor.execute(statements["later"]).fetchone()
+                    of_range = (partition, start[partition], end[partition])
+                    before = cursor.execute(statements["present"], of_range).fetchone() if searched == (True,) else None
                     with cursor.copy(statements["copy"]) as copy:
                         for batch in itertools.chain([first], filled):
                             if pyarrow.compute.any(pyarrow.compute.not_equal(batch[position], partition)).as_py():
@@ -178,6 +192,18 @@ def _committing(
                             pyarrow.csv.write_csv(pa.Table.from_batches([batch]), text, form)
                             copy.write(text.getbuffer())
                             rows += batch.num_rows
+                    stored_rows = cursor.rowcount
+                    if before is not None:
+                        cursor.execute(statements["deferred"])
+                        after = cursor.execute(statements["present"], of_range).fetchone()
+                        stored_rows = min(stored_rows, after[0] - before[0]) if after else 0
+                    if stored_rows != rows:  # a trigger or rule took rows away, without an error
+                        names = cursor.execute(statements["takers"]).fetchone()
+                        raise RuntimeError(
+                            f"the table has stored {stored_rows} of {rows} rows of partition {partition}. It has: "
+                            f"{names[0] if names else 'no trigger or rule'}. Nothing of the partition was committed. "
+                            "Drop or change the one that takes rows away"
+                        )
                 else:
                     rows = first.num_rows + sum(batch.num_rows for batch in filled)
                 # Looked at with COPY's lock on the table, against which nobody empties it.
@@ -185,6 +211,18 @@ def _committing(
                 if now != table:
                     raise RuntimeError(f"the table was emptied, rewritten or made anew meanwhile ({table}, {now})")
                 cursor.execute(statements["move"], (end[partition], partition))
+                if cursor.rowcount != 1:
+                    raise RuntimeError(
+                        f"the offset of partition {partition} was not stored: a trigger or rule of the "
+                        "job's own tables has refused it. Drop it"
+                    )
+                cursor.execute(statements["deferred"])
+                kept = cursor.execute(statements["stored"], (partition,)).fetchone()
+                if kept is None or kept[0] != end[partition]:
+                    raise RuntimeError(
+                        f"the offset of partition {partition} was not stored as given ({kept}): a trigger or rule of "
+                        "table ratchet_sink_offsets has changed it. Drop it"
+                    )
                 cursor.execute(statements["filled"])
         schema = pa.schema([("partition", "int32"), ("rows", "int64")])
         yield pa.RecordBatch.from_pydict({"partition": [partition], "rows": [rows]}, schema=schema)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 
@@ -34,7 +34,8 @@ def main() -> None:
             body = rivals.pop(path)
             rival = {**unconditional, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
             b"".join(serve(rival, lambda *_: None))
-        return serve(unconditional if sys.argv[1:] == ["deaf"] else environment, start)
+        found: Iterable[bytes] = serve(unconditional if sys.argv[1:] == ["deaf"] else environment, start)
+        return found
 
     server = make_server("127.0.0.1", 0, served)
     print(server.port, flush=True)

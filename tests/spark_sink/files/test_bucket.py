@@ -26,7 +26,7 @@ from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.files.bucket import BucketSite, s3_server
 from tests.spark_sink.sites import delta_store, iceberg_store
 
-SIMPLE = "_partition int, _offset long, who string, amount long"
+SIMPLE = "_kafka_partition int, _kafka_offset long, who string, amount long"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_rows_offsets_and_one_holder_in_a_bucket(
     with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
         older.commit(frame((0, 1, "older", 1)), {0: 1}, {0: 2})
     assert third.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}) == 1
-    assert sorted(read_rows(bucket.location, ["who", "_offset"])) == [("a", 0), ("b", 1)]
+    assert sorted(read_rows(bucket.location, ["who", "_kafka_offset"])) == [("a", 0), ("b", 1)]
     assert vacuum(bucket.location) == []
     [orphan] = vacuum(bucket.location, -60)
     assert orphan.name.startswith("part-job.1-")
@@ -177,7 +177,7 @@ def test_iceberg_in_a_bucket_with_a_catalog_of_ones_own(
     with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
         older.commit(frame((0, 1, "older", 1)), {0: 1}, {0: 2})
     assert newer.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2}) == 1
-    assert sorted(read_rows(lake.location, ["who", "_offset"])) == [("a", 0), ("b", 1)]
+    assert sorted(read_rows(lake.location, ["who", "_kafka_offset"])) == [("a", 0), ("b", 1)]
     [orphan] = vacuum(lake.location, -60)
     assert orphan.name.startswith("part-job.1-")
     assert sorted(read_rows(lake.location, ["who"])) == [("a",), ("b",)]

@@ -38,7 +38,7 @@ def test_rows_are_the_topic_and_a_second_run_adds_only_what_is_new(
         write(topic, [f"{partition}:{n}".encode() for n in range(40)], partition)
     first = run(topic, max_records=25)
     expected = [(p, n, f"{p}:{n}".encode()) for p in (0, 2) for n in range(40)]
-    assert rows("_partition", "_offset", "_value") == expected
+    assert rows("_kafka_partition", "_kafka_offset", "_kafka_value") == expected
     assert first.rows == 80
     assert first.commits == 4  # 2 x 40 records and 2 markers are 82 offsets
     assert first.offsets == {0: 41, 1: 0, 2: 41}
@@ -49,7 +49,7 @@ def test_rows_are_the_topic_and_a_second_run_adds_only_what_is_new(
 
     write(topic, [b"later"], 1)
     assert run(topic).rows == 1
-    assert sorted(rows("_partition", "_offset", "_value")) == sorted([*expected, (1, 0, b"later")])
+    assert sorted(rows("_kafka_partition", "_kafka_offset", "_kafka_value")) == sorted([*expected, (1, 0, b"later")])
 
 
 def test_aborted_records_are_not_read_and_markers_do_not_stop_the_job(
@@ -61,7 +61,7 @@ def test_aborted_records_are_not_read_and_markers_do_not_stop_the_job(
     write(topic, [b"c"])
     write(topic, [b"never"] * 20, commit=False)
     outcome = run(topic, max_records=5)  # several commits consist of aborted records only
-    assert rows("_offset", "_value") == [(0, b"a"), (1, b"b"), (24, b"c")]
+    assert rows("_kafka_offset", "_kafka_value") == [(0, b"a"), (1, b"b"), (24, b"c")]
     assert outcome.offsets == {0: 47}
     assert run(topic).commits == 0
 
@@ -87,7 +87,7 @@ def test_a_partition_added_later_is_read_from_its_beginning(
     _wait_for_partitions(broker, topic, 3)
     write(topic, [b"new"], 2)
     assert run(topic).offsets == {0: 2, 1: 0, 2: 2}
-    assert rows("_partition", "_value") == [(0, b"old"), (2, b"new")]
+    assert rows("_kafka_partition", "_kafka_value") == [(0, b"old"), (2, b"new")]
 
 
 def test_refuses_when_retention_has_passed_the_stored_offset(

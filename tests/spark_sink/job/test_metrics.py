@@ -192,11 +192,19 @@ def test_a_terminal_shows_a_bar_and_a_line_for_each_commit() -> None:
 
 START = """
 import logging, sys, time
+from rich import progress
 from kafka_ratchet.spark_sink.spark.terminal import starting
 logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.INFO)
+render, shown = progress.TimeElapsedColumn.render, set()
+def noted(column, task):
+    text = render(column, task)
+    shown.add(str(text))
+    return text
+progress.TimeElapsedColumn.render = noted
 with starting("Spark"):
     logging.getLogger("spark_sink").info("meanwhile")
-    time.sleep(2)
+    while sys.__stderr__.isatty() and len(shown) < 3:
+        time.sleep(0.05)
 logging.getLogger("spark_sink").info("afterwards")
 """
 

@@ -5,16 +5,27 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
+from kafka_ratchet.spark_sink.errors import (
+    KafkaUnavailable,
+    OffsetsLost,
+    TopicMissing,
+    TopicRecreated,
+    WriteModeDiffers,
+)
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume
 from kafka_ratchet.spark_sink.job.reading import slices
+from kafka_ratchet.spark_sink.job.status import SinkStatus, sink_status
 
 RANGES = st.dictionaries(
     st.integers(0, 40),
@@ -37,6 +48,22 @@ def test_slices_follow_one_another_and_none_is_too_large(ranges: dict[int, tuple
     assert at == end
 
 
+def test_status_of_a_job_that_refuses_has_no_lag() -> None:
+    store = SimpleNamespace(generation=lambda: 1, offsets=lambda: {0: 9})
+    held = OffsetRange("t", {0: 0}, {0: 9})
+    planner = SimpleNamespace(
+        high_watermarks=lambda: {0: 9}, offset_range=lambda: held, first_unread_timestamps=lambda *_: {}
+    )
+
+    def refuse() -> None:
+        raise WriteModeDiffers("job j has committed by kind append, and is set to kind upsert")
+
+    found = sink_status(cast("Any", store), cast("Any", planner), refuse)
+    assert (found.total_lag, found.as_dict()["lag"]) == (None, None)
+    assert "set to kind upsert" in found.trouble
+    assert sink_status(cast("Any", store), cast("Any", planner)).total_lag == 0
+
+
 def test_partitions_advance_in_proportion() -> None:
     [first, second] = slices({0: 0, 1: 100}, {0: 30, 1: 110}, 20)
     assert first == ({0: 0, 1: 100}, {0: 15, 1: 105})
@@ -52,6 +79,72 @@ def test_resume() -> None:
         resume(offset_range, {1: 6})
     with pytest.raises(TopicRecreated, match=r"t/3: .*no such partition"):
         resume(offset_range, {3: 0})
+
+
+def test_a_partition_that_a_broker_does_not_name_is_no_new_topic() -> None:
+    with pytest.raises(KafkaUnavailable, match=r"t/1: the table has read up to offset 4.*does not name this partition"):
+        resume(OffsetRange("t", {0: 0}, {0: 9}, topic_id=7), {0: 9, 1: 4})
+
+
+class _Leaderless:
+    """A client whose answers for partition 1 are librdkafka's for a leader that is away: -1001, and no error.
+
+    Args:
+        times: of such answers; then the true one.
+    """
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def list_offsets(self, asked: Mapping[TopicPartition, object], **_: object) -> dict[TopicPartition, Future[Any]]:
+        self.left -= 1
+        return {place: self._answer(-1001 if place.partition == 1 and self.left >= 0 else 9) for place in asked}
+
+    def poll(self, _: float) -> None:
+        pass
+
+    @staticmethod
+    def _answer(offset: int) -> Future[Any]:
+        found: Future[Any] = Future()
+        found.set_result(SimpleNamespace(offset=offset))
+        return found
+
+
+def test_a_negative_offset_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_ratchet.spark_sink.job.plan.LEADER_PAUSE_S", 0)
+    planner = TopicPlanner("127.0.0.1:1", "t", {}, timeout_s=60)
+    planner._admin = client = _Leaderless(times=3)
+    assert planner._offsets([0, 1], OffsetSpec.latest()) == {0: 9, 1: 9}
+    assert client.left == -1
+    planner = TopicPlanner("127.0.0.1:1", "t", {}, timeout_s=0)
+    planner._admin = _Leaderless(times=1_000_000)
+    with pytest.raises(KafkaUnavailable, match=r"t/1: .*does not say its offsets \(no leader has answered\)"):
+        planner._offsets([0, 1], OffsetSpec.latest())
+
+
+@pytest.mark.parametrize(("stored", "lag", "trouble"), [(90, 0, False), (100, None, True), (4, None, True)])
+def test_status_has_no_lag_where_the_job_does_not_go_on(stored: int, lag: int | None, trouble: bool) -> None:
+    found = SinkStatus(
+        3, {0: stored, 1: 8}, OffsetRange("t", {0: 5, 1: 0}, {0: 90, 1: 10}), trouble="" if lag == 0 else "x"
+    )
+    assert found.lag == {0: lag, 1: 2}
+    told = found.as_dict()
+    assert told["partitions"]["0"] == {"offset": stored, "end": 90, "lag": lag, "lag_s": None if trouble else 0.0}
+    assert (told["lag"], told["lag_s"], bool(told["trouble"])) == (
+        (2, 0.0, False) if not trouble else (None, None, True)
+    )
+
+
+def test_status_says_why_the_job_does_not_go_on() -> None:
+    store = SimpleNamespace(generation=lambda: 1, offsets=lambda: {0: 100})
+    planner = SimpleNamespace(
+        offset_range=lambda: OffsetRange("t", {0: 0}, {0: 90}, 7),
+        high_watermarks=lambda: {0: 90},
+        first_unread_timestamps=lambda *_: {},
+    )
+    found = sink_status(cast("Any", store), cast("Any", planner))
+    assert "t/0: the table has read up to offset 100, but the topic ends at 90" in found.trouble
+    assert found.total_lag is None
 
 
 def test_the_end_is_before_an_open_transaction(

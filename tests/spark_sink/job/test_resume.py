@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -84,7 +85,7 @@ def test_a_restored_table_is_read_again_once_from_what_it_has(
     assert (noted["who"], noted["before"]) == (told["who"], {"0": 102, "1": 51})
     assert run(topic).rows == 50
     expected = [(0, b"%d" % n) for n in range(100)] + [(1, b"%d" % n) for n in range(50)]
-    assert sorted(rows("_partition", "_value")) == sorted(expected)
+    assert sorted(rows("_kafka_partition", "_kafka_value")) == sorted(expected)
     again = resume(topic, "--from", "stored", "--reason", "nothing to do")
     assert "nothing is wrong; the job would go on by itself" in again.output
 
@@ -112,7 +113,8 @@ def test_another_topic_of_the_name_is_refused_with_both_ids_until_somebody_says_
     resume(topic, "--from", "earliest", "--reason", "made anew on purpose", "--execute")
     assert run(topic).rows == 30
     expected = [b"old %d" % n for n in range(10)] + [b"new %d" % n for n in range(30)]
-    assert sorted(value for (value,) in rows("_value")) == sorted(expected)
+    values: list[Any] = [value for (value,) in rows("_kafka_value")]
+    assert sorted(values) == sorted(expected)
 
     create_again(broker, topic)  # and once more: the id that counts is the one of the last decision
     with pytest.raises(TopicRecreated, match=re.escape(now)):

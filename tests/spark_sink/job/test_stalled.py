@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_ratchet.spark_sink.errors import KafkaUnavailable
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, RegistryUnavailable, SinkError, SparkFailed, StoreError
 from kafka_ratchet.spark_sink.job.plan import OffsetRange
 from kafka_ratchet.spark_sink.job.run_state import Commit, RunState
 
@@ -28,3 +28,44 @@ def test_a_run_stalls_from_when_there_is_something_to_commit(monkeypatch: pytest
     run.failed(KafkaUnavailable("nobody answers"))
     now[0] += 3
     assert (run.stalled_s(), run.failures) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (None, "commit"),
+        (KafkaUnavailable("away"), "no-answer"),
+        (StoreError("away"), "store"),
+        (RegistryUnavailable("away"), "registry"),
+        (SparkFailed("lost a task"), "spark"),
+        (SinkError("else"), "refused"),
+    ],
+)
+def test_a_standstill_has_a_cause(error: Exception | None, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    run = RunState()
+    run.looked(OffsetRange("t", {0: 0}, {0: 9}), {0: 5})
+    if error is not None:
+        run.failed(error)
+    now[0] += 14
+    assert run.standstill() == ""
+    now[0] += 2
+    assert run.standstill() == cause
+    run.committed(Commit(1, 4, {0: 5}, {0: 9}, 1.0))
+    assert run.standstill() == ""
+
+
+def test_transactions_that_end_are_no_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    run = RunState()
+    for end in (5, 6, 7):  # each look finds another transaction of a worker
+        run.looked(OffsetRange("t", {0: 0}, {0: end}, high={0: end + 2}), {0: end})
+        now[0] += 10
+        assert run.standstill() == ""
+    run.looked(OffsetRange("t", {0: 0}, {0: 7}, high={0: 12}), {0: 7})
+    now[0] += 10
+    assert run.standstill() == "open-transaction"
+    run.looked(OffsetRange("t", {0: 0}, {0: 12}), {0: 12})
+    assert run.standstill() == ""

@@ -85,7 +85,7 @@ def test_a_stream_goes_on_with_what_comes(
     ]
     outcome = stream(topic, steps, stop)
     assert outcome == Outcome(3, 3, {0: 5, 1: 2})
-    assert rows("_partition", "_offset", "_value") == [(0, 0, b"a"), (0, 1, b"b"), (1, 0, b"new")]
+    assert rows("_kafka_partition", "_kafka_offset", "_kafka_value") == [(0, 0, b"a"), (0, 1, b"b"), (1, 0, b"new")]
 
 
 def test_a_stop_waits_for_the_commit_under_way_and_no_longer(

@@ -86,7 +86,7 @@ def test_micro_batches_end_where_spark_says_and_not_where_the_rows_do(
     assert outcome.commits == 3
     write(topic, [b"d"], 1)
     assert structured(make(), topic, {0: 47, 1: 8}) == Outcome(1, 1, {0: 47, 1: 8})
-    found = sorted((row["_partition"], row["_offset"], bytes(row["_value"])) for row in site.rows())
+    found = sorted((row["_kafka_partition"], row["_kafka_offset"], bytes(row["_kafka_value"])) for row in site.rows())
     assert found == [(0, 0, b"a"), (0, 1, b"b"), (0, 24, b"c"), (1, 6, b"d")]
 
 
@@ -128,15 +128,15 @@ def test_ended_between_and_after_commits_it_goes_on_from_the_store(
 
     end = {0: 253, 1: 253}  # records, aborted records, markers
     assert structured(delta_store(table, "job", topic), topic, end).offsets == end
-    assert rows("_partition", "_value") == [(p, b"%d" % n) for p in (0, 1) for n in range(200)]
+    assert rows("_kafka_partition", "_kafka_value") == [(p, b"%d" % n) for p in (0, 1) for n in range(200)]
 
 
 def _distinct(rows: DataFrame) -> DataFrame:
-    return rows.dropDuplicates(["_value"]).select("_partition", "_offset", "_value")
+    return rows.dropDuplicates(["_kafka_value"]).select("_kafka_partition", "_kafka_offset", "_kafka_value")
 
 
 def _windows(rows: DataFrame) -> DataFrame:
-    timed = rows.withWatermark("_timestamp", "1 minute").groupBy(F.window("_timestamp", "1 minute"))
+    timed = rows.withWatermark("_kafka_timestamp", "1 minute").groupBy(F.window("_kafka_timestamp", "1 minute"))
     return timed.agg(F.count("*").alias("n")).select("n")
 
 
@@ -145,7 +145,7 @@ def _first(rows: DataFrame) -> DataFrame:
 
 
 def _pairs(rows: DataFrame) -> DataFrame:
-    return rows.join(rows.select("_value"), "_value")
+    return rows.join(rows.select("_kafka_value"), "_kafka_value")
 
 
 @pytest.mark.parametrize("pipeline", [_distinct, _windows, _first, _pairs])
@@ -172,7 +172,7 @@ def test_a_pipeline_whose_state_may_be_lost_forgets_at_each_start(
     assert run({0: 4}) == 2
     write(topic, [b"x"])
     assert run({0: 6}) == 1
-    assert sorted(rows("_value")) == [(b"x",), (b"x",), (b"y",)]
+    assert sorted(rows("_kafka_value")) == [(b"x",), (b"x",), (b"y",)]
 
 
 def test_a_query_reads_what_a_batch_reads(
@@ -180,7 +180,8 @@ def test_a_query_reads_what_a_batch_reads(
 ) -> None:
     numbers = '{"type":"record","name":"event","fields":[{"name":"n","type":"int"}]}'
     avro = RowPipeline(
-        avro=avro_values(numbers, None), transform=sql_transform("SELECT n + 1 AS n, _partition, _offset FROM records")
+        avro=avro_values(numbers, None),
+        transform=sql_transform("SELECT n + 1 AS n, _kafka_partition, _kafka_offset FROM records"),
     )
     topic = new_topic(partitions=1)
     write(topic, [b"\x02", b"\x04", b"neither"])  # zigzag: 1 and 2
@@ -191,7 +192,10 @@ def test_a_query_reads_what_a_batch_reads(
     topic = new_topic(partitions=1)
     write(topic, [b'{"n":1}', b"[]"])
     structured(make_store(TableLocation("delta", beside), "job", topic, 0, inferred), topic, {0: 3}, inferred)
-    assert sorted(read_rows(TableLocation("delta", beside), ["n", "_value"]), key=str) == [(1, None), (None, b"[]")]
+    assert sorted(read_rows(TableLocation("delta", beside), ["n", "_kafka_value"]), key=str) == [
+        (1, None),
+        (None, b"[]"),
+    ]
 
 
 def test_the_lag_is_known_before_a_commit_which_may_hang(
@@ -239,7 +243,7 @@ def test_who_is_fenced_ends_with_that_error_and_a_new_partition_is_read(
     with pytest.raises(Fenced, match="generation 2 has taken over from 1"):
         structured(delta_store(table, "job", topic), topic, {}, after=go_on)
     assert commits == [{0: 2}, {0: 2, 1: 2}]
-    assert rows("_partition", "_value") == [(0, b"a"), (1, b"b")]
+    assert rows("_kafka_partition", "_kafka_value") == [(0, b"a"), (1, b"b")]
 
 
 def test_retention_that_passes_a_running_query_is_named(

@@ -124,13 +124,13 @@ def decoded(
     )
     rows = [row for made in task(avro, restricted_values=restricted_values)([batch]) for row in made.to_pylist()]
     for row, value in zip(rows, values, strict=True):
-        state = NO_VALUE if value is None else PARSED if row["_value"] is None else NOT_PARSED
+        state = NO_VALUE if value is None else PARSED if row["_kafka_value"] is None else NOT_PARSED
         assert row.pop(STATE) == state
     return rows
 
 
 def test_executors_need_nothing_of_this_package(tmp_path: Path) -> None:
-    (tmp_path / "task").write_bytes(cloudpickle.dumps(task(VALUES, restricted_values=True)))
+    (tmp_path / "task").write_bytes(cloudpickle.dumps(task(VALUES, restricted_values=True)))  # type: ignore[no-untyped-call]
     script = (
         "import pickle, sys; task = pickle.load(open('task', 'rb')); list(task([])); print('spark_sink' in sys.modules)"
     )
@@ -161,7 +161,7 @@ def test_bytes_of_the_specification_say_what_it_says(schema: Any, data: str, val
 def test_a_whole_event_is_in_its_columns_and_anything_else_is_kept_whole() -> None:
     [row] = decoded([event()])
     assert {name: row[name] for name in SAID} == SAID
-    assert row["_value"] is None
+    assert row["_kafka_value"] is None
     first, last = -62_135_596_800_000, 253_402_300_799_999
     good = [event(b""), event(at_ms=first), event(at_ms=last), event(day=-719_162), event(digits=b"\x00" * 60)]
     bad = [
@@ -179,11 +179,16 @@ def test_a_whole_event_is_in_its_columns_and_anything_else_is_kept_whole() -> No
         b"\x00\x00\x00\x00\x07" + event(),
     ]
     rows = decoded([*good, *bad, None])
-    assert [row["_value"] for row in rows] == [None] * len(good) + bad + [None]
+    assert [row["_kafka_value"] for row in rows] == [None] * len(good) + bad + [None]
     assert all(row[name] is None for row in rows[len(good) :] for name in SAID)
     assert rows[4]["amount"] == 0
     [check, kept] = decoded([event(b"a\0")]) + decoded([event(b"a\0")], restricted_values=True)
-    assert (check["who"], check["_value"], kept["who"], kept["_value"]) == ("a\0", None, None, event(b"a\0"))
+    assert (check["who"], check["_kafka_value"], kept["who"], kept["_kafka_value"]) == (
+        "a\0",
+        None,
+        None,
+        event(b"a\0"),
+    )
 
 
 def test_lengths_and_counts_beyond_the_value_are_no_reason_to_make_room_for_them() -> None:
@@ -208,13 +213,13 @@ def test_mutated_values_are_kept_whole_or_held_whole(
     for at, cut, more in changes:
         value = value[:at] + more + value[at + cut :]
     before, row, after = decoded([event(), value, event()], restricted_values=restricted_values)
-    assert before == after | {"_offset": 0}
+    assert before == after | {"_kafka_offset": 0}
     assert {name: before[name] for name in SAID} == SAID
-    if row["_value"] is None:
+    if row["_kafka_value"] is None:
         assert row["who"] is not None
         assert row["inner"] is not None
     else:
-        assert row["_value"] == value
+        assert row["_kafka_value"] == value
         assert all(row[name] is None for name in SAID)
 
 
@@ -222,7 +227,7 @@ def test_values_are_taken_apart_a_few_at_a_time() -> None:
     big = event(b"x" * (CHUNK_BYTES // 2))
     rows = decoded([big, big, big, None, event(), big])
     assert [len(row["who"] or "") for row in rows] == [CHUNK_BYTES // 2] * 3 + [0, 3, CHUNK_BYTES // 2]
-    assert [row["_offset"] for row in rows] == list(range(6))
+    assert [row["_kafka_offset"] for row in rows] == list(range(6))
 
 
 @pytest.mark.parametrize("site", ["delta", pytest.param("postgres-tasks", marks=pytest.mark.postgres)], indirect=True)
@@ -242,13 +247,18 @@ def test_values_of_a_topic_with_a_registrys_id(
         write(topic, values, partition, commit=False)
     pipeline = RowPipeline(avro=avro_values(str(file), 7), rejects=site.rejects)
     assert ingest(topic, pipeline).rows == (4 if site.rejects else 10)
-    rows = sorted(site.rows(), key=lambda row: (row["_offset"], row["_partition"]))
-    assert [(row["_partition"], row["_offset"], row["who"]) for row in rows[:2]] == [(0, 0, "Zoë"), (1, 0, "Zoë")]
+    rows = sorted(site.rows(), key=lambda row: (row["_kafka_offset"], row["_kafka_partition"]))
+    assert [(row["_kafka_partition"], row["_kafka_offset"], row["who"]) for row in rows[:2]] == [
+        (0, 0, "Zoë"),
+        (1, 0, "Zoë"),
+    ]
     for name in ("n", "amount", "at", "local", "day", "kind", "hash", "tags"):
         assert rows[0][name] == SAID[name]
-    found = sorted(site.rows(rejects=True) if site.rejects else rows[2:], key=lambda row: row["_offset"])
-    assert [row["_value"] for row in found if row["_value"] is not None] == [v for v in values[1:4] for _ in (0, 1)]
-    assert {row["_partition"] for row in found} == {0, 1}
+    found = sorted(site.rows(rejects=True) if site.rejects else rows[2:], key=lambda row: row["_kafka_offset"])
+    assert [row["_kafka_value"] for row in found if row["_kafka_value"] is not None] == [
+        v for v in values[1:4] for _ in (0, 1)
+    ]
+    assert {row["_kafka_partition"] for row in found} == {0, 1}
 
 
 def record(*fields: object) -> str:
@@ -287,7 +297,7 @@ for _ in range(DEEP):
         (one(NESTED), "more than 32 types in one another"),
         (record({"name": "a b", "type": "int"}), "is no field"),
         (record({"name": "a", "type": "int"}, {"name": "A", "type": "int"}), '"A" is there twice'),
-        (record({"name": "_offset", "type": "int"}), "one of Ratchet's own"),
+        (record({"name": "_kafka_offset", "type": "int"}), "one of Ratchet's own"),
         ("no/such.avsc", "the file cannot be read"),
         ("\0", "the file cannot be read"),
     ],

@@ -67,7 +67,7 @@ def test_every_value_is_either_in_its_columns_or_kept_whole(
     expected = [(*columns, None) for _, columns in WHOLE]
     expected += [(None, None, None, value) for value in NOT_WHOLE]
     expected += [(None, None, None, None)]  # a record without a value
-    assert rows("id", "n", "inner", "_value") == expected
+    assert rows("id", "n", "inner", "_kafka_value") == expected
 
 
 @pytest.mark.parametrize("column", ["n decimal(12,2)", "n byte", "n double", "at timestamp", "l array<decimal(3,1)>"])
@@ -81,8 +81,8 @@ def test_a_value_that_is_no_object_is_kept_whole_also_where_columns_are_looked_a
         "partition int, offset long, timestamp timestamp, key binary, value binary",
     )
     columns = f"id string, {column}, inner struct<{column}>"
-    read = rows(records, columns, restricted_values=FINITE_TOO).orderBy("_offset").collect()
-    assert [(bytes(row._value), row._ratchet_state) for row in read] == [(value, NOT_PARSED) for value in values]
+    read = rows(records, columns, restricted_values=FINITE_TOO).orderBy("_kafka_offset").collect()
+    assert [(bytes(row._kafka_value), row._ratchet_state) for row in read] == [(value, NOT_PARSED) for value in values]
 
 
 def test_a_run_with_other_columns_is_refused_by_name_and_leaves_the_table_alone(
@@ -106,8 +106,8 @@ def test_a_run_with_other_columns_is_refused_by_name_and_leaves_the_table_alone(
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ("_offset long", "'_offset': the name is one of Ratchet's own"),
-        ("_VALUE string", "'_VALUE': the name is one of Ratchet's own"),
+        ("_kafka_offset long", "'_kafka_offset': the name is one of Ratchet's own"),
+        ("_KAFKA_VALUE string", "'_KAFKA_VALUE': the name is one of Ratchet's own"),
         ("a int, A int", "'A': there are two of that name"),
         ("`a b` int", "'a b': a name may not"),
         ("a struct<`x=y`: int>", "'x=y': a name may not"),
@@ -154,10 +154,10 @@ def test_a_number_that_its_column_cannot_hold_unchanged_is_kept_whole(
         "partition int, offset long, timestamp timestamp, key binary, value binary",
     )
     n = f"n {column}"
-    read = rows(records, f"{n}, s struct<{n}>, m map<string, array<struct<{n}>>>").orderBy("_offset").collect()
+    read = rows(records, f"{n}, s struct<{n}>, m map<string, array<struct<{n}>>>").orderBy("_kafka_offset").collect()
     for (value, number), row in zip(values, read, strict=True):
         kept = number in not_whole
-        assert (row._value is not None) == kept, value
+        assert (row._kafka_value is not None) == kept, value
         assert row._ratchet_state == (NOT_PARSED if kept else PARSED)
         found = row.n if row.n is not None else row.s.n if row.s is not None else row.m["k"][0].n if row.m else None
         expected = None if kept else whole[number] or (None if number == "null" else number)

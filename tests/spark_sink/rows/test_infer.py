@@ -21,12 +21,12 @@ from kafka_ratchet.spark_sink.rows.columns import record_schema, result_schema
 from kafka_ratchet.spark_sink.rows.infer import MAX_COLUMNS, sampled
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.open_store import make_store
-from tests.spark_sink.sites import LOCAL, Site
+from tests.spark_sink.sites import LOCAL, Site, params
 
 Write = Callable[..., None]
 
 HOSTILE = {
-    "_Partition": "one of Ratchet's own",
+    "_kafka_Partition": "one of Ratchet's own",
     "a b": "may not have any of",
     "WHO": "differs from it in case only",
     "bell\a": "cannot be seen",
@@ -62,24 +62,26 @@ def test_columns_are_inferred_once_and_stored_with_the_table(
     write(topic, [b'{"aborted":1}'], commit=False)
     pipeline = RowPipeline("infer")
     assert ingest(topic, pipeline).rows == 6
-    rows = sorted(site.rows(), key=lambda row: (row["_partition"], row["_offset"]))
+    rows = sorted(site.rows(), key=lambda row: (row["_kafka_partition"], row["_kafka_offset"]))
     # What most objects have comes first.
     assert list(rows[0])[:10] == ["far", "long", "mix", "who", "x", "in", "n", "none", "ok", 'qu"o`te']
     assert list(rows[0])[10:] == record_schema().names
     found = {name: rows[0][name] for name in first}
     assert found == first | {"in": '{"a":[1,null]}', "long": str(10**30), "far": str(2**60), "mix": "1"}
     assert [type(rows[0][name]) for name in ("n", "x", "ok")] == [int, float, bool]
-    assert (rows[1]["far"], rows[1]["mix"], rows[1]["n"], rows[0]["_value"]) == ("0.5", "m", None, None)
-    assert all(row["_value"] and row["who"] is None for row in rows[2:])
+    assert (rows[1]["far"], rows[1]["mix"], rows[1]["n"], rows[0]["_kafka_value"]) == ("0.5", "m", None, None)
+    assert all(row["_kafka_value"] and row["who"] is None for row in rows[2:])
     for name, reason in HOSTILE.items():
         assert any(ascii(name[:63]) in line and reason in line for line in caplog.messages), name
 
     late = [b'{"who":"c","later":1}', b'{"who":"d","n":1.5}']
     write(topic, late)
     assert ingest(topic, pipeline).rows == 2
-    rows = sorted((row for row in site.rows() if row["_partition"] == 0), key=lambda row: row["_offset"])[2:]
+    rows = sorted((row for row in site.rows() if row["_kafka_partition"] == 0), key=lambda row: row["_kafka_offset"])[
+        2:
+    ]
     assert "later" not in rows[0]
-    assert [(row["who"], row["_value"]) for row in rows] == [("c", None), (None, late[1])]
+    assert [(row["who"], row["_kafka_value"]) for row in rows] == [("c", None), (None, late[1])]
 
 
 class Scripted(TopicPlanner):
@@ -151,7 +153,7 @@ def test_a_stranger_cannot_make_a_table_too_wide(spark: SparkSession) -> None:
     assert "cannot be seen" in found.left_out[ascii("nul\0")]
 
 
-@pytest.mark.parametrize("site", ["delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("site", params("delta", "iceberg"), indirect=True)
 def test_new_fields_become_columns_at_the_start_of_a_run_where_that_is_asked_for(
     site: Site,
     broker: str,
@@ -170,21 +172,21 @@ def test_new_fields_become_columns_at_the_start_of_a_run_where_that_is_asked_for
 
     write(topic, [b'{"who":"a","n":1}'])
     assert run() == 1
-    write(topic, [b'{"who":"b","n":"now a text","more":2,"WHO":1,"_offset":7}', b'{"who":"c","more":"text"}'])
+    write(topic, [b'{"who":"b","n":"now a text","more":2,"WHO":1,"_kafka_offset":7}', b'{"who":"c","more":"text"}'])
     assert run() == 2
-    rows = sorted(site.rows(), key=lambda row: row["_offset"])
+    rows = sorted(site.rows(), key=lambda row: row["_kafka_offset"])
     assert [(row["who"], row["n"], row["more"]) for row in rows] == [
         ("a", 1, None),
         (None, None, None),
         ("c", None, "text"),
     ]
-    assert rows[1]["_value"].startswith(b'{"who":"b"')  # n keeps its type, and what does not fit is kept whole
+    assert rows[1]["_kafka_value"].startswith(b'{"who":"b"')  # n keeps its type, and what does not fit is kept whole
     assert "WHO" not in rows[0]
     write(topic, [b'{"who":"d","later":1.5}'])
     assert run(RowPipeline("infer")) == 1  # without the setting, the table's columns are all there are
     write(topic, [b'{"who":"e","later":1.5,"more":null}', b"[]"])
     assert run() == 2
-    rows = sorted(site.rows(), key=lambda row: row["_offset"])
+    rows = sorted(site.rows(), key=lambda row: row["_kafka_offset"])
     assert [(row["who"], row["later"]) for row in rows[3:]] == [("d", None), ("e", 1.5), (None, None)]
     write(topic, [b'{"WHO":"f"}'])
     assert run() == 1

@@ -26,7 +26,7 @@ from tests.spark_sink.sites import LOCAL, Site
 
 AVRO = avro_values('{"type": "record", "name": "r", "fields": [{"name": "who", "type": "string"}]}')
 
-HOURS = read_windows("1 hour", None, "_timestamp")
+HOURS = read_windows("1 hour", None, "_kafka_timestamp")
 
 Ingest = Callable[..., Outcome]
 
@@ -54,12 +54,14 @@ def test_values_that_a_store_cannot_hold_are_kept_whole(
         max_records=5,
     )
     assert outcome.offsets == {0: 9, 1: 9}
-    rows = sorted(site.rows(), key=lambda row: (row["_partition"], row["_offset"]))
-    assert [(row["_partition"], row["_offset"]) for row in rows] == [(p, n) for p in (0, 1) for n in range(6)]
+    rows = sorted(site.rows(), key=lambda row: (row["_kafka_partition"], row["_kafka_offset"]))
+    assert [(row["_kafka_partition"], row["_kafka_offset"]) for row in rows] == [
+        (p, n) for p in (0, 1) for n in range(6)
+    ]
     for row in rows:
-        value = values[row["_offset"]]
-        whole = row["_offset"] in ({1, 3, 5} if restricted_values else {5})
-        assert row["_value"] == (value if whole else None)
+        value = values[row["_kafka_offset"]]
+        whole = row["_kafka_offset"] in ({1, 3, 5} if restricted_values else {5})
+        assert row["_kafka_value"] == (value if whole else None)
         assert row["who"] == (None if whole else json.loads(value)["who"].replace("\ud800", "?"))
 
 
@@ -85,8 +87,8 @@ def test_rejects_and_totals_of_a_real_topic(
         ingest(topic, pipeline, max_records=2)
         [total] = site.rows()
         assert (total["who"], total["_records"], int(total["cents"])) == ("A", 2 * (n + 1), expected)
-    rejected = sorted(site.rows(rejects=True), key=lambda row: row["_value"])
-    assert [(row["_partition"], row["_value"]) for row in rejected] == [(0, b"broken 0"), (1, b"broken 1")]
+    rejected = sorted(site.rows(rejects=True), key=lambda row: row["_kafka_value"])
+    assert [(row["_kafka_partition"], row["_kafka_value"]) for row in rejected] == [(0, b"broken 0"), (1, b"broken 1")]
 
 
 @pytest.mark.parametrize(
@@ -126,18 +128,38 @@ def test_contradicting_row_pipelines_are_refused(pipeline: Callable[[], RowPipel
     ("write_mode", "sql", "sentence"),
     [
         (WriteMode("totals", ("who",)), None, "needs column 'who'"),
-        (WriteMode("upsert", ("_key",)), "SELECT _key FROM records", "'_partition' \\(it says which row"),
-        (WriteMode("totals", ("_key",), ("x",)), "SELECT _key, 0.5D AS x FROM records", "cannot be added up exactly"),
         (
-            WriteMode("totals", ("_key",), ("x",)),
-            "SELECT _key, CAST(1 AS decimal(38,1)) AS x FROM records",
+            WriteMode("upsert", ("_kafka_key",)),
+            "SELECT _kafka_key FROM records",
+            "'_kafka_partition' \\(it says which row",
+        ),
+        (
+            WriteMode("totals", ("_kafka_key",), ("x",)),
+            "SELECT _kafka_key, 0.5D AS x FROM records",
+            "cannot be added up exactly",
+        ),
+        (
+            WriteMode("totals", ("_kafka_key",), ("x",)),
+            "SELECT _kafka_key, CAST(1 AS decimal(38,1)) AS x FROM records",
             "28 digits",
         ),
-        (WriteMode("totals", ("_key",), mins=("x",)), "SELECT _key, true AS x FROM records", "has no least"),
-        (WriteMode("totals", ("_key",), maxes=("_key",)), None, "has no least"),
-        (WriteMode("totals", ("_key",), averages=("x",)), "SELECT _key, 0.5D AS x FROM records", "cannot be added"),
-        (WriteMode("totals", windows=HOURS), "SELECT 1 AS at FROM records", "'_timestamp' \\(the event time"),
-        (WriteMode("totals", windows=HOURS), "SELECT 1 AS _timestamp FROM records", "of type int is no event time"),
+        (
+            WriteMode("totals", ("_kafka_key",), mins=("x",)),
+            "SELECT _kafka_key, true AS x FROM records",
+            "has no least",
+        ),
+        (WriteMode("totals", ("_kafka_key",), maxes=("_kafka_key",)), None, "has no least"),
+        (
+            WriteMode("totals", ("_kafka_key",), averages=("x",)),
+            "SELECT _kafka_key, 0.5D AS x FROM records",
+            "cannot be added",
+        ),
+        (WriteMode("totals", windows=HOURS), "SELECT 1 AS at FROM records", "'_kafka_timestamp' \\(the event time"),
+        (
+            WriteMode("totals", windows=HOURS),
+            "SELECT 1 AS _kafka_timestamp FROM records",
+            "of type int is no event time",
+        ),
         (WriteMode("upsert", ("x",)), "SELECT *, array(1) AS x FROM records", "cannot be a key"),
         (WriteMode(), "SELECT nonsense FROM records", "sql: .*nonsense"),
         (WriteMode(), "SELEKT 1", "sql: .*Write a query of the view records"),
@@ -155,7 +177,7 @@ USERS_OWN = """
 from pyspark.sql import functions as F
 
 def lengths(rows):
-    return rows.selectExpr('length(_value) AS n')
+    return rows.selectExpr('length(_kafka_value) AS n')
 
 def wrong(rows):
     return 1
@@ -171,7 +193,7 @@ def decoded(value):
     return int(value.decode())
 
 def late(rows):
-    return rows.select(decoded('_value').alias('n'))
+    return rows.select(decoded('_kafka_value').alias('n'))
 """
 
 
@@ -213,7 +235,7 @@ def test_a_function_of_the_users_makes_the_rows_and_its_mistakes_are_sentences(
             (job.pipeline, r"offsets 0: 3-5 \(ValueError: invalid literal for int.*'three'\)\. What was committed"),
             (
                 RowPipeline(
-                    transform=sql_transform("SELECT int(raise_error(decode(_value, 'utf-8'))) AS n FROM records")
+                    transform=sql_transform("SELECT int(raise_error(decode(_kafka_value, 'utf-8'))) AS n FROM records")
                 ),
                 "three",
             ),

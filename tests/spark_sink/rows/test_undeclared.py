@@ -20,7 +20,7 @@ from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
-from tests.spark_sink.sites import LOCAL, Site
+from tests.spark_sink.sites import LOCAL, Site, params
 
 Write = Callable[..., None]
 Ingest = Callable[..., tuple[Outcome, RunState]]
@@ -28,7 +28,7 @@ Ingest = Callable[..., tuple[Outcome, RunState]]
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
 KEYED = pytest.mark.parametrize(
     "site",
-    [*LOCAL, pytest.param("postgres", marks=pytest.mark.postgres), pytest.param("mysql", marks=pytest.mark.long)],
+    [*params(*LOCAL, "postgres"), pytest.param("mysql", marks=pytest.mark.long)],
     indirect=True,
 )
 
@@ -104,8 +104,10 @@ def test_a_value_is_kept_whole_where_that_is_asked_for(
     write(topic, values)
     _, state = ingested(topic, RowPipeline("who string", keep_value=True))
     assert state.undeclared == ()
-    rows = sorted(site.rows(), key=lambda row: row["_offset"])
-    assert [(row["who"], row["_value"]) for row in rows] == list(zip(["a", None, None, None], values, strict=True))
+    rows = sorted(site.rows(), key=lambda row: row["_kafka_offset"])
+    assert [(row["who"], row["_kafka_value"]) for row in rows] == list(
+        zip(["a", None, None, None], values, strict=True)
+    )
 
 
 @KEYED
@@ -115,9 +117,9 @@ def test_kept_values_go_with_rejects_and_keys(
     topic = new_topic(partitions=1)
     values = [b'{"who":"a","more":1}', b"no json", b'{"who":"b"}', None]
     write(topic, values, keys=[b"k", b"k", b"l", b"l"])
-    ingested(topic, RowPipeline("who string", WriteMode("upsert", ("_key",)), rejects=True, keep_value=True))
-    assert [(row["who"], row["_value"]) for row in site.rows()] == [("a", values[0])]
-    assert [row["_value"] for row in site.rows(rejects=True)] == [values[1]]
+    ingested(topic, RowPipeline("who string", WriteMode("upsert", ("_kafka_key",)), rejects=True, keep_value=True))
+    assert [(row["who"], row["_kafka_value"]) for row in site.rows()] == [("a", values[0])]
+    assert [row["_kafka_value"] for row in site.rows(rejects=True)] == [values[1]]
 
 
 @ONE_SITE
@@ -127,8 +129,11 @@ def test_kept_values_of_avro_and_before_a_query(
     topic = new_topic(partitions=1)
     avro = avro_values('{"type": "record", "name": "r", "fields": [{"name": "who", "type": "string"}]}')
     write(topic, [b"\x02a", b"no avro", None])
-    query = sql_transform("SELECT who, _offset, _value FROM records")
+    query = sql_transform("SELECT who, _kafka_offset, _kafka_value FROM records")
     ingested(topic, RowPipeline(avro=avro, rejects=True, transform=query, keep_value=True))
-    rows = sorted(site.rows(), key=lambda row: row["_offset"])
-    assert [(row["who"], row["_offset"], row["_value"]) for row in rows] == [("a", 0, b"\x02a"), (None, 2, None)]
-    assert [row["_value"] for row in site.rows(rejects=True)] == [b"no avro"]
+    rows = sorted(site.rows(), key=lambda row: row["_kafka_offset"])
+    assert [(row["who"], row["_kafka_offset"], row["_kafka_value"]) for row in rows] == [
+        ("a", 0, b"\x02a"),
+        (None, 2, None),
+    ]
+    assert [row["_kafka_value"] for row in site.rows(rejects=True)] == [b"no avro"]

@@ -77,7 +77,7 @@ def test_a_kill_between_write_and_commit_and_after_it_loses_and_doubles_nothing(
     done = command(*arguments, "--json", **client)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["offsets"] == {"0": 552, "1": 552}
-    assert rows("_partition", "n", "_value") == [(p, n, None) for p in (0, 1) for n in range(500)]
+    assert rows("_kafka_partition", "n", "_kafka_value") == [(p, n, None) for p in (0, 1) for n in range(500)]
 
     refused = command(*arguments, "--mode=structured", **client)
     assert refused.returncode == 2

@@ -38,7 +38,7 @@ def failing_where(exists: Path) -> Callable[[DataFrame], DataFrame]:
             return value
 
         judged.__annotations__.clear()  # Spark 4.2 reads them, and warns of those that it does not know
-        return rows.withColumn("_value", F.udf(judged, "binary")("_value"))
+        return rows.withColumn("_kafka_value", F.udf(judged, "binary")("_kafka_value"))
 
     return step
 
@@ -63,10 +63,10 @@ def test_a_batch_ends_with_one_sentence_and_the_next_goes_on(
 
     with pytest.raises(SparkFailed, match=r"offsets 0: 2-4 \(ValueError: this record is bad\)\. What was"):
         run()
-    assert rows("_offset", "_value") == [(0, b"good"), (1, b"good")]
+    assert rows("_kafka_offset", "_kafka_value") == [(0, b"good"), (1, b"good")]
     switch.unlink()
     assert run().rows == 1
-    assert rows("_offset", "_value") == [(0, b"good"), (1, b"good"), (2, b"bad")]
+    assert rows("_kafka_offset", "_kafka_value") == [(0, b"good"), (1, b"good"), (2, b"bad")]
 
 
 class Watched(TopicPlanner):
@@ -107,7 +107,7 @@ def test_a_stream_tries_again_and_counts_nothing_twice(
     outcome = run_stream(job, planner, store, lambda: nullcontext(spark), 0.0, stop)
     assert (outcome.commits, outcome.rows) == (2, 3)
     assert store.generation() == 2  # its own tasks of the failed commit are fenced
-    assert rows("_offset", "_value") == [(0, b"good"), (1, b"good"), (2, b"bad")]
+    assert rows("_kafka_offset", "_kafka_value") == [(0, b"good"), (1, b"good"), (2, b"bad")]
 
 
 def test_a_stream_that_failed_does_not_take_over_from_its_successor(
@@ -141,3 +141,19 @@ def test_a_stream_that_failed_does_not_take_over_from_its_successor(
 )
 def test_the_reason_is_one_line(text: str, reason: str) -> None:
     assert reason_of(Exception(text)) == reason
+
+
+def test_of_a_tasks_error_in_several_lines_the_first_is_given() -> None:
+    text = "\n".join(
+        (
+            "Job aborted due to stage failure: PythonException: Traceback (most recent call last):",
+            '  File "worker.py", line 3, in main',
+            "    process()",
+            '  File "<string>", line 1, in write',
+            'psycopg.errors.CheckViolation: new row for relation "bill" violates check constraint "known"',
+            "DETAIL:  Failing row contains (1, 2, secret).",
+            'CONTEXT:  COPY bill, line 1: "1,2,secret"',
+        )
+    )
+    said = 'psycopg.errors.CheckViolation: new row for relation "bill" violates check constraint "known"'
+    assert reason_of(RuntimeError(text)) == said

@@ -32,7 +32,7 @@ def test_its_settings_are_those_of_the_rows_for_the_time_of_the_job_only(
     finally:
         for key, value in ROW_SETTINGS.items():
             spark.conf.set(key, value)
-    assert rows("n", "m", "_value") == [(1, None, None), (None, None, b'{"n": "x", "m": 2}')]  # all or nothing
+    assert rows("n", "m", "_kafka_value") == [(1, None, None), (None, None, b'{"n": "x", "m": 2}')]  # all or nothing
     assert spark.range(1).count() == 1  # it still runs
 
 

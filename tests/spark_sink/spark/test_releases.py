@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_the_lock_files_have_the_default() -> None:
     assert f"\npyspark=={RELEASES[DEFAULT].version} " in (ROOT / "requirements.lock").read_text()
 
 
-@getattr(pytest.mark, "spark-versions")
+@cast(pytest.MarkDecorator, getattr(pytest.mark, "spark-versions"))
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("release", RELEASES)

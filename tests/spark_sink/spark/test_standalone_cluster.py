@@ -82,6 +82,7 @@ EXPECTED = [(p, _value(half, n)) for p in (0, 1) for half in (0, 1) for n in ran
 END = RECORDS + 2 * 20 + 4  # records, aborted records, markers
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)  # five JVMs start on the way
 def test_a_killed_executor_and_a_speculative_attempt_lose_and_double_nothing(
     broker: str, cluster: Cluster, shipped: Path, topic: str, table: str, tmp_path: Path,
@@ -106,7 +107,7 @@ def test_a_killed_executor_and_a_speculative_attempt_lose_and_double_nothing(
         (check / "go").touch()
         result, log = job.result()
     assert (result["rows"], result["commits"], result["offsets"]) == (2 * RECORDS, 2, {"0": END, "1": END})
-    assert rows("_partition", "_value") == EXPECTED
+    assert rows("_kafka_partition", "_kafka_value") == EXPECTED
 
     tasks = [json.loads(path.read_text()) for path in check.glob("*.json")]
     # The executors of both workers wrote, in their folders; the driver wrote no row.
@@ -119,6 +120,7 @@ def test_a_killed_executor_and_a_speculative_attempt_lose_and_double_nothing(
     assert len(list(Path(table).glob("part-*"))) > 4
 
 
+@pytest.mark.matrix
 @pytest.mark.postgres
 def test_an_executor_killed_amid_a_transaction_of_postgresql(
     broker: str, cluster: Cluster, shipped: Path, topic: str, postgres: PostgresServer, tmp_path: Path
@@ -143,7 +145,9 @@ def test_an_executor_killed_amid_a_transaction_of_postgresql(
             result, log = job.result()
         assert result["offsets"] == {"0": END, "1": END}
         assert "Lost executor" in log
-        found = sql.SQL('SELECT "_partition", "_value" FROM {} ORDER BY "_partition", "_offset"').format(locked)
+        found = sql.SQL(
+            'SELECT "_kafka_partition", "_kafka_value" FROM {} ORDER BY "_kafka_partition", "_kafka_offset"'
+        ).format(locked)
         assert database.execute(found).fetchall() == EXPECTED
 
 

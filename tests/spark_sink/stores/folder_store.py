@@ -59,7 +59,7 @@ class FolderStore(OptimisticStore[Version]):
         self._where = self._root = Path(location.path) / location.table
 
     def count(self) -> int:
-        return self._for_reading().rows().num_rows
+        return int(self._for_reading().rows().num_rows)
 
     def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         return tuples(self._for_reading().rows().select(list(columns)))
@@ -74,7 +74,9 @@ class FolderStore(OptimisticStore[Version]):
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
         staged = list(self._root.glob("staged.*"))
         version = self._existing() if needed else self._find()
-        for folder in staged if version else []:
+        if version is None:
+            return
+        for folder in staged:
             _, job, generation, _ = folder.name.split(".")
             if int(generation) < version.state["jobs"][job]["generation"]:
                 sizes = [file.stat().st_size for file in folder.iterdir()]

@@ -42,7 +42,7 @@ def main(jars: str, folder: str, answers: TextIO) -> None:
     for line in sys.stdin:
         try:
             rows = [row.asDict(recursive=True) for row in spark.sql(json.loads(line)).collect()]
-            answer = {"rows": rows}
+            answer: dict[str, object] = {"rows": rows}
         except Exception as error:
             answer = {"error": str(error)[:2000]}
         print(json.dumps(answer, default=str), file=answers, flush=True)

@@ -21,9 +21,9 @@ from kafka_ratchet.spark_sink.stores.open_store import reader
 from kafka_ratchet.spark_sink.stores.store import ResultStore, require_names
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 from tests.spark_sink.ddl import struct_of
-from tests.spark_sink.sites import LOCAL, DuckDBSite, Site
+from tests.spark_sink.sites import LOCAL, DuckDBSite, Site, params
 
-SIMPLE = "_partition int, _offset long, who string, amount long"
+SIMPLE = "_kafka_partition int, _kafka_offset long, who string, amount long"
 EVERYTHING = -60.0
 PASSING = "kafka_ratchet.spark_sink.stores.crash_points.passing"
 
@@ -32,7 +32,7 @@ class Died(BaseException):
     """The process ends here, and nothing of its own runs any more."""
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=params("delta", "iceberg"))
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     return LOCAL[request.param](tmp_path)
 
@@ -56,7 +56,7 @@ def frame(spark: SparkSession, *rows: tuple[object, ...]) -> DataFrame:
 
 
 def seen(site: Site) -> list[tuple[object, ...]]:
-    return sorted((row["_offset"], row["who"], row["amount"]) for row in site.rows())
+    return sorted((row["_kafka_offset"], row["who"], row["amount"]) for row in site.rows())
 
 
 def rows_of(*offsets: int) -> list[tuple[object, ...]]:
@@ -129,7 +129,7 @@ def test_a_table_of_rejects_is_compacted_too(site: Site, spark: SparkSession) ->
         store.commit(frame(spark), {0: offset}, {0: offset + 1}, bad)
     rows, beside = compact(site.location, execute=True)
     assert (rows.files, beside.files, beside.replaced) == (0, 2, 2)
-    assert sorted(row["_offset"] for row in site.rows(rejects=True)) == [0, 1]
+    assert sorted(row["_kafka_offset"] for row in site.rows(rejects=True)) == [0, 1]
 
 
 @pytest.mark.parametrize("point", ["before-write", "before-commit", "after-commit"])

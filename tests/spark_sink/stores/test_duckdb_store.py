@@ -189,7 +189,7 @@ def test_a_table_that_was_renamed_is_not_a_new_one(tmp_path: Path) -> None:
 def test_a_column_whose_type_somebody_changes_is_named_and_no_value_is_rounded(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    columns = "_partition int, _offset long, amount decimal(12,2)"
+    columns = "_kafka_partition int, _kafka_offset long, amount decimal(12,2)"
     holder = duckdb_store(str(tmp_path / "file"), "results", "job", "events")
     holder.open(struct_of(columns))
 

@@ -21,23 +21,23 @@ from kafka_ratchet.spark_sink.stores.open_store import make_store
 from kafka_ratchet.spark_sink.stores.postgres.types import INTEGERS, widens
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.ddl import struct_of
-from tests.spark_sink.sites import LOCAL, Site
+from tests.spark_sink.sites import LOCAL, Site, params
 
 EVOLVING = pytest.mark.parametrize(
     "site",
     [
-        "delta",
-        "duckdb",
-        "iceberg",
-        pytest.param("postgres", marks=pytest.mark.postgres),
+        *params("delta", "duckdb", "iceberg", "postgres"),
         pytest.param("mysql", marks=pytest.mark.long),
     ],
     indirect=True,
 )
 
-BEFORE = "who string, n int, x float, d decimal(9,2), _partition int, _offset long"
-MORE = "more struct<a:int>, who string, n int, x float, d decimal(9,2), when timestamp, _partition int, _offset long"
-WIDER = "who string, n long, x double, d decimal(20,{places}), _partition int, _offset long"
+BEFORE = "who string, n int, x float, d decimal(9,2), _kafka_partition int, _kafka_offset long"
+MORE = (
+    "more struct<a:int>, who string, n int, x float, d decimal(9,2), when timestamp, _kafka_partition int, "
+    "_kafka_offset long"
+)
+WIDER = "who string, n long, x double, d decimal(20,{places}), _kafka_partition int, _kafka_offset long"
 NARROWED = {
     "postgres": "column n is bigint in the table and integer in this job",
     "mysql": "column n is bigint in the table and int in this job",
@@ -195,9 +195,9 @@ def test_a_job_that_is_killed_before_the_change_leaves_it_to_the_next(
 HOSTILE = 'x"; drop table y; -- `.z'
 
 
-@pytest.mark.parametrize("site", ["delta", "duckdb", "iceberg"], indirect=True)
+@pytest.mark.parametrize("site", params("delta", "duckdb", "iceberg"), indirect=True)
 def test_names_that_mean_something_elsewhere_are_names(site: Site, spark: SparkSession) -> None:
-    text = "who string, n int, _partition int, _offset long"
+    text = "who string, n int, _kafka_partition int, _kafka_offset long"
     quoted = "`" + HOSTILE.replace("`", "``") + "`"
     more = f"{text}, {quoted} int, s struct<{quoted}:int>"
     older = store(site, evolve=False)
@@ -206,14 +206,14 @@ def test_names_that_mean_something_elsewhere_are_names(site: Site, spark: SparkS
     newer = store(site)
     newer.open(ddl(more))
     newer.commit(spark.createDataFrame([("b", 2, 0, 1, 3, (4,))], ddl(more)), {0: 1}, {0: 2})
-    found = sorted(site.rows(), key=lambda each: each["_offset"])
+    found = sorted(site.rows(), key=lambda each: each["_kafka_offset"])
     assert [(each["who"], each[HOSTILE], each["s"]) for each in found] == [
         ("a", None, None),
         ("b", 3, {HOSTILE: 4}),
     ]
     columns = newer.columns()
     assert columns is not None
-    assert columns.names == ["who", "n", "_partition", "_offset", HOSTILE, "s"]
+    assert columns.names == ["who", "n", "_kafka_partition", "_kafka_offset", HOSTILE, "s"]
     assert [row["who"] for row in site.rows() if row["n"] == 1] == ["a"]
 
 

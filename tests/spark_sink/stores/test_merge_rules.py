@@ -25,7 +25,7 @@ from kafka_ratchet.spark_sink.rows.distinct import HASHES
 from kafka_ratchet.spark_sink.rows.windows import read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.delta import merge as delta
-from kafka_ratchet.spark_sink.stores.duckdb.merge import add
+from kafka_ratchet.spark_sink.stores.duckdb.store import add
 from kafka_ratchet.spark_sink.stores.iceberg.merge import merged
 from kafka_ratchet.spark_sink.stores.postgres.merge import on_conflict
 from kafka_ratchet.spark_sink.stores.sql_types import Column

@@ -50,7 +50,7 @@ from tests.spark_sink.stores.test_stores import (  # noqa: F401  # collected her
     test_which_other_jobs_have_committed_the_topic,
 )
 
-SIMPLE = "_partition int, _offset long, who string, amount long"
+SIMPLE = "_kafka_partition int, _kafka_offset long, who string, amount long"
 
 Frame = Callable[..., DataFrame]
 
@@ -104,7 +104,7 @@ def test_keys_that_a_collation_would_take_for_one_are_several(site: MysqlSite, f
     store = read_on(site, frame, *[(who, 1) for who in keys], *[(who, None) for who in keys], write_mode=write_mode)
     again = frame(*[(0, 100 + n, who, amount) for n, (who, amount) in enumerate(itertools.product(keys, (1, None)))])
     store.commit(reduced(again, write_mode), {0: 34}, {0: 200})
-    found = {(row["who"], row["amount"]): row["_offset"] for row in site.rows()}
+    found = {(row["who"], row["amount"]): row["_kafka_offset"] for row in site.rows()}
     assert found == {key: 100 + n for n, key in enumerate(itertools.product(keys, (1, None)))}
     assert len(site.rows()) == 34
     assert [row for row in site.rows() if any(name.startswith("ratchet_") for name in row)] == []
@@ -123,7 +123,8 @@ def test_keys_that_a_collation_would_take_for_one_are_several(site: MysqlSite, f
 
 def test_keys_of_every_type_and_a_table_that_gets_a_key_later(site: MysqlSite, spark: SparkSession) -> None:
     schema = (
-        "_partition int, _offset long, d decimal(28,18), t timestamp, day date, yes boolean, b binary, n int, more long"
+        "_kafka_partition int, _kafka_offset long, d decimal(28,18), t timestamp, day date, yes boolean, b binary, "
+        "n int, more long"
     )
     moment = datetime.datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=datetime.UTC)
     row = (Decimal("1E-18"), moment, datetime.date(9999, 12, 31), False, b"\xff\0", -1)
@@ -155,10 +156,10 @@ def test_keys_of_every_type_and_a_table_that_gets_a_key_later(site: MysqlSite, s
 
 
 def test_what_mysql_cannot_hold_is_refused_or_kept_whole(site: MysqlSite, spark: SparkSession) -> None:
-    schema = "_partition int, _offset long, x double, f float, day date"
+    schema = "_kafka_partition int, _kafka_offset long, x double, f float, day date"
     store = site.make()
     store.open(ddl(schema))
-    far = spark.createDataFrame([(0, 0, 1.0, 1.0)], "_partition int, _offset long, x double, f float")
+    far = spark.createDataFrame([(0, 0, 1.0, 1.0)], "_kafka_partition int, _kafka_offset long, x double, f float")
     for bad, sentence in [
         (spark.createDataFrame([(0, 0, float("nan"), None, None)], schema), "neither NaN nor infinity"),
         (spark.createDataFrame([(0, 0, None, float("-inf"), None)], schema), "neither NaN nor infinity"),
@@ -170,7 +171,7 @@ def test_what_mysql_cannot_hold_is_refused_or_kept_whole(site: MysqlSite, spark:
     exact = [0.1, -2.5e-300, 1.7976931348623157e308, 5e-324, 123456789.123456789]
     good = [(0, n, x, 16777217.0 if n else 0.1, None) for n, x in enumerate(exact)]
     store.commit(spark.createDataFrame(good, schema), {0: 0}, {0: 5})
-    assert [each["x"] for each in sorted(site.rows(), key=lambda each: each["_offset"])] == exact
+    assert [each["x"] for each in sorted(site.rows(), key=lambda each: each["_kafka_offset"])] == exact
     assert {each["f"] for each in site.rows()} == {0.10000000149011612, 16777216.0}
 
     texts = ['{"x": 1.5, "in": [{"f": null}]}', '{"x": "NaN", "in": null}', '{"x": 1, "in": [{"f": "-Infinity"}]}']
@@ -179,7 +180,7 @@ def test_what_mysql_cannot_hold_is_refused_or_kept_whole(site: MysqlSite, spark:
         "partition int, offset long, timestamp timestamp, key binary, value binary",
     )
     read = rows(records, "x double, `in` array<struct<f: float>>", restricted_values=FINITE_TOO)
-    kept = {row["_offset"]: row["_value"] for row in read.collect()}
+    kept = {row["_kafka_offset"]: row["_kafka_value"] for row in read.collect()}
     assert kept == {0: None, 1: texts[1].encode(), 2: texts[2].encode()}
     with pytest.raises(ValueError, match="no finite number"):
         avro_reader(("float",), FINITE_TOO)(b"\0\0\xc0\x7f", 0)
@@ -370,7 +371,10 @@ def test_a_crash_and_a_restart_of_the_server_keep_what_was_committed(site: Mysql
 def test_readers_get_the_types_that_they_ask_for(site: MysqlSite, spark: SparkSession) -> None:
     import pyarrow as pa
 
-    schema = "_partition int, _offset long, yes boolean, t timestamp, l timestamp_ntz, s struct<a: int>, d decimal(9,2)"
+    schema = (
+        "_kafka_partition int, _kafka_offset long, yes boolean, t timestamp, l timestamp_ntz, s struct<a: int>, "
+        "d decimal(9,2)"
+    )
     moment = datetime.datetime(2024, 2, 29, 12, 0, 0, 1)
     row = (0, 0, True, moment.replace(tzinfo=datetime.UTC), moment, (7,), Decimal("-1.50"))
     store = site.make()
@@ -501,7 +505,7 @@ def test_killed_at_each_point_nothing_is_lost_or_doubled(
     assert found == {
         f"p{k}": (2 * len(range(k, 300, 7)), 2 * sum(range(k, 300, 7))) for k in range(7)
     } | {"aborted": (1, 1)}  # fmt: skip
-    assert [row["_value"] for row in site.rows(rejects=True)] == [b"no json"]
+    assert [row["_kafka_value"] for row in site.rows(rejects=True)] == [b"no json"]
 
 
 def test_staged_rows_that_are_gone_move_no_offset(
@@ -530,7 +534,7 @@ def test_staged_rows_that_are_gone_move_no_offset(
 
 
 def test_times_within_objects_keep_their_microseconds(site: MysqlSite, spark: SparkSession) -> None:
-    columns = "_partition int, _offset long, seen struct<at: timestamp, all: array<timestamp_ntz>>"
+    columns = "_kafka_partition int, _kafka_offset long, seen struct<at: timestamp, all: array<timestamp_ntz>>"
     at = datetime.datetime(2026, 7, 1, 22, 30, 0, 123456, datetime.UTC)
     store = site.make()
     store.open(ddl(columns))

@@ -57,7 +57,7 @@ SQLITE = JarSet("sqlite-jdbc", ("org.xerial:sqlite-jdbc:3.46.1.3",), ("org.slf4j
 """With it, Iceberg's own catalog over JDBC opens the catalog that the job keeps in a file of SQLite."""
 SQLITE_LOCK = {"sqlite-jdbc-3.46.1.3.jar": "4a4832720a65eaf7f4d6fd7ede52087b994dc5633c076f9e994dc0c8b4b0b4fa"}
 
-COLUMNS = "_partition int, _offset long, who string"
+COLUMNS = "_kafka_partition int, _kafka_offset long, who string"
 
 Execute = Callable[[str], list[dict[str, Any]]]
 
@@ -131,7 +131,7 @@ def test_delta_by_its_own_writer(
         return delta_store(path, "job", "events", 7 << 64)
 
     def offsets() -> list[int]:
-        return sorted(row["_offset"] for row in execute(f"SELECT _offset FROM {table}"))
+        return sorted(row["_kafka_offset"] for row in execute(f"SELECT _kafka_offset FROM {table}"))
 
     def refused(match: str) -> None:
         for use in (make().offsets, lambda: make().open(ddl())):
@@ -162,8 +162,8 @@ def test_delta_by_its_own_writer(
     # What leaves the rows that the offsets stand for, or takes some on purpose.
     execute(f"INSERT INTO {table} VALUES (9, 9, 'by hand')")
     execute(f"OPTIMIZE {table}")
-    execute(f"UPDATE {table} SET who = 'changed' WHERE _partition = 9")
-    execute(f"DELETE FROM {table} WHERE _partition = 9")
+    execute(f"UPDATE {table} SET who = 'changed' WHERE _kafka_partition = 9")
+    execute(f"DELETE FROM {table} WHERE _kafka_partition = 9")
     assert make().offsets() == {0: 6}
     holder.commit(frame(6), {0: 6}, {0: 7})
     assert offsets() == list(range(7))
@@ -207,7 +207,9 @@ def test_delta_by_its_own_writer(
     refused("DELETE")
     resumed(make(), {})
     read_on(make(), frame, 3)
-    execute(f"CREATE OR REPLACE TABLE {table} USING delta AS SELECT 0 AS _partition, 0L AS _offset, '0' AS who")
+    execute(
+        f"CREATE OR REPLACE TABLE {table} USING delta AS SELECT 0 AS _kafka_partition, 0L AS _kafka_offset, '0' AS who"
+    )
     refused("CREATE OR REPLACE TABLE AS SELECT")
     resumed(make(), {})
     holder = make()
@@ -230,7 +232,7 @@ def test_iceberg_by_its_own_runtime(execute: Execute, frame: Callable[..., DataF
         return iceberg_store(str(warehouse), "results", "job", "events", 7 << 64)
 
     def offsets() -> list[int]:
-        return sorted(row["_offset"] for row in execute(f"SELECT _offset FROM {table}"))
+        return sorted(row["_kafka_offset"] for row in execute(f"SELECT _kafka_offset FROM {table}"))
 
     history = f"{table}.snapshots ORDER BY committed_at"
 
@@ -259,7 +261,9 @@ def test_iceberg_by_its_own_runtime(execute: Execute, frame: Callable[..., DataF
     read_on(holder, frame, 4, 6)
     assert offsets() == [0, 1, 2, 3, 4, 5, 9]
 
-    # Its statements that write a table's rows anew (rewrite_data_files, UPDATE) refuse a column called _partition.
+    assert len(execute(f"SELECT * FROM {table}")) == 7  # no column has a name that Iceberg reserves
+    execute(f"UPDATE {table} SET who = 'changed' WHERE _kafka_offset = 9")
+    execute(f"CALL ratchet.system.rewrite_data_files('{table}')")
     execute(f"CALL ratchet.system.rewrite_manifests('{table}')")
     assert make().offsets() == {0: 6}
     execute(expire)
@@ -274,11 +278,18 @@ def test_iceberg_by_its_own_runtime(execute: Execute, frame: Callable[..., DataF
     holder = make()
     read_on(holder, frame, 8)
 
+    execute(f"INSERT OVERWRITE TABLE {table} SELECT 9, 9L, 'by hand'")
+    refused(r"all rows of the table were replaced or removed \(snapshot \d+, overwrite\)")
+    resumed(make(), {})
+    read_on(make(), frame, 2)
     execute(f"TRUNCATE TABLE {table}")
     refused("all rows of the table were removed")
     resumed(make(), {})
     read_on(make(), frame, 2)
-    execute(f"CREATE OR REPLACE TABLE {table} USING iceberg AS SELECT 0 AS _partition, 0L AS _offset, '0' AS who")
+    execute(
+        f"CREATE OR REPLACE TABLE {table} USING iceberg AS "
+        "SELECT 0 AS _kafka_partition, 0L AS _kafka_offset, '0' AS who"
+    )
     refused("the table was replaced")
     resumed(make(), {})
     holder = make()
@@ -289,6 +300,34 @@ def test_iceberg_by_its_own_runtime(execute: Execute, frame: Callable[..., DataF
     for use in (lambda: make().open(ddl()), lambda: holder.commit(frame(2), {0: 1}, {0: 3})):
         with pytest.raises(SchemaDiffers, match="column more"):
             use()
+
+
+def test_spark_finds_iceberg_columns_by_their_ids(execute: Execute, spark: SparkSession, warehouse: Path) -> None:
+    """In files of appends, of merges and of compactions, and in tables that another has made with ids of its own."""
+    columns = "who string, town string, n long, _kafka_offset long"
+    modes = {"ids_append": WriteMode(), "ids_upsert": WriteMode("upsert", ("who",)), "ids_made": WriteMode()}
+    execute(
+        "CREATE TABLE ratchet.ratchet.ids_made (gone string, who string, town string, n bigint, _kafka_offset bigint) "
+        "USING iceberg"
+    )
+    execute("ALTER TABLE ratchet.ratchet.ids_made DROP COLUMN gone")
+    for name, mode in modes.items():
+        table, location = f"ratchet.ratchet.{name}", TableLocation("iceberg", str(warehouse), name)
+        store = store_class("iceberg")(location, "job", "events", 7 << 64, mode)
+        store.open(struct_of(columns))
+        for n, row in enumerate([("ann", "ulm", 7), ("bob", "bonn", 8), ("ann", "ulm", 9)]):
+            store.commit(spark.createDataFrame([(*row, n)], columns), {0: n} if n else {}, {0: n + 1})
+        store.close()
+        if name == "ids_append":
+            compact(location, execute=True)
+        execute(f"ALTER TABLE {table} RENAME COLUMN who TO between")
+        execute(f"ALTER TABLE {table} RENAME COLUMN town TO who")
+        execute(f"ALTER TABLE {table} RENAME COLUMN between TO town")
+        execute(f"ALTER TABLE {table} DROP COLUMN n")
+        execute(f"ALTER TABLE {table} ADD COLUMN n string")
+        found = execute(f"SELECT town, who, n FROM {table} ORDER BY _kafka_offset")
+        rows = [("ann", "ulm", None), ("bob", "bonn", None), ("ann", "ulm", None)]
+        assert [tuple(each.values()) for each in found] == (rows[1:] if name == "ids_upsert" else rows), name
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -331,7 +370,7 @@ def test_both_read_partitions_and_the_files_of_one_only(
     path, name = (str(tmp_path / "parts"), "results") if kind == "delta" else (str(warehouse), "parts")
     table = f"delta.`{path}`" if kind == "delta" else f"ratchet.ratchet.{name}"
     location = TableLocation(kind, path, name)
-    columns = "country string, at timestamp, _offset long"
+    columns = "country string, at timestamp, _kafka_offset long"
     store = store_class(kind)(location, "job", "events", partition_by=partition_fields(["country", "day(at)"]))
     store.open(struct_of(columns))
     countries = ["DE", "a/b=c", "x" * 5000, None, "Zo\u00eb '\U0001f600'"]
@@ -344,15 +383,15 @@ def test_both_read_partitions_and_the_files_of_one_only(
     store.commit(spark.createDataFrame(rows, columns), {}, {0: 5})
     store.commit(spark.createDataFrame(rows[:1], columns), {0: 5}, {0: 6})
     compact(location, execute=True)
-    found = execute(f"SELECT country, _offset FROM {table}")
-    assert sorted((each["_offset"], each["country"]) for each in found) == sorted(
+    found = execute(f"SELECT country, _kafka_offset FROM {table}")
+    assert sorted((each["_kafka_offset"], each["country"]) for each in found) == sorted(
         (n, c) for c, _, n in [*rows, rows[0]]
     )
     day = "at_day = '2026-11-24'" if kind == "delta" else "at >= '2026-11-24' AND at < '2026-11-25'"
     wanted = f"FROM {table} WHERE country = 'DE' AND {day}"
-    assert [each["_offset"] for each in execute(f"SELECT _offset {wanted}")] == [5]
+    assert [each["_kafka_offset"] for each in execute(f"SELECT _kafka_offset {wanted}")] == [5]
     file = "input_file_name()" if kind == "delta" else "_file"
     assert len(execute(f"SELECT DISTINCT {file} AS file FROM {table}")) == 10
-    said = execute(f"EXPLAIN FORMATTED SELECT _offset {wanted}")[0]["plan"]
+    said = execute(f"EXPLAIN FORMATTED SELECT _kafka_offset {wanted}")[0]["plan"]
     assert "PartitionFilters: [isnotnull(country" in said if kind == "delta" else "country = 'DE'" in said
     assert execute(f"SELECT count(*) AS n FROM {table} WHERE country IS NULL") == [{"n": 2}]

@@ -23,9 +23,12 @@ from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_locat
 from kafka_ratchet.spark_sink.stores.pair import PairedStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from tests.spark_sink.ddl import struct_of
-from tests.spark_sink.sites import LOCAL, Site
+from tests.spark_sink.sites import LOCAL, Site, params
 
-ROWS, REJECTS = "_partition int, _offset long", "_partition int, _offset long, _value binary"
+ROWS, REJECTS = (
+    "_kafka_partition int, _kafka_offset long",
+    "_kafka_partition int, _kafka_offset long, _kafka_value binary",
+)
 
 CommitTo = Callable[[ResultStore, int, int], int]
 
@@ -34,7 +37,7 @@ class Died(BaseException):
     """The holder ends here, and nothing of its own runs any more."""
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=params("delta", "iceberg"))
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     return LOCAL[request.param](tmp_path)
 
@@ -55,9 +58,9 @@ def commit(spark: SparkSession) -> CommitTo:
 
     def to(store: ResultStore, start: int, end: int) -> int:
         read = spark.range(start, end, 1, 1).selectExpr(
-            "0 AS _partition", "id AS _offset", "encode(id, 'utf-8') AS _value"
+            "0 AS _kafka_partition", "id AS _kafka_offset", "encode(id, 'utf-8') AS _kafka_value"
         )
-        rows, rejects = read.where("_offset % 2 = 0").drop("_value"), read.where("_offset % 2 = 1")
+        rows, rejects = read.where("_kafka_offset % 2 = 0").drop("_kafka_value"), read.where("_kafka_offset % 2 = 1")
         return store.commit(rows, {0: start}, {0: end}, rejects)
 
     return to
@@ -73,7 +76,7 @@ def remove(location: TableLocation) -> None:
 
 
 def offsets(site: Site, *, rejects: bool = False) -> list[int]:
-    return sorted(row["_offset"] for row in site.rows(rejects))
+    return sorted(row["_kafka_offset"] for row in site.rows(rejects))
 
 
 def test_whoever_dies_between_the_two_commits_leaves_each_record_once(
@@ -250,7 +253,7 @@ def test_the_whole_job_killed_between_the_two_commits(
         write(topic, [b"aborted"] * 30, partition, commit=False)
     arguments = [f"--store={pair.location.kind}", f"--path={pair.location.path}", f"--table={pair.location.table}"]
     arguments += [f"--topic={topic}", "--name=job", "--columns=n long", "--rejects"]
-    arguments += ["--kind=totals", "--key=_partition", "--sum=n"] if totals else []
+    arguments += ["--kind=totals", "--key=_kafka_partition", "--sum=n"] if totals else []
     for point, size in [("between-commits", 70), ("between-commits:2", 50), ("before-commit:4", 110)]:
         killed = command(*arguments, f"--max-records={size}", SPARK_SINK_CRASH_AT=point)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -259,12 +262,14 @@ def test_the_whole_job_killed_between_the_two_commits(
     assert json.loads(done.stdout.splitlines()[-1])["offsets"] == {"0": 332, "1": 332}
     if totals:
         total = sum(n for n in range(300) if n % 3)
-        found = {row["_partition"]: (row["_records"], int(row["n"])) for row in pair.rows()}
+        found = {row["_kafka_partition"]: (row["_records"], int(row["n"])) for row in pair.rows()}
         assert found == {0: (200, total), 1: (200, total)}
     else:
-        rows = sorted((row["_partition"], row["n"]) for row in pair.rows())
+        rows = sorted((row["_kafka_partition"], row["n"]) for row in pair.rows())
         assert rows == [(p, n) for p in (0, 1) for n in range(300) if n % 3]
-    rejects = sorted((row["_partition"], row["_offset"], row["_value"]) for row in pair.rows(rejects=True))
+    rejects = sorted(
+        (row["_kafka_partition"], row["_kafka_offset"], row["_kafka_value"]) for row in pair.rows(rejects=True)
+    )
     assert rejects == [(p, n, b"broken %d" % n) for p in (0, 1) for n in range(0, 300, 3)]
 
 
@@ -275,4 +280,4 @@ def test_the_rejects_lie_beside_the_rows() -> None:
     assert isinstance(make_store(TableLocation("delta", "x"), "job", "events", 0, pipeline), PairedStore)
     assert isinstance(make_store(TableLocation("iceberg", "x"), "job", "events", 0, pipeline), PairedStore)
     assert pipeline.rejects
-    assert record_schema().names[-1] == "_value"
+    assert record_schema().names[-1] == "_kafka_value"

@@ -23,9 +23,9 @@ from kafka_ratchet.spark_sink.stores.open_store import make_store, reader
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 from tests.spark_sink.ddl import struct_of
-from tests.spark_sink.sites import LOCAL, Site
+from tests.spark_sink.sites import LOCAL, Site, params
 
-COLUMNS = "country string, n int, on date, at timestamp, _partition int, _offset long"
+COLUMNS = "country string, n int, on date, at timestamp, _kafka_partition int, _kafka_offset long"
 BY = ("country", "day(at)")
 
 HOSTILE = [
@@ -46,7 +46,7 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=params("delta", "iceberg"))
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     return LOCAL[request.param](tmp_path)
 
@@ -62,7 +62,7 @@ def row(offset: int, country: str | None = "DE", day: int = 1, hour: int = 0) ->
 
 
 def seen(site: Site) -> list[tuple[object, ...]]:
-    columns = ["country", "n", "on", "at", "_partition", "_offset"]
+    columns = ["country", "n", "on", "at", "_kafka_partition", "_kafka_offset"]
     return sorted((tuple(found[name] for name in columns) for found in site.rows()), key=lambda each: each[-1])
 
 
@@ -73,13 +73,14 @@ def plans(site: Site, country: str) -> int:
         return len(list(dataset.get_fragments(ds.field("country") == country)))
     found = reader(site.location)
     assert isinstance(found, IcebergStore)
-    return len(list(found._existing().scan(row_filter=EqualTo("country", country)).plan_files()))
+    equal: Any = EqualTo
+    return len(list(found._existing().scan(row_filter=equal("country", country)).plan_files()))
 
 
 def test_what_is_understood() -> None:
-    assert partition_fields(["country", "day(_timestamp)", "hour(a (b))"]) == (
+    assert partition_fields(["country", "day(_kafka_timestamp)", "hour(a (b))"]) == (
         PartitionField("country"),
-        PartitionField("_timestamp", "day"),
+        PartitionField("_kafka_timestamp", "day"),
         PartitionField("a (b)", "hour"),
     )
     for texts, match in (
@@ -156,7 +157,7 @@ def rows_partition(each: tuple[Any, ...]) -> tuple[Any, ...]:
     return each[0], each[3].date()
 
 
-@pytest.mark.parametrize("by", [("on",), ("n",), ("hour(at)",), ("hour(at)", "country", "on", "_partition")])
+@pytest.mark.parametrize("by", [("on",), ("n",), ("hour(at)",), ("hour(at)", "country", "on", "_kafka_partition")])
 def test_partitions_of_every_type(site: Site, spark: SparkSession, by: tuple[str, ...]) -> None:
     rows = [row(0), row(1, None, 2), row(2, "FR", 2, 5), row(3, "FR", 2, 5), row(4, "DE", 3, 23)]
     old = datetime.datetime(1969, 12, 31, 22, 30, tzinfo=datetime.UTC)
@@ -168,7 +169,7 @@ def test_partitions_of_every_type(site: Site, spark: SparkSession, by: tuple[str
     compact(site.location, execute=True)
     assert seen(site) == [*rows, row(7, "FR", 2, 5)]
     if site.location.kind == "delta" and "hour(at)" in by:
-        hours = {each["_offset"]: each["at_hour"] for each in site.rows()}
+        hours = {each["_kafka_offset"]: each["at_hour"] for each in site.rows()}
         assert (hours[0], hours[2], hours[5], hours[6]) == ("2026-11-01-00", "2026-11-02-05", "1969-12-31-22", None)
 
 

@@ -16,18 +16,19 @@ from pyspark.sql.types import StructType
 
 from faults.postgres import PostgresServer
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, StoreError
-from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.rows.columns import DELETED, record_schema
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import decide
+from kafka_ratchet.spark_sink.stores.postgres.job_state import RULE_BROKEN
 from kafka_ratchet.spark_sink.stores.postgres.tasks import commit_partitions, textual
 from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import PostgresSite, PostgresTasksSite, postgres_store
 
 pytestmark = pytest.mark.postgres
 
-SCHEMA = "_partition int, _offset long, who string, amount long"
+SCHEMA = "_kafka_partition int, _kafka_offset long, who string, amount long"
 
 
 @pytest.fixture
@@ -98,6 +99,162 @@ def test_a_task_that_runs_twice_adds_its_rows_once(
     with pytest.raises(Exception, match="more than one Kafka partition"):
         store.commit(frame((4, 2, "c", 1), (5, 0, "d", 1)), {4: 2, 5: 0}, {4: 3, 5: 1})
     assert store.offsets() == {4: 2}
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "tasks"])
+def test_rows_that_a_trigger_takes_away_are_an_error_that_names_it(
+    postgres: PostgresServer, schema: StructType, frame: Callable[..., DataFrame], mode: str
+) -> None:
+    name = f"schema of a trigger {mode}"
+    place: Any = PostgresTasksSite(postgres, name) if mode == "tasks" else PostgresSite(postgres, name)
+    store: Any = place.make(write_mode=WriteMode("upsert", ("who",))) if mode == "upsert" else place.make()
+    store.open(schema)
+    table = store._state.table(store._result)
+    function = sql.Identifier(place.schema, "drop_b")
+    with store._state.database() as database:
+        database.execute(
+            sql.SQL(
+                "CREATE FUNCTION {}() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$BEGIN IF NEW.who = 'b' THEN RETURN NULL; END IF; RETURN NEW; END$$"
+            ).format(function)
+        )
+        database.execute(
+            sql.SQL("CREATE TRIGGER drops_b BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION {}()").format(
+                table, function
+            )
+        )
+    rows = frame((0, 0, "a", 1), (0, 1, "b", 1))
+    with pytest.raises(Exception, match=r"stored 1 of 2 rows.*trigger drops_b"):
+        store.commit(rows, {0: 0}, {0: 2})
+    assert place.rows() == []
+    assert store.offsets().get(0, 0) == 0
+    with store._state.database() as database:
+        database.execute(sql.SQL("DROP TRIGGER drops_b ON {}").format(table))
+    assert store.commit(rows, {0: 0}, {0: 2}) == 2
+    assert sorted(row["who"] for row in place.rows()) == ["a", "b"]
+
+
+def run(place: Any, statement: str) -> None:
+    """Execute a statement in the place's schema, with {0} for the result table."""
+    with place.connect() as database:
+        database.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(place.schema)))
+        database.execute(sql.SQL(statement).format(sql.Identifier(place.table)))
+
+
+LATER = {
+    "after": "CREATE TRIGGER drops_b AFTER INSERT ON {0} FOR EACH ROW EXECUTE FUNCTION drop_b()",
+    "statement": "CREATE TRIGGER drops_b AFTER INSERT ON {0} EXECUTE FUNCTION drop_b()",
+    "deferred": "CREATE CONSTRAINT TRIGGER drops_b AFTER INSERT ON {0} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+    "EXECUTE FUNCTION drop_b()",
+    "rule": "CREATE RULE drops_b AS ON INSERT TO {0} DO ALSO DELETE FROM {0} WHERE who = 'b'",
+}
+
+
+@pytest.mark.parametrize(
+    ("taker", "mode"),
+    [*((taker, "append") for taker in LATER), ("after", "upsert"), ("after", "totals"), ("after", "tasks"),
+     ("deferred", "tasks")],
+)  # fmt: skip
+def test_rows_that_are_taken_away_after_they_were_counted_are_an_error(
+    postgres: PostgresServer, schema: StructType, frame: Callable[..., DataFrame], taker: str, mode: str
+) -> None:
+    name = f"schema of {taker} {mode}"
+    place: Any = PostgresTasksSite(postgres, name) if mode == "tasks" else PostgresSite(postgres, name)
+    kinds = {"upsert": WriteMode("upsert", ("who",)), "totals": WriteMode("totals", ("who",), sums=("amount",))}
+    columns, made = schema, frame
+    if mode == "totals":
+        columns = struct_of("who string, _records long, amount long")
+        spark = frame((0, 0, "x", 1)).sparkSession
+        made = lambda *rows: spark.createDataFrame([(row[2], 1, row[3]) for row in rows], columns)  # noqa: E731
+    store: Any = place.make(write_mode=kinds.get(mode, WriteMode()))
+    store.open(columns)
+    assert store.commit(made((0, 0, "kept", 1)), {0: 0}, {0: 1}) == 1
+    body = "BEGIN DELETE FROM {0} WHERE who = 'b'; RETURN NULL; END"
+    run(place, "CREATE FUNCTION drop_b() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS "
+        f"$${body}$$")  # fmt: skip
+    run(place, LATER[taker])
+    rows = made((0, 1, "a", 1), (0, 2, "b", 1))
+    with pytest.raises(Exception, match=r"stored 1 of 2 rows.*(trigger|rule) drops_b"):
+        store.commit(rows, {0: 1}, {0: 3})
+    assert [row["who"] for row in place.rows()] == ["kept"]
+    assert store.offsets() == {0: 1}
+    run(place, f"DROP {'RULE' if taker == 'rule' else 'TRIGGER'} drops_b ON {{0}}")
+    assert store.commit(rows, {0: 1}, {0: 3}) == 2
+    assert sorted(row["who"] for row in place.rows()) == ["a", "b", "kept"]
+
+
+def test_a_trigger_that_takes_nothing_away_is_no_error(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame]
+) -> None:
+    store = place.make()
+    store.open(schema)
+    run(place, "CREATE TABLE seen (who text)")
+    run(place, "CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS "
+        "$$BEGIN INSERT INTO seen VALUES (NEW.who); RETURN NULL; END$$")  # fmt: skip
+    run(place, "CREATE TRIGGER audits AFTER INSERT ON {0} FOR EACH ROW EXECUTE FUNCTION audit()")
+    run(place, "INSERT INTO {0} (_kafka_partition, _kafka_offset, who, amount) VALUES (0, 1, 'of another topic', 1)")
+    assert store.commit(frame((0, 0, "one", 1), (0, 0, "of two rows", 1)), {0: 0}, {0: 1}) == 2
+    assert store.commit(frame((0, 1, "a", 1)), {0: 1}, {0: 2}) == 1
+    assert sorted(row["who"] for row in place.rows()) == ["a", "of another topic", "of two rows", "one"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_rule"), [("NotNullViolation", True), ("RaiseException", True), ("ProtocolViolation", False)]
+)
+def test_a_pooler_that_refuses_a_task_is_no_rule_of_the_table(error: str, is_rule: bool) -> None:
+    assert bool(RULE_BROKEN.search(f"psycopg.errors.{error}: the reason")) == is_rule
+
+
+def test_a_trigger_that_keeps_deleted_rows_is_an_error(
+    place: PostgresSite, schema: StructType, spark: SparkSession, frame: Callable[..., DataFrame]
+) -> None:
+    store: Any = place.make(write_mode=WriteMode("upsert", ("who",)))
+    store.open(schema)
+    store.commit(frame((0, 0, "a", 1), (0, 1, "b", 1)), {0: 0}, {0: 2})
+    run(place, "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$")
+    run(place, "CREATE TRIGGER keeps BEFORE DELETE ON {0} FOR EACH ROW EXECUTE FUNCTION keep()")
+    gone = spark.createDataFrame([(0, 2, "b", 1, True)], f"{SCHEMA}, {DELETED} boolean")
+    with pytest.raises(StoreError, match=r"kept 1 rows that a record without a value deletes.*trigger keeps"):
+        store.commit(gone, {0: 2}, {0: 3})
+    assert store.offsets() == {0: 2}
+    run(place, "DROP TRIGGER keeps ON {0}")
+    store.commit(gone, {0: 2}, {0: 3})
+    assert [row["who"] for row in place.rows()] == ["a"]
+
+
+def test_a_policy_that_may_hide_rows_is_refused_by_its_name(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame]
+) -> None:
+    store = place.make()
+    store.open(schema)
+    store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+    role = sql.Identifier(f"policed {place.schema[-20:]}")
+    with place.connect() as database:
+        database.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(role))
+        database.execute(sql.SQL("GRANT ALL ON SCHEMA {} TO {}").format(sql.Identifier(place.schema), role))
+        database.execute(
+            sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA {} TO {}").format(sql.Identifier(place.schema), role)
+        )
+    run(place, "CREATE POLICY only_a ON {0} USING (who = 'a') WITH CHECK (true)")
+    run(place, "ALTER TABLE {0} ENABLE ROW LEVEL SECURITY")
+    url = f"postgresql://{role.as_string(None)[1:-1].replace(' ', '%20')}:x@127.0.0.1:{place.server.port}/postgres"
+    policed = postgres_store(url, f"{place.schema}.{place.table}", "job", "events")
+    with pytest.raises(StoreError, match=r"row-level security of results.*policies: only_a"):
+        policed.open(schema)
+    assert store.offsets() == {0: 1}
+
+
+def test_a_trigger_on_the_offsets_is_an_error(
+    place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame]
+) -> None:
+    store = place.make()
+    store.open(schema)
+    store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+    run(place, "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$")
+    run(place, "CREATE TRIGGER k BEFORE UPDATE ON ratchet_sink_offsets FOR EACH ROW EXECUTE FUNCTION keep()")
+    with pytest.raises(StoreError, match=r"offsets of partitions 0 were not stored as given"):
+        store.commit(frame((0, 1, "b", 1)), {0: 1}, {0: 2})
+    assert [row["who"] for row in place.rows()] == ["a"]
 
 
 def test_nothing_staged_is_left_by_a_successor(
@@ -230,7 +387,7 @@ def test_a_table_in_partitions_takes_rows(
     with place.connect() as database:
         for statement in (
             "ALTER TABLE {table} RENAME TO plain",
-            "CREATE TABLE {table} (LIKE {plain}) PARTITION BY LIST (_partition)",
+            "CREATE TABLE {table} (LIKE {plain}) PARTITION BY LIST (_kafka_partition)",
             "CREATE TABLE {part} PARTITION OF {table} DEFAULT",
         ):
             made = sql.SQL(statement).format(**parts, part=sql.Identifier(place.schema, "part"))
@@ -287,7 +444,7 @@ def test_times_are_moments_whatever_zone_the_servers_sessions_are_in(
 ) -> None:
     # initdb writes the zone of its machine into the server's configuration; a role, a database or a url may say one.
     url = f"{place.server.url}?options=-c%20TimeZone%3DAmerica/New_York"
-    columns = "_partition int, _offset long, at timestamp, plain timestamp_ntz, day date"
+    columns = "_kafka_partition int, _kafka_offset long, at timestamp, plain timestamp_ntz, day date"
     at = datetime.datetime(2026, 7, 1, 22, 30, 0, 123456, datetime.UTC)
     store = postgres_store(
         url, f"{place.schema}.{place.table}", "job", "events", password=place.server.password, in_tasks=in_tasks
@@ -327,6 +484,40 @@ def test_a_table_that_is_emptied_while_a_commit_is_on_its_way_takes_no_row_and_n
             use()
 
 
+@pytest.mark.parametrize("in_tasks", [True, False])
+@pytest.mark.parametrize("harm", ["DELETE FROM {}", "TRUNCATE {}", "VACUUM FULL {}"])
+@pytest.mark.parametrize("is_partitioned", [True, False])
+def test_a_table_that_another_empties_is_noticed(
+    place: PostgresSite,
+    schema: StructType,
+    frame: Callable[..., DataFrame],
+    in_tasks: bool,
+    harm: str,
+    is_partitioned: bool,
+) -> None:
+    place.in_tasks = in_tasks
+    table = sql.Identifier(place.schema, place.table)
+    if is_partitioned:
+        place.make().open(schema)
+        with place.connect() as database:
+            plain, parts = sql.Identifier(place.schema, "plain"), sql.Identifier(place.schema, "parts")
+            database.execute(sql.SQL("ALTER TABLE {} RENAME TO plain").format(table))
+            database.execute(sql.SQL("CREATE TABLE {} (LIKE {}) PARTITION BY LIST (who)").format(table, plain))
+            database.execute(sql.SQL("CREATE TABLE {} PARTITION OF {} DEFAULT").format(parts, table))
+    holder = place.make()
+    holder.open(schema)
+    holder.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1})
+    with place.connect() as database:
+        database.execute(sql.SQL(harm).format(table))
+    if harm.startswith("VACUUM"):
+        assert place.make().offsets() == {0: 1}
+        return
+    for use in (place.make().offsets, lambda: holder.commit(frame((0, 1, "b", 2)), {0: 1}, {0: 2})):
+        with pytest.raises(RowsLost, match=r"was emptied \((TRUNCATE|DELETE, or TRUNCATE of its partitions)\)"):
+            use()
+    assert place.rows() == []
+
+
 def test_staged_rows_that_are_gone_move_no_offset(
     place: PostgresSite, schema: StructType, frame: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,7 +549,7 @@ def test_a_column_whose_type_somebody_changes_is_named_and_no_value_is_rounded(
     place: PostgresSite, spark: SparkSession, in_tasks: bool
 ) -> None:
     place.in_tasks = in_tasks
-    columns = "_partition int, _offset long, amount decimal(12,2)"
+    columns = "_kafka_partition int, _kafka_offset long, amount decimal(12,2)"
     holder = place.make()
     holder.open(struct_of(columns))
 
@@ -397,7 +588,7 @@ def test_a_table_that_was_moved_to_another_schema_is_not_a_new_one(place: Postgr
 
 
 def test_times_within_objects_keep_their_microseconds(place: PostgresSite, spark: SparkSession) -> None:
-    columns = "_partition int, _offset long, seen struct<at: timestamp, all: array<timestamp_ntz>>"
+    columns = "_kafka_partition int, _kafka_offset long, seen struct<at: timestamp, all: array<timestamp_ntz>>"
     at = datetime.datetime(2026, 7, 1, 22, 30, 0, 123456, datetime.UTC)
     store = place.make()
     store.open(struct_of(columns))

@@ -39,12 +39,13 @@ from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_locat
 from kafka_ratchet.spark_sink.stores.results import read_rows
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 from tests.spark_sink.rows.judging.test_judge import KAFKA, RULES, WHEN, Plain, drawn, read_by_spark
-from tests.spark_sink.sites import Site
+from tests.spark_sink.sites import Site, params
 from tests.tables.fetched_records import Sent
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
-IN_FILES = pytest.mark.parametrize("site", ["delta", "duckdb", "iceberg"], indirect=True)
-JUDGING = pytest.mark.parametrize("site", ["delta", "duckdb", "iceberg", POSTGRES], indirect=True)
+FILES = params("delta", "duckdb", "iceberg")
+IN_FILES = pytest.mark.parametrize("site", FILES, indirect=True)
+JUDGING = pytest.mark.parametrize("site", [*FILES, POSTGRES], indirect=True)
 AND_A_BUCKET = pytest.param("delta-s3", marks=pytest.mark.long)
 POINTS = ("before-write", "before-sequences", "before-commit", "between-commits", "in-commit", "after-commit")
 
@@ -87,10 +88,10 @@ class Raw:
     def found(self) -> dict[tuple[int, int], list[str]]:
         """Per record what the two tables have of it."""
         found: dict[tuple[int, int], list[str]] = {}
-        for partition, offset in read_rows(self.location, ["_partition", "_offset"]):
+        for partition, offset in read_rows(self.location, ["_kafka_partition", "_kafka_offset"]):
             found.setdefault((partition, offset), []).append("fresh")
         for partition, offset, reason in read_rows(
-            rejects_location(self.location), ["_partition", "_offset", "_reason"]
+            rejects_location(self.location), ["_kafka_partition", "_kafka_offset", "_reason"]
         ):
             found.setdefault((partition, offset), []).append(reason)
         return found
@@ -118,7 +119,7 @@ def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda point: asked.__setitem__(0, point)
 
 
-@pytest.mark.parametrize("site", ["delta", "duckdb", "iceberg", POSTGRES, AND_A_BUCKET], indirect=True)
+@pytest.mark.parametrize("site", [*FILES, POSTGRES, AND_A_BUCKET], indirect=True)
 @pytest.mark.parametrize("rule", [pytest.param(RULES[0], marks=pytest.mark.long), RULES[5]], ids=["numbers", "window"])
 def test_rows_offsets_and_sequences_agree_after_any_break(
     site: Site, spark: SparkSession, rule: JudgeRule, break_at: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
@@ -192,7 +193,11 @@ def test_sequences_that_are_gone_or_put_back_are_refused(site: Site, spark: Spar
     shutil.copytree(folder, newer)
 
     def refused(words: str) -> None:
-        for ask in (lambda: raw.store().offsets(), lambda: raw.store().open(raw.pipeline.schema(spark))):
+        asks: tuple[Callable[[], object], ...] = (
+            lambda: raw.store().offsets(),
+            lambda: raw.store().open(raw.pipeline.schema(spark)),
+        )
+        for ask in asks:
             with pytest.raises(SequencesLost, match=words):
                 ask()
 
@@ -250,7 +255,7 @@ def test_a_commit_without_sequences_is_a_mistake(site: Site, spark: SparkSession
     store = raw.store()
     stored = store.open(raw.pipeline.schema(spark))
     rows = spark.createDataFrame([], raw.pipeline.schema(spark))
-    rejects = spark.createDataFrame([], "_partition int, _offset long, _timestamp timestamp, _key binary, _value binary, _reason string")  # fmt: skip # noqa: E501
+    rejects = spark.createDataFrame([], "_kafka_partition int, _kafka_offset long, _kafka_timestamp timestamp, _kafka_key binary, _kafka_value binary, _reason string")  # fmt: skip # noqa: E501
     with pytest.raises(ValueError, match="with every commit"):
         store.commit(rows, stored, {0: 11, 1: 10}, rejects)
 
@@ -314,6 +319,23 @@ def test_nobody_decides_other_offsets_than_the_sequences_have(site: Site) -> Non
 
 
 @IN_FILES
+def test_another_file_of_the_same_size_is_refused(site: Site, spark: SparkSession) -> None:
+    raw = made(site, spark)
+    file = next(each for each in site.folder.rglob("part-job*.parquet") if "sequences" in str(each.parent))
+    data = bytearray(file.read_bytes())
+    raw.store().require_sequences()
+    data[-20] ^= 1
+    file.write_bytes(data)
+    for ask in (
+        raw.store().offsets,
+        raw.store().require_sequences,
+        lambda: raw.store().open(raw.pipeline.schema(spark)),
+    ):
+        with pytest.raises(SequencesLost, match="is another file of the same size, or damaged"):
+            ask()
+
+
+@IN_FILES
 def test_clean_ups_leave_them_alone(site: Site, spark: SparkSession) -> None:
     raw = made(site, spark)
     if site.location.kind == "delta":
@@ -356,8 +378,8 @@ def test_sequences_of_a_table_that_was_dropped_before_are_refused(site: Site, sp
         with pytest.raises(SequencesLost, match=words):
             ask()
     with psycopg.connect(site.location.url, password=site.location.password, autocommit=True) as database:
-        name = sql.Identifier(*filter(None, [schema]), f"{table}_sequences")
-        database.execute(sql.SQL("DROP TABLE {}").format(name))
+        dropped = sql.Identifier(*filter(None, [schema]), f"{table}_sequences")
+        database.execute(sql.SQL("DROP TABLE {}").format(dropped))
     store = raw.store()
     store.open(raw.pipeline.schema(spark))
     raw.commit(store, {0: 0, 1: 0}, {0: 10, 1: 10})
@@ -371,17 +393,21 @@ def test_a_store_that_keeps_none_is_refused_by_name(tmp_path: Path) -> None:
         make_store(TableLocation("folder", str(tmp_path)), "job", "t", 7, pipeline)
 
 
+def file_of(name: str, rows: int) -> sequence_files.SequenceFile:
+    return sequence_files.SequenceFile(name, rows, 1, 0)
+
+
 def test_runs_of_one_size_become_one() -> None:
     """However many commits there are, the files are few, and each row is written again a few times only."""
     runs: list[sequence_files.Run] = []
     written = most = 0
     for n in range(5_000):
-        runs.append(sequence_files.Run(100, ((f"{n}", 100, 1),)))
+        runs.append(sequence_files.Run(100, (file_of(f"{n}", 100),)))
         joined, kept = sequence_files._to_join(runs)
         if joined:
             rows = sum(run.rows for run in joined)
             written += rows
-            runs = [*kept, sequence_files.Run(rows, ((f"m{n}", rows, 1),))]
+            runs = [*kept, sequence_files.Run(rows, (file_of(f"m{n}", rows),))]
         most = max(most, len(runs))
     assert sum(run.rows for run in runs) == 500_000
     assert most <= 5 * sequence_files.FANOUT
@@ -390,7 +416,7 @@ def test_runs_of_one_size_become_one() -> None:
 
 def test_a_task_reads_of_a_file_only_where_the_identities_may_be(tmp_path: Path) -> None:
     names = [b"%04d" % n for n in range(1_000)]
-    table = pa.table({"_partition": pa.array([3] * 1_000, pa.int32()), "_identity": names, "_last": range(1_000)})
+    table = pa.table({"_kafka_partition": pa.array([3] * 1_000, pa.int32()), "_identity": names, "_last": range(1_000)})
     path = tmp_path / "part"
     pq.write_table(table, path, row_group_size=100)
     look = sequence_files.looking([(str(path), 3)], None, has_seen=False)

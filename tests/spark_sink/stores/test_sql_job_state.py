@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -18,7 +18,7 @@ from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.sql_job_state import SqlJobState
 from kafka_ratchet.spark_sink.stores.sql_store import SqlStore
 
-Make = Callable[..., SqlStore]
+Make = Callable[..., SqlStore[Any, Any]]
 COLUMNS = StructType([StructField("who", StringType()), StructField("amount", LongType())])
 UPSERT = WriteMode("upsert", ("who",))
 MINE, OTHER = 7 << 100, 8 << 100
@@ -35,8 +35,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         server = request.getfixturevalue({"postgres": "postgres", "mysql": "mariadb"}[request.param])
         location = TableLocation(request.param, "", ODD, server.url, server.password)
 
-    def store(name: str, topic_id: int = MINE, write_mode: WriteMode = APPEND) -> SqlStore:
-        return cast(SqlStore, store_class(location.kind)(location, name, "t", topic_id, write_mode))
+    def store(name: str, topic_id: int = MINE, write_mode: WriteMode = APPEND) -> SqlStore[Any, Any]:
+        return cast(SqlStore[Any, Any], store_class(location.kind)(location, name, "t", topic_id, write_mode))
 
     return store
 
@@ -59,7 +59,7 @@ def test_generations_offsets_and_decisions_of_two_jobs_over_one_table(make: Make
     assert one.reset_offsets({3: 1}, decide("latest", "partition 0 begins anew")) == 4
     assert one.open(COLUMNS) == {3: 1}
 
-    state: SqlJobState = one._state
+    state: SqlJobState[Any] = one._state
     with one._reading() as database:
         told = [json.loads(text) for (text,) in state.run(database, "SELECT decision FROM {decisions}")]
         assert state.generations(database) == {"one": 5, "two": 1}

@@ -37,8 +37,8 @@ def test_the_same_in_other_words_is_the_same() -> None:
             "(key who; sums n; mins m, n; windows of 3600 s, each 300 s, by at). ",
         ),
         (
-            WriteMode("totals", ("who",), ("n",), read_windows("1 hour", None, "_timestamp"), mins=("n", "m")),
-            "(key who; sums n; mins m, n; windows of 3600 s, by _timestamp). ",
+            WriteMode("totals", ("who",), ("n",), read_windows("1 hour", None, "_kafka_timestamp"), mins=("n", "m")),
+            "(key who; sums n; mins m, n; windows of 3600 s, by _kafka_timestamp). ",
         ),
         (WriteMode("totals", ("who",), ("n",), HOURS.windows, maxes=("n", "m")), "maxes m, n; windows of"),
         (WriteMode("totals", ("who",), ("n",), HOURS.windows, averages=("n",), mins=("n", "m")), "averages n; "),

@@ -23,13 +23,15 @@ from kafka_ratchet.spark_sink.errors import (
 )
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.stores.decision import decide
+from kafka_ratchet.spark_sink.stores.evolution import changes
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.results import read_rows
+from kafka_ratchet.spark_sink.stores.store import require_columns
 from tests.spark_sink.ddl import struct_of
 from tests.spark_sink.sites import PostgresTasksSite, Site
 
-SIMPLE = "_partition int, _offset long, who string, amount long"
-RECORD = "_partition int, _offset long, _value binary"
+SIMPLE = "_kafka_partition int, _kafka_offset long, who string, amount long"
+RECORD = "_kafka_partition int, _kafka_offset long, _kafka_value binary"
 
 Frame = Callable[..., DataFrame]
 
@@ -75,7 +77,7 @@ def test_rows_and_offsets_of_sparse_partitions_come_back(site: Site, frame: Fram
     assert again.generation() == 2
     assert site.make(topic="other").offsets() == {}
     assert seen(site) == [("a", 1), ("b", 2), ("c", 3)]
-    assert sorted(read_rows(site.location, ["who", "_partition"])) == [("a", 3), ("b", 3), ("c", 4)]
+    assert sorted(read_rows(site.location, ["who", "_kafka_partition"])) == [("a", 3), ("b", 3), ("c", 4)]
     reader = store_class(site.location.kind)
     told = [dict(offsets) for _, offsets in reader(site.location, "job", "events").commits()]
     if site.location.kind in ("delta", "iceberg"):  # the others keep no commits apart
@@ -136,7 +138,8 @@ HOSTILE_TEXT = [
 
 def test_hostile_names_and_values_come_back_as_they_went_in(site: Site, frame: Frame) -> None:
     schema = (
-        '_partition int, _offset long, `qu"ote` string, `per%s` binary, `dot.ted` decimal(20,4), `Zoë` timestamp, '
+        '_kafka_partition int, _kafka_offset long, `qu"ote` string, `per%s` binary, `dot.ted` decimal(20,4), '
+        "`Zoë` timestamp, "
         "`select` boolean, `back``tick` double, `a-b` array<string>, `it's` struct<`x y`: string, n: int>, "
         "small short, tiny byte, four int, real float, day date, local timestamp_ntz, `m` map<string, long>"
     ).replace("`x y`", "`x.y`")
@@ -167,11 +170,11 @@ def test_hostile_names_and_values_come_back_as_they_went_in(site: Site, frame: F
     store.open(ddl(schema))
     store.commit(frame(*rows, schema=schema), {0: 0}, {0: len(rows)})
     names = [field.name for field in ddl(schema).fields]
-    expected = [dict(zip(names, row, strict=True)) for row in rows]
+    expected: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows]
     for row in expected:
         if row["it's"] is not None:
             row["it's"] = {"x.y": row["it's"][0], "n": None}
-    found = sorted(site.rows(), key=lambda row: row["_offset"])
+    found = sorted(site.rows(), key=lambda row: row["_kafka_offset"])
     for row in found:
         if isinstance(row["m"], list):  # Arrow says a map as its pairs
             row["m"] = dict(row["m"])
@@ -248,12 +251,14 @@ def test_a_holder_that_dies_at_any_step_leaves_rows_and_offsets_that_agree(
             with pytest.raises(Died):
                 store.commit(frame((0, at, str(at), 1), (0, at + 1, str(at + 1), 1)), {0: at}, {0: at + 2})
         stored = site.make().offsets().get(0, 0)
-        assert [row["_offset"] for row in sorted(site.rows(), key=lambda row: row["_offset"])] == list(range(stored))
+        assert [row["_kafka_offset"] for row in sorted(site.rows(), key=lambda row: row["_kafka_offset"])] == list(
+            range(stored)
+        )
     assert {"before-write", "before-commit", "after-commit"} <= set(passed)
     store = site.make()
     at = store.open(ddl(SIMPLE))[0]
     store.commit(frame((0, at, str(at), 1)), {0: at}, {0: at + 1})
-    assert sorted(row["_offset"] for row in site.rows()) == list(range(at + 1))
+    assert sorted(row["_kafka_offset"] for row in site.rows()) == list(range(at + 1))
 
 
 def test_a_commit_whose_answer_is_an_error_is_a_commit_all_the_same(
@@ -298,8 +303,8 @@ def test_other_columns_are_refused_by_name_and_fence_nobody(site: Site, frame: F
     store = site.make()
     store.open(ddl(SIMPLE))
     for other, sentence in [
-        ("_partition int, _offset long, who string, amount string", "column amount"),
-        ("_partition int, _offset long, who string", "column amount .* absent in this job"),
+        ("_kafka_partition int, _kafka_offset long, who string, amount string", "column amount"),
+        ("_kafka_partition int, _kafka_offset long, who string", "column amount .* absent in this job"),
         (SIMPLE + ", more int", "column more .*is absent in the table"),
     ]:
         with pytest.raises(SchemaDiffers, match=sentence):
@@ -319,7 +324,7 @@ def test_upserts_keep_the_last_row_of_each_key(site: Site, frame: Frame) -> None
     assert store.commit(reduced(first, write_mode), {0: 0}, {0: 5}) == 4
     second = frame((0, 5, None, 6), (0, 6, "b", None))
     store.commit(reduced(second, write_mode), {0: 5}, {0: 7})
-    found = {row["who"]: (row["_offset"], row["amount"]) for row in site.rows()}
+    found = {row["who"]: (row["_kafka_offset"], row["amount"]) for row in site.rows()}
     assert found == {"a": (2, 3), "b": (6, None), None: (5, 6), 'it\'s "c"': (4, 5)}
     assert len(site.rows()) == 4
     assert site.make().offsets() == {0: 7}
@@ -381,11 +386,11 @@ def test_rejects_are_in_the_same_commit(site: Site, frame: Frame, monkeypatch: p
     assert store.open(ddl(SIMPLE)) == {}
     assert site.rows(rejects=True) == []
     assert store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 2}, rejected) == 1
-    assert site.rows(rejects=True) == [{"_partition": 0, "_offset": 1, "_value": b"\x00no json"}]
+    assert site.rows(rejects=True) == [{"_kafka_partition": 0, "_kafka_offset": 1, "_kafka_value": b"\x00no json"}]
     assert seen(site) == [("a", 1)]
 
 
-KEYED = "_partition int, _offset long, who string, other string"
+KEYED = "_kafka_partition int, _kafka_offset long, who string, other string"
 
 
 def die_before_the_driver_commits(point: str) -> None:
@@ -415,7 +420,7 @@ def test_another_kind_or_key_of_the_same_columns_is_refused_until_somebody_decid
     for write_mode, said in [
         (WriteMode(), "kind append"),
         (WriteMode("upsert", ("other",)), r"kind upsert \(key other\)"),
-        (WriteMode("totals", ("who",), ("_offset",)), r"kind totals \(key who; sums _offset\)"),
+        (WriteMode("totals", ("who",), ("_kafka_offset",)), r"kind totals \(key who; sums _kafka_offset\)"),
     ]:
         store = site.make(write_mode=write_mode)
         for use in (store.require_write_mode, partial(store.open, ddl(KEYED))):
@@ -436,3 +441,14 @@ def test_another_kind_or_key_of_the_same_columns_is_refused_until_somebody_decid
     assert append.open(ddl(KEYED)) == {0: 2}
     append.commit(frame((0, 2, "b", "y"), schema=KEYED), {0: 2}, {0: 3})
     assert sorted(row["who"] for row in site.rows()) == ["a", "b"]
+
+
+def test_record_columns_of_former_names_are_refused_with_the_statements_that_rename_them() -> None:
+    present = dict.fromkeys(("who", "_partition", "_offset", "_timestamp", "_key"), "bigint")
+    with pytest.raises(
+        SchemaDiffers, match="ALTER TABLE t RENAME COLUMN _partition TO _kafka_partition; ALTER TABLE t"
+    ):
+        require_columns("here", present, {"who": "bigint", "_kafka_partition": "bigint"}, "t")
+    with pytest.raises(SchemaDiffers, match="_timestamp TO _kafka_timestamp"):
+        changes("here", present, {"who": "bigint"}, lambda *_: False, "none")
+    require_columns("here", {"_partition": "bigint"}, {"_partition": "bigint"}, "t")

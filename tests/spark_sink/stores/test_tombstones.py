@@ -13,12 +13,12 @@ from kafka_ratchet.spark_sink.job.recount import recount
 from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
-from tests.spark_sink.sites import LOCAL, Site
+from tests.spark_sink.sites import LOCAL, Site, params
 
 Ingest = Callable[..., Outcome]
 Write = Callable[..., None]
 
-BY_KEY = WriteMode("upsert", ("_key",))
+BY_KEY = WriteMode("upsert", ("_kafka_key",))
 
 
 class Died(BaseException):
@@ -31,29 +31,31 @@ def event(n: int) -> bytes:
 
 KEYED = pytest.mark.parametrize(
     "site",
-    [*LOCAL, pytest.param("postgres", marks=pytest.mark.postgres), pytest.param("mysql", marks=pytest.mark.long)],
+    [*params(*LOCAL, "postgres"), pytest.param("mysql", marks=pytest.mark.long)],
     indirect=True,
 )
 AT_LENGTH = pytest.mark.parametrize(
     "site",
     [
-        "delta",
-        pytest.param("postgres", marks=pytest.mark.postgres),
+        *params("delta", "postgres", by_default=["postgres"]),
         *(pytest.param(name, marks=pytest.mark.long) for name in [*LOCAL, "mysql"] if name != "delta"),
     ],
     indirect=True,
 )
-"""A minute for each store: by default one that merges files and one that deletes rows."""
+"""A minute for each store: by default one that deletes rows, in the matrix one that merges files."""
 
 
 def test_appended_it_is_a_row_of_nulls(site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Write) -> None:
     topic = new_topic(partitions=1)
     write(topic, [event(1), None, b"no json"], keys=[b"a", b"a", None])
     assert ingest(topic, RowPipeline("n long", rejects=site.rejects)).rows == (2 if site.rejects else 3)
-    rows = sorted(site.rows(), key=lambda row: row["_offset"])
-    assert [(row["_key"], row["n"], row.get("_value")) for row in rows[:2]] == [(b"a", 1, None), (b"a", None, None)]
+    rows = sorted(site.rows(), key=lambda row: row["_kafka_offset"])
+    assert [(row["_kafka_key"], row["n"], row.get("_kafka_value")) for row in rows[:2]] == [
+        (b"a", 1, None),
+        (b"a", None, None),
+    ]
     if site.rejects:
-        assert [(row["_offset"], row["_value"]) for row in site.rows(rejects=True)] == [(2, b"no json")]
+        assert [(row["_kafka_offset"], row["_kafka_value"]) for row in site.rows(rejects=True)] == [(2, b"no json")]
 
 
 @AT_LENGTH
@@ -69,7 +71,7 @@ def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
 
     def rows() -> list[tuple[bytes | None, int]]:
         assert all("_ratchet" not in column for row in site.rows() for column in row)
-        return sorted(((row["_key"], row["n"]) for row in site.rows()), key=str)
+        return sorted(((row["_kafka_key"], row["n"]) for row in site.rows()), key=str)
 
     ingest(topic, pipeline)  # in one slice
     assert rows() == [(None, 3), (b"0", 4), (b"9", 9)]
@@ -84,13 +86,13 @@ def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
     write(topic, [None, None], keys=[b"1", b"9"])
     ingest(topic, pipeline)
     assert rows() == []
-    assert [row["_value"] for row in site.rows(rejects=True)] == [b"no json"]
+    assert [row["_kafka_value"] for row in site.rows(rejects=True)] == [b"no json"]
 
     end = TopicPlanner(broker, topic, {}).offset_range().end
     job = Job(broker, topic, "job", pipeline)
     again = recount(spark, job, {0: 0, 1: 0}, end, restricted_values=site.make().restricted_values)
-    assert {row["_key"] for row in again.keys.to_pylist()} == {b"9"}  # of partition 1; partition 0 has deleted it
-    assert {row["_key"] for row in again.deleted.to_pylist()} == {b"0", b"1", b"2", b"9", b"never there", None}
+    assert {row["_kafka_key"] for row in again.keys.to_pylist()} == {b"9"}  # of partition 1; partition 0 has deleted it
+    assert {row["_kafka_key"] for row in again.deleted.to_pylist()} == {b"0", b"1", b"2", b"9", b"never there", None}
 
 
 @AT_LENGTH
@@ -112,7 +114,7 @@ def test_a_deletion_is_there_once_whenever_the_job_dies(
             with pytest.raises(Died):
                 ingest(topic, pipeline, max_records=3)
         ingest(topic, pipeline, max_records=3)
-        assert [(row["_key"], row["n"]) for row in site.rows()] == [(b"k", number)]
+        assert [(row["_kafka_key"], row["n"]) for row in site.rows()] == [(b"k", number)]
         write(topic, [None], keys=[b"k"])
         ingest(topic, pipeline)
         assert site.rows() == []
@@ -127,11 +129,13 @@ def test_where_it_does_not_say_which_row_it_means_it_is_a_reject(
     write(topic, [event(1), None, event(2)], keys=[b"a", b"a", b"b"])
     ingest(topic, RowPipeline("n long", WriteMode("upsert", ("n",)), rejects=True))
     assert sorted(row["n"] for row in site.rows()) == [1, 2]
-    assert [(row["_key"], row["_offset"], row["_value"]) for row in site.rows(rejects=True)] == [(b"a", 1, None)]
+    assert [(row["_kafka_key"], row["_kafka_offset"], row["_kafka_value"]) for row in site.rows(rejects=True)] == [
+        (b"a", 1, None)
+    ]
 
 
 @KEYED
-@pytest.mark.parametrize("key", ["_key", "who"])
+@pytest.mark.parametrize("key", ["_kafka_key", "who"])
 def test_totals_count_it_under_its_key_or_reject_it(
     site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Write, key: str
 ) -> None:
@@ -139,8 +143,8 @@ def test_totals_count_it_under_its_key_or_reject_it(
     write(topic, [who, None, who], keys=[b"a"] * 3)
     ingest(topic, RowPipeline("who string, n long", WriteMode("totals", (key,), ("n",)), rejects=True))
     [row] = site.rows()
-    assert (row["_records"], int(row["n"])) == (3 if key == "_key" else 2, 4)
-    assert len(site.rows(rejects=True)) == (key != "_key")
+    assert (row["_records"], int(row["n"])) == (3 if key == "_kafka_key" else 2, 4)
+    assert len(site.rows(rejects=True)) == (key != "_kafka_key")
 
 
 @KEYED
@@ -150,8 +154,8 @@ def test_bytes_with_a_key_are_deleted_and_a_query_sees_nulls(
     topic = new_topic(partitions=1)
     write(topic, [b"1", b"2", None], keys=[b"a", b"b", b"a"])
     ingest(topic, RowPipeline(None, BY_KEY))
-    assert [(row["_key"], row["_value"]) for row in site.rows()] == [(b"b", b"2")]
-    query = RowPipeline(None, BY_KEY, transform=sql_transform("SELECT * FROM records WHERE _value IS NOT NULL"))
+    assert [(row["_kafka_key"], row["_kafka_value"]) for row in site.rows()] == [(b"b", b"2")]
+    query = RowPipeline(None, BY_KEY, transform=sql_transform("SELECT * FROM records WHERE _kafka_value IS NOT NULL"))
     write(topic, [None], keys=[b"b"])
     ingest(topic, query)
-    assert [row["_key"] for row in site.rows()] == [b"b"]  # the query has left the tombstone out
+    assert [row["_kafka_key"] for row in site.rows()] == [b"b"]  # the query has left the tombstone out

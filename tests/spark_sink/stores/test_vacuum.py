@@ -20,9 +20,9 @@ from kafka_ratchet.spark_sink.rows.write_mode import WriteMode, reduced, table_s
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 from tests.spark_sink.ddl import struct_of
-from tests.spark_sink.sites import LOCAL, DeltaSite, FolderSite, IcebergSite, MysqlSite, PostgresSite, Site
+from tests.spark_sink.sites import LOCAL, DeltaSite, FolderSite, IcebergSite, MysqlSite, PostgresSite, Site, params
 
-SIMPLE = "_partition int, _offset long, who string, amount long"
+SIMPLE = "_kafka_partition int, _kafka_offset long, who string, amount long"
 EVERYTHING = -60.0
 """Files of the next minute as well: no test waits until something is old."""
 
@@ -46,7 +46,7 @@ def files(folder: Path) -> set[str]:
 
 
 def seen(site: Site) -> list[tuple[object, ...]]:
-    return sorted((row["_offset"], row["who"]) for row in site.rows())
+    return sorted((row["_kafka_offset"], row["who"]) for row in site.rows())
 
 
 def die_at(point: str, commit: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,12 +67,7 @@ def die_at(point: str, commit: Callable[[], object], monkeypatch: pytest.MonkeyP
 
 @pytest.fixture(
     params=[
-        "delta",
-        "delta-merge",
-        "iceberg",
-        "duckdb",
-        "folder",
-        pytest.param("postgres", marks=pytest.mark.postgres),
+        *params("delta", "delta-merge", "iceberg", "duckdb", "folder", "postgres"),
         pytest.param("mysql", marks=pytest.mark.long),
     ]
 )
@@ -96,7 +91,10 @@ def test_what_a_dead_holder_left_goes_and_what_a_holder_may_still_commit_stays(
 ) -> None:
     site, write_mode = with_mode
     options: dict[str, Any] = {"write_mode": write_mode} if write_mode else {}
-    brought = lambda *rows: reduced(frame(*rows), write_mode) if write_mode else frame(*rows)  # noqa: E731
+
+    def brought(*rows: tuple[Any, ...]) -> DataFrame:
+        return reduced(frame(*rows), write_mode) if write_mode else frame(*rows)
+
     dead = site.make(**options)
     dead.open(schema(write_mode))
     dead.commit(brought((0, 0, "a", 1)), {0: 0}, {0: 1})

@@ -70,7 +70,7 @@ def test_what_a_schema_refers_to_comes_with_it_and_rules_on_reading_are_not_run(
 
     def ruled(mode: RuleMode) -> int:
         rule = Rule("secret", "", RuleKind.TRANSFORM, mode, "ENCRYPT", [], None, None, None, None, False)
-        return client.register_schema(str(mode), TheirSchema(TEXT, "AVRO", rule_set=RuleSet([], [rule])))
+        return int(client.register_schema(str(mode), TheirSchema(TEXT, "AVRO", rule_set=RuleSet([], [rule]))))
 
     assert made(ours.url).schema(key(ruled(RuleMode.WRITE)), None, "AVRO").kind == "AVRO"
     with pytest.raises(SchemaUnusable, match="its rules secret would have to run when values are read"):

@@ -71,10 +71,12 @@ class Ingest:
         self._broker, self._spark, self.path = broker, spark, str(folder / "table")
 
     def __call__(self, topic: str, url: str, run: RunState | None = None, **options: Any) -> Outcome:
-        return run_batch(*self._parts(topic, url, options), run)
+        job, planner, store, session = self._parts(topic, url, options)
+        return run_batch(job, planner, store, session, run)
 
     def stream(self, topic: str, url: str, stop: Event, run: RunState, **options: Any) -> Outcome:
-        return run_stream(*self._parts(topic, url, options), 0.05, stop, run)
+        job, planner, store, session = self._parts(topic, url, options)
+        return run_stream(job, planner, store, session, 0.05, stop, run)
 
     def _parts(self, topic: str, url: str, options: dict[str, Any]) -> Any:
         spec = JobSpec(self._broker, topic, "job", path=self.path, schema_registry=True, rejects=True, **options)
@@ -88,10 +90,10 @@ class Ingest:
         from deltalake import DeltaTable
 
         found = DeltaTable(f"{self.path}_rejects" if rejects else self.path).to_pyarrow_dataset().to_table()
-        return sorted(found.to_pylist(), key=lambda row: row["_offset"])
+        return sorted(found.to_pylist(), key=lambda row: row["_kafka_offset"])
 
     def rejected(self) -> list[int]:
-        return [row["_offset"] for row in self.rows(rejects=True)]
+        return [row["_kafka_offset"] for row in self.rows(rejects=True)]
 
 
 @pytest.fixture
@@ -158,10 +160,10 @@ def test_many_avro_schemas_in_one_topic(
     def written(schema: Any, value: dict[str, Any]) -> bytes:
         text = schema if isinstance(schema, Schema) else json.dumps(schema)
         found = AvroSerializer(client, text, None, {**TOPICS_OWN, "auto.register.schemas": True})(value, context)
-        assert found is not None
+        assert isinstance(found, bytes)
         return found
 
-    values = [
+    values: list[Any] = [
         written(FIRST, {"id": 1, "who": "Zoë", "amount": 0.5}),
         written(SECOND, {"id": 2**40, "who": None, "amount": ("double", 0.1), "note": "n"}),
         written(referring, {"id": 3, "who": "x", "where": {"town": "Bern"}}),
@@ -191,7 +193,7 @@ def test_many_avro_schemas_in_one_topic(
     for value, row in zip(values[:3], rows, strict=False):
         assert deserialize(value, context) == {name: row[name] for name in columns}
     assert (outcome.rows, outcome.rejects) == (4, len(unread))
-    assert [row["_value"] for row in ingest.rows(rejects=True)] == unread
+    assert [row["_kafka_value"] for row in ingest.rows(rejects=True)] == unread
     said = caplog.text
     assert "1 of schema 2147483647: schema 2147483647 is not in the registry" in said
     assert "values do not parse that have record shop.Payment, and not shop.Order" in said
@@ -223,9 +225,9 @@ def test_columns_are_the_newest_schemas_once_and_grow_where_asked(
     second = AvroSerializer(client, json.dumps(SECOND), None, TOPICS_OWN)
     publish(topic, second({"id": 6, "who": "w", "amount": None, "note": "new"}, context))
     ingest(topic, ours.url, format="avro")  # the table's columns
-    assert [set(row) - set("_partition _offset _timestamp _key".split()) for row in ingest.rows()] == [
-        {"id", "who", "amount"}
-    ] * 4
+    assert [
+        set(row) - set("_kafka_partition _kafka_offset _kafka_timestamp _kafka_key".split()) for row in ingest.rows()
+    ] == [{"id", "who", "amount"}] * 4
     grown = AvroSerializer(client, json.dumps(GROWN), None, TOPICS_OWN)
     publish(topic, grown({"id": 2**40, "who": "w", "amount": None, "note": "no room"}, context))
     publish(topic, grown({"id": 7, "who": "w", "amount": 0.25, "note": "new"}, context))
@@ -309,7 +311,7 @@ def test_last_rows_and_what_verify_makes_of_the_topic(
     order = AvroSerializer(client, json.dumps(FIRST), None, TOPICS_OWN)
     values = [order({"id": n % 3, "who": str(n), "amount": None}, context) for n in range(9)]
     publish(topic, *values, other, b"none")
-    options = {"format": "avro", "schema_record": "shop.Order", "kind": "upsert", "key": ("id",)}
+    options: dict[str, Any] = {"format": "avro", "schema_record": "shop.Order", "kind": "upsert", "key": ("id",)}
     with pytest.raises(OptionRefused, match=r"it is 'shop\.Order', and not 'shop\.Refund'"):
         ingest(topic, ours.url, **{**options, "schema_record": "shop.Refund"})
     ingest(topic, ours.url, **options)
@@ -319,12 +321,14 @@ def test_last_rows_and_what_verify_makes_of_the_topic(
     found = with_columns(job, planner, store, spark, grow=False)
     assert found is not None
     again = recount(spark, found, {0: 0}, store.offsets(), restricted_values=store.restricted_values)
-    assert sorted(zip(*(again.keys[name].to_pylist() for name in ("id", "_partition", "_offset")), strict=True)) == [
+    assert sorted(
+        zip(*(again.keys[name].to_pylist() for name in ("id", "_kafka_partition", "_kafka_offset")), strict=True)
+    ) == [
         (0, 0, 6),
         (1, 0, 7),
         (2, 0, 8),
     ]
-    assert again.rejects.column("_offset").to_pylist() == [9, 10]
+    assert again.rejects.column("_kafka_offset").to_pylist() == [9, 10]
 
 
 ORDER = {
@@ -356,7 +360,7 @@ def test_json_that_its_schema_allows(
     assert ingest(topic, url, format="json").rows == 3
     found = [(row["id"], row["place"], row["x"]) for row in ingest.rows()]
     assert found == [(1, {"town": "Bern"}, 0.5), (4, None, None), (None, None, None)]
-    assert [row["_value"] for row in ingest.rows(rejects=True)][:2] == [
+    assert [row["_kafka_value"] for row in ingest.rows(rejects=True)][:2] == [
         frame + b'{"place":{}}',
         frame + b'{"id":2,"place":{"town":"B"}}',
     ]

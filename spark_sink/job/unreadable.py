@@ -1,0 +1,302 @@
+"""Records with timestamps that Spark's Kafka source cannot read: librdkafka reads them in the driver.
+
+The source makes microseconds of every timestamp and ends with an error where they do not fit into 64 bits, at the same
+offset in every try: a timestamp in nanoseconds is enough. No option of the source helps, and no choice of columns. So
+the driver looks for ranges with such records once Spark has failed, and Spark reads around them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, SparkFailed
+from kafka_ratchet.spark_sink.job.first_unread import END_OF_PARTITION, NO_SUCH_OFFSET
+from kafka_ratchet.spark_sink.rows.timestamps import MOST_MS, is_representable
+from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("spark_sink")
+
+Result = TypeVar("Result")
+
+READ_S: Final = 60.0
+"""Seconds without any record after which Kafka counts as away."""
+
+JOIN_OFFSETS: Final = 100
+"""Most readable records between two unreadable ones of one range: each range costs a commit."""
+
+RANGE_RECORDS: Final = 20_000
+RANGE_BYTES: Final = 32 * 1024 * 1024
+"""Size of one range at most: the driver holds its records, and hands them to Spark."""
+
+AT_A_TIME: Final = 1_000
+LOOK_S: Final = 0.2
+
+
+class TimestampsUnreadable(SparkFailed):
+    """Spark could not read the timestamps of some records; their ranges are known now."""
+
+
+@dataclass
+class UnreadableRanges:
+    """Ranges of offsets with unreadable records, by partition, ascending; the last record of each is one."""
+
+    known: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def within(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of the ranges that lie in one range of offsets."""
+        found = self.known.get(partition, ())
+        return [(max(start, first), min(end, last)) for first, last in found if first < end and last > start]
+
+    def add(self, partition: int, found: list[tuple[int, int]]) -> None:
+        """Take ranges; those that begin inside a known one are dropped."""
+        known = self.known.get(partition, [])
+        new = [each for each in found if not any(first <= each[0] < last for first, last in known)]
+        self.known[partition] = sorted([*known, *new])
+
+
+class Source(Protocol):
+    """Topic to read, as a job names it; see `Job`."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Return the address of Kafka."""
+
+    @property
+    def topic(self) -> str:
+        """Return the name of the topic."""
+
+    @property
+    def client_options(self) -> Mapping[str, Any]:
+        """Return options of librdkafka."""
+
+    @property
+    def unreadable(self) -> UnreadableRanges:
+        """Return known ranges, to read and to add to."""
+
+    @property
+    def reads_headers(self) -> bool:
+        """Return true where the frame has headers."""
+
+
+def pieces(
+    unreadable: UnreadableRanges, start: Mapping[int, int], end: Mapping[int, int]
+) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
+    """Cut a slice so that each piece is read by Spark or by the driver, and never by both."""
+    if not any(unreadable.within(p, start[p], end[p]) for p in end):
+        yield dict(start), dict(end)
+        return
+    at = dict(start)
+    for partition in sorted(end):
+        for first, last, _ in _segments(unreadable, partition, start[partition], end[partition]):
+            until = {**at, partition: last}
+            yield {**at, partition: first}, until
+            at = until
+
+
+def _segments(unreadable: UnreadableRanges, partition: int, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
+    """Cut a range of one partition: begin, end, and true where the driver reads it."""
+    at = start
+    for first, last in unreadable.within(partition, start, end):
+        if at < first:
+            yield at, first, False
+        yield first, last, True
+        at = last
+    if at < end:
+        yield at, end, False
+
+
+def read_around(
+    spark: SparkSession,
+    job: Source,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    load: Callable[[Mapping[int, int], Mapping[int, int]], DataFrame],
+) -> DataFrame:
+    """Read a range, the unreadable parts of it in the driver.
+
+    Args:
+        spark: a running Spark.
+        job: names Kafka and the topic.
+        start: first offset of each partition.
+        end: offset after the last one of each.
+        load: reads a range by Spark.
+    """
+    clean = [p for p in end if not job.unreadable.within(p, start[p], end[p])]
+    if len(clean) == len(end):
+        return load(start, end)
+    frames = [load({p: start[p] for p in clean}, {p: end[p] for p in clean})] if _moves(clean, start, end) else []
+    for partition in sorted(end.keys() - set(clean)):
+        for first, last, in_driver in _segments(job.unreadable, partition, start[partition], end[partition]):
+            if in_driver:
+                frames.append(_in_driver(spark, job, partition, first, last))
+            else:
+                frames.append(load({partition: first}, {partition: last}))
+    whole = frames[0]
+    for each in frames[1:]:
+        whole = whole.unionByName(each)
+    return whole
+
+
+def _moves(partitions: list[int], start: Mapping[int, int], end: Mapping[int, int]) -> bool:
+    return any(start[p] < end[p] for p in partitions)
+
+
+def _in_driver(spark: SparkSession, job: Source, partition: int, start: int, end: int) -> DataFrame:
+    """Read a range by librdkafka, in the columns of Spark's Kafka source and in one partition of the frame."""
+    from pyspark.sql import functions as F
+
+    rows = []
+    with closing(_consumer(job)) as consumer:
+        for message in _messages(consumer, job, partition, start, end):
+            kind, timestamp = message.timestamp()
+            at_us = timestamp * 1000 if is_representable(timestamp) else None
+            headers = [(name, value) for name, value in message.headers() or ()] or None
+            row = (message.key(), message.value(), job.topic, partition, message.offset(), at_us, kind - 1, headers)
+            rows.append(row)
+    columns = (
+        "key binary, value binary, topic string, partition int, offset long, timestamp long, timestampType int, "
+        "headers array<struct<key string, value binary>>"
+    )
+    frame = spark.createDataFrame(rows, columns).coalesce(1)
+    frame = frame.withColumn("timestamp", F.timestamp_micros("timestamp"))
+    return frame if job.reads_headers else frame.drop("headers")
+
+
+@contextmanager
+def unreadable_named(job: Source, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
+    """Raise `TimestampsUnreadable` in place of Spark's error, once the records that it could not read are known.
+
+    Raises:
+        TimestampsUnreadable: there are some; the next try reads around them.
+    """
+    try:
+        yield
+    except spark_errors() as error:
+        if not find_unreadable(job, start, end, error):
+            raise
+        raise TimestampsUnreadable(
+            f"topic {job.topic}: Spark cannot read the timestamps of some records of offsets {ranges(start, end)}. "
+            "Those are read apart now"
+        ) from error
+
+
+def read_again(job: Source, start: Mapping[int, int], end: Mapping[int, int], read: Callable[[], Result]) -> Result:
+    """Call `read`, and once more where Spark could not read timestamps."""
+    try:
+        with unreadable_named(job, start, end):
+            return read()
+    except TimestampsUnreadable:
+        return read()
+
+
+def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int], error: BaseException) -> bool:
+    """Look for records that Spark cannot read, where its error is an overflow.
+
+    Returns:
+        False: it found no further ones.
+
+    Raises:
+        KafkaUnavailable: Kafka does not give the records.
+    """
+    if "overflow" not in str(error).lower():
+        return False
+    found = False
+    with closing(_consumer(job)) as consumer:
+        for partition in sorted(end):
+            segments = list(_segments(job.unreadable, partition, start[partition], end[partition]))
+            for first, last, in_driver in segments:
+                if not in_driver:
+                    looked = _look(consumer, job, partition, first, last)
+                    job.unreadable.add(partition, looked)
+                    found = found or bool(looked)
+    return found
+
+
+def _look(consumer: Consumer, job: Source, partition: int, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the ranges of unreadable records, and log them."""
+    found: list[tuple[int, int]] = []
+    count = size = 0
+    first: tuple[int, int] | None = None
+    for message in _messages(consumer, job, partition, start, end):
+        offset, timestamp = message.offset(), message.timestamp()[1]
+        size += len(message.value() or b"") + len(message.key() or b"")
+        if -MOST_MS <= timestamp <= MOST_MS:
+            continue
+        first, count = first or (offset, timestamp), count + 1
+        begin, last = found[-1] if found else (offset, offset)
+        if found and offset - last <= JOIN_OFFSETS and offset - begin < RANGE_RECORDS and size < RANGE_BYTES:
+            found[-1] = begin, offset + 1
+        else:
+            found.append((offset, offset + 1))
+            size = 0
+    if first is not None:
+        log.warning(
+            "%s/%d: %d records from offset %d on have timestamps that no table holds (the first: %d ms since 1970). "
+            "Their rows have no _kafka_timestamp",
+            job.topic,
+            partition,
+            count,
+            *first,
+        )
+    return found
+
+
+def _messages(consumer: Consumer, job: Source, partition: int, start: int, end: int) -> Iterator[Message]:
+    """Read the committed records of a range.
+
+    Raises:
+        KafkaUnavailable: Kafka does not give them.
+    """
+    from confluent_kafka import TopicPartition
+
+    if start >= end:
+        return
+    consumer.assign([TopicPartition(job.topic, partition, start)])
+    heard = time.monotonic()
+    while True:
+        for message in consumer.consume(AT_A_TIME, LOOK_S):
+            error, offset = message.error(), message.offset()
+            if error is not None and error.code() == NO_SUCH_OFFSET:
+                raise KafkaUnavailable(
+                    f"{job.topic}/{partition}: retention has removed offsets from {start} on while they were read. "
+                    "Run the job again"
+                )
+            if error is not None and error.code() != END_OF_PARTITION:
+                continue  # librdkafka tries again
+            heard = time.monotonic()
+            if offset >= end:
+                return
+            if error is None:
+                yield message
+                if offset == end - 1:
+                    return
+        if time.monotonic() - heard > READ_S:
+            raise KafkaUnavailable(
+                f"{job.topic}/{partition}: Kafka at {job.bootstrap} gave no records of offsets {start} to {end - 1} "
+                f"for {READ_S:g} s. Check that it runs, then run the job again"
+            )
+
+
+def _consumer(job: Source) -> Consumer:
+    from confluent_kafka import Consumer
+
+    options: dict[str, Any] = {
+        "bootstrap.servers": job.bootstrap,
+        "log_level": 0,
+        **job.client_options,
+        "group.id": "ratchet-sink-apart",  # never joined
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+    }
+    return Consumer(options)

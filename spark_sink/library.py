@@ -1,0 +1,535 @@
+"""Commits of any DataFrame and of the Kafka offsets it was made from, in one action: for jobs of one's own.
+
+`exactly_once` makes a sink of a table. A loop over `Sink.batches` reads a topic from where the table ends; `Sink.batch`
+is a function for foreachBatch of Structured Streaming. Neither needs a checkpoint: the table has the offsets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, first_line
+from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
+from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job, records, slices
+from kafka_ratchet.spark_sink.job.start import require_first_job
+from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
+from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode, reduced, table_schema
+from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors_named
+from kafka_ratchet.spark_sink.spark.kafka_options import java_options
+from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.registry import store_class
+from kafka_ratchet.spark_sink.stores.store import require_local_master
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from kafka_ratchet.spark_sink.stores.store import ResultStore
+
+log = logging.getLogger("spark_sink")
+
+SEQUENCE_HEADER: Final = "ratchet-sequence"
+PRODUCER_HEADER: Final = "ratchet-producer"
+"""Headers of records that a producer of Ratchet has numbered."""
+
+PLACE: Final = {"partition": "_kafka_partition", "offset": "_kafka_offset"}
+"""Names of a record's place in Spark's Kafka source, and in result tables."""
+
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Local property of a thread with a micro-batch."""
+
+SERVERS: Final = {
+    "postgresql": ("postgres", "postgresql"),
+    "postgres": ("postgres", "postgresql"),
+    "mysql": ("mysql", "mysql"),
+    "mariadb": ("mysql", "mysql"),
+}
+"""Kind of the store and scheme of its url, by scheme of an address."""
+PROVIDERS: Final = frozenset({"delta"})
+"""Providers of Spark's catalog whose tables are found by their location."""
+CATALOG_NAME: Final = re.compile(r"[\w`-]+(?:\.[\w`-]+)+\Z")
+
+FOLLOW_S: Final = 1.0
+"""Seconds between two looks for new records, with `follow`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one commit, and the offsets it moves the table to.
+
+    The records have the columns of Spark's Kafka source with headers, and two more: `sequence` (bigint) and `producer`
+    (string), null for records that no producer has numbered.
+    """
+
+    records: DataFrame
+    topic: str
+    start: Mapping[int, int]
+    """Stored offset of each partition."""
+    end: Mapping[int, int]
+    """Offset of each partition after the commit."""
+
+    def __str__(self) -> str:
+        return f"{self.topic} {ranges(dict(self.start), dict(self.end))}"
+
+
+class SinkOptions(TypedDict, total=False):
+    """Options of a table, beside its kind and key."""
+
+    evolve: bool
+    """Add new columns to the table."""
+    partition_by: Sequence[str]
+    """Columns that keep the table's files apart."""
+    password: str | None
+    """Password of a database, where the url has none."""
+    storage_options: Mapping[str, str]
+    """How a bucket is reached."""
+    catalog: Mapping[str, str]
+    """Properties of an Iceberg catalog, in pyiceberg's names."""
+    second_job: bool
+    """Allow another job's rows of the topic in the table."""
+
+
+class Sink:
+    """Table that takes rows and offsets in one action. See `exactly_once`, which makes one."""
+
+    def __init__(self, target: str, job: str, write_mode: WriteMode, options: SinkOptions) -> None:
+        self.target, self.job = target, job
+        self._write_mode, self._options = write_mode, options
+        self._partition_by = partition_fields(tuple(options.get("partition_by", ())))
+        self._location = _location(target, options)
+        self._store: ResultStore | None = None
+        self._topic = ""
+        self._offsets: dict[int, int] | None = None
+        """Stored offsets, once the table is taken over."""
+        self._schema: StructType | None = None
+
+    # -- a loop
+
+    def batches(
+        self,
+        spark: SparkSession,
+        *,
+        bootstrap: str,
+        topic: str,
+        max_records: int = MAX_RECORDS,
+        follow: bool = False,
+        options: Mapping[str, str] | None = None,
+    ) -> Iterator[Batch]:
+        """Read the topic on from the table's offsets, a batch at a time; commit each before the next one.
+
+        Args:
+            spark: session of the caller; its settings and views stay as they are.
+            bootstrap: host:port[,host:port] of Kafka.
+            topic: any topic, also one without Ratchet's headers.
+            max_records: offsets in one batch, at most.
+            follow: go on after the topic's end as of the start, and wait for records.
+            options: client options in librdkafka's names, such as security.protocol.
+
+        Raises:
+            OptionRefused: a batch was not committed before the next one.
+            SinkError: the table or Kafka cannot be read; the class names the reason.
+        """
+        client = dict(options or {})
+        planner = TopicPlanner(bootstrap, topic, client)
+        job = Job(
+            bootstrap,
+            topic,
+            self.job,
+            max_records=max_records,
+            client_options=client,
+            reader_options=java_options(client, {}),
+            second_job=self._options.get("second_job", False),
+            with_headers=True,
+        )
+        store = self._open_store(spark, topic, planner.topic_id())
+        require_first_job(job, store)
+        stored = store.offsets()
+        offset_range = planner.offset_range()
+        warn_of_missing_beginning(offset_range, stored)
+        while True:
+            yield from self._up_to(spark, job, planner, offset_range, resume(offset_range, stored))
+            if not follow:
+                return
+            stored = self._offsets or store.offsets()
+            while (offset_range := planner.offset_range()).end == stored:
+                time.sleep(FOLLOW_S)
+
+    def _up_to(
+        self, spark: SparkSession, job: Job, planner: TopicPlanner, offset_range: OffsetRange, start: dict[int, int]
+    ) -> Iterator[Batch]:
+        for begin, end in slices(start, offset_range.end, job.max_records):
+            planner.require_first_topic(planner.topic_id(), begin)
+            read = with_producer(records(spark, job, begin, end))
+            with _described(spark, f"{self.job}: {job.topic} {ranges(begin, end)}"):
+                yield Batch(read, job.topic, begin, end)
+            if self._offsets is None or any(self._offsets.get(each) != at for each, at in end.items()):
+                raise OptionRefused(
+                    f"job {self.job}: offsets {ranges(begin, end)} of topic {job.topic} are not committed. Call "
+                    "sink.commit(dataframe, batch) before the loop goes on; for no rows, with batch.records.limit(0)"
+                )
+
+    def commit(self, dataframe: DataFrame, batch: Batch) -> int:
+        """Make the rows and the offsets of a batch visible in one action.
+
+        Args:
+            dataframe: rows made of `batch.records`. `upsert` needs the columns partition and offset, or
+                _kafka_partition and _kafka_offset, which tell the last row of a key.
+            batch: the one that the loop gave last.
+
+        Returns:
+            Rows of the commit.
+
+        Raises:
+            Fenced: another run of the job has taken over; nothing of this call is visible.
+            SchemaDiffers: the table has other columns.
+            StoreError: the table cannot be written; nothing of this call is visible.
+        """
+        return self._commit(dataframe, batch.topic, dict(batch.start), dict(batch.end))
+
+    # -- Structured Streaming
+
+    def batch(self, dataframe: DataFrame, number: int) -> None:
+        """Commit a micro-batch: `stream.writeStream.foreachBatch(sink.batch)`.
+
+        Rows of offsets that the table has already are left out, so that a checkpoint may be lost. For that the rows
+        need the columns partition and offset, or _kafka_partition and _kafka_offset.
+
+        Args:
+            dataframe: rows of the micro-batch.
+            number: Spark's number of it.
+
+        Raises:
+            OptionRefused: the query reads something else than one topic, or offsets of rows are needed and not there.
+            OffsetsLost: the query begins behind the table's offsets, so that records would be missing.
+            SinkError: see `commit`.
+        """
+        topic, start, end = micro_batch_offsets(dataframe)
+        store = self._open_store(dataframe.sparkSession, topic, 0)
+        if self._offsets is None:
+            require_first_job(Job("", topic, self.job, second_job=self._options.get("second_job", False)), store)
+        stored = self._offsets if self._offsets is not None else store.offsets()
+        missing = {each: (stored[each], at) for each, at in start.items() if stored.get(each, at) < at}
+        if missing:
+            partition, (held, begins) = next(iter(missing.items()))
+            raise OffsetsLost(
+                f"topic {topic}/{partition}: the table has read up to offset {held}, and micro-batch {number} begins "
+                f"at {begins}: {begins - held} offsets would be missing. Start the query without its checkpoint, with "
+                'option("startingOffsets", sink.starting_offsets(topic))'
+            )
+        begin = {each: stored.get(each, start[each]) for each in end}
+        ahead = {each: at for each, at in begin.items() if at > start[each]}
+        if all(begin[each] >= end[each] for each in end):
+            log.info("job %s: micro-batch %s is in the table already", self.job, number)
+            return
+        end = {each: max(at, begin[each]) for each, at in end.items()}
+        with _described(dataframe.sparkSession, f"{self.job}: {topic} {ranges(begin, end)}"):
+            self._commit(_without_stored(dataframe, ahead, self.job) if ahead else dataframe, topic, begin, end)
+
+    def starting_offsets(self, topic: str) -> str:
+        """Return the table's offsets of a topic as Spark's Kafka source takes them in `startingOffsets`.
+
+        "earliest" where nothing was committed; partitions without an offset begin at their first one.
+        """
+        stored = self._open_store(None, topic, 0).offsets()
+        return json.dumps({topic: {str(each): at for each, at in sorted(stored.items())}}) if stored else "earliest"
+
+    # --
+
+    def offsets(self, topic: str) -> dict[int, int]:
+        """Return the next offset of each partition of a topic, as the table has it."""
+        return self._open_store(None, topic, 0).offsets()
+
+    def close(self) -> None:
+        """Close the connection to the table."""
+        if self._store is not None:
+            self._store.close()
+        self._store, self._offsets, self._schema = None, None, None
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _open_store(self, spark: SparkSession | None, topic: str, topic_id: int) -> ResultStore:
+        if self._store is not None and self._topic == topic:
+            return self._store
+        self.close()
+        location = self._location if self._location is not None else _of_catalog(self.target, spark, self._options)
+        made = store_class(location.kind)
+        if self._options.get("evolve") and not made.evolves:
+            raise OptionRefused(f"store {location.kind} adds no columns to a table. Leave evolve out")
+        self._store = made(
+            location,
+            self.job,
+            topic,
+            topic_id,
+            self._write_mode,
+            evolve=self._options.get("evolve", False),
+            partition_by=self._partition_by,
+        )
+        self._topic = topic
+        if spark is not None:
+            require_local_master(self._store, spark.conf.get("spark.master", None))
+        return self._store
+
+    def _commit(self, dataframe: DataFrame, topic: str, start: dict[int, int], end: dict[int, int]) -> int:
+        if self._store is None or self._topic != topic:
+            raise OptionRefused(f"job {self.job}: this batch is of another loop. Commit the batch that came last")
+        rows = _with_place(dataframe) if self._write_mode.kind == "upsert" else dataframe
+        schema = _nullable(table_schema(self._write_mode, rows.schema))
+        if self._offsets is None or self._schema != schema:
+            held = self._store.open(schema)
+            if self._offsets is None:
+                self._offsets = held
+            self._schema = schema
+        expected = {each: at for each, at in start.items() if each in self._offsets}
+        if any(self._offsets[each] != at for each, at in expected.items()):
+            raise Fenced(
+                f"job {self.job}: the table has offsets {self._offsets} of topic {topic}, and this batch begins at "
+                f"{start}: another run has committed, or the batch was committed before. Go on with a new loop"
+            )
+        with spark_errors_named(topic, start, end):
+            count = self._store.commit(reduced(rows, self._write_mode), start, end)
+        self._offsets = {**self._offsets, **end}
+        return count
+
+
+def exactly_once(
+    target: str,
+    *,
+    job: str,
+    kind: Kind = "append",
+    key: str | Sequence[str] = (),
+    sums: str | Sequence[str] = (),
+    **options: Unpack[SinkOptions],
+) -> Sink:
+    """Make a sink that commits rows and Kafka offsets in one action.
+
+    Args:
+        target: a name in Spark's catalog ("prod.sales.orders", Delta or Iceberg), a path (Delta), or an address. The
+            addresses are "delta:PATH", "iceberg:NAMESPACE.TABLE" with `catalog`, "duckdb:FILE?table=T",
+            "postgresql://...?table=T", "mysql://...?table=T".
+        job: name of the job; a run fences the older one of its name.
+        kind: "append", "upsert" (the last row of each key) or "totals" (sums by key).
+        key: columns that identify a row, for upsert and totals.
+        sums: columns to add up, for totals.
+        options: see `SinkOptions`.
+
+    Raises:
+        OptionRefused: the target or an option cannot be used.
+    """
+    keys, summed = ((each,) if isinstance(each, str) else tuple(each) for each in (key, sums))
+    return Sink(target, job, WriteMode(kind, keys, summed), options)
+
+
+def with_producer(read: DataFrame) -> DataFrame:
+    """Add the columns sequence and producer, null where a record has no such headers."""
+    from pyspark.sql import functions as F
+
+    def header(name: str) -> Any:
+        found = F.filter("headers", lambda each: each["key"] == name)
+        return F.get(found, F.lit(0))["value"]
+
+    # Casts, since `decode` refuses bytes outside UTF-8, and `conv` more than eight bytes (ANSI mode).
+    value = header(SEQUENCE_HEADER)
+    text = value.cast("string")
+    is_text = text.rlike(r"^\d{1,19}$")
+    eight = F.when(~is_text & (F.length(value) == 8), value)
+    number = F.coalesce(F.when(is_text, text), F.conv(F.hex(eight), 16, 10)).cast("decimal(20,0)")
+    sequence = F.when(number <= F.lit(2**63 - 1), number.cast("bigint"))
+    return read.withColumns({"sequence": sequence, "producer": header(PRODUCER_HEADER).cast("string")})
+
+
+def micro_batch_offsets(dataframe: DataFrame) -> tuple[str, dict[int, int], dict[int, int]]:
+    """Return topic, first and next offsets of the micro-batch that Spark runs in this thread.
+
+    Raises:
+        OptionRefused: no query is found, or it does not read one topic alone.
+    """
+    execution = _stream_execution(dataframe).lastExecution()
+    leaves = execution.logical().collectLeaves()
+    found = []
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        with suppress(Exception):  # py4j: other leaves have no such members
+            found.append((leaf.startOffset(), leaf.endOffset()))
+    offsets = [tuple(json.loads(each.get().json()) for each in pair) for pair in found if pair[1].isDefined()]
+    if len(offsets) != 1 or len(offsets[0][1]) != 1:
+        raise OptionRefused(
+            "the query reads something else than one Kafka topic, and the table has offsets of one. Use a query for "
+            "each topic, and read the others as tables"
+        )
+    first, last = offsets[0]
+    ((topic, end),) = last.items()
+    start = first.get(topic, {})
+    ends = {int(each): int(at) for each, at in end.items()}
+    # A partition added since the last micro-batch begins at 0.
+    return topic, {each: int(start.get(str(each), 0)) for each in ends}, ends
+
+
+def _stream_execution(dataframe: DataFrame) -> Any:
+    """Return Spark's own object of the query that runs in this thread."""
+    context: Any = getattr(dataframe.sparkSession, "_sc", None)
+    query_id = None if context is None else context.getLocalProperty(QUERY_ID)
+    if not query_id:
+        raise OptionRefused("sink.batch is a function for foreachBatch, and Spark runs no micro-batch in this thread")
+    sessions = context._jvm.org.apache.spark.sql.SparkSession  # noqa: SLF001 - pyspark has no public way to it
+    found = []
+    for each in (sessions.getDefaultSession(), sessions.getActiveSession()):
+        if each.isDefined():
+            found.append(each.get().streams().get(query_id))
+    query = next((each for each in found if each is not None), None)
+    if query is None:
+        raise OptionRefused("the query of this micro-batch was started by another session than Spark's default one")
+    return query.streamingQuery()
+
+
+def _without_stored(dataframe: DataFrame, ahead: Mapping[int, int], job: str) -> DataFrame:
+    """Return the rows without those of offsets that the table has."""
+    from pyspark.sql import functions as F
+
+    names = dataframe.columns
+    place = next((pair for pair in (tuple(PLACE.values()), tuple(PLACE)) if set(pair) <= set(names)), None)
+    if place is None:
+        raise OptionRefused(
+            f"job {job}: the table has a part of this micro-batch ({dict(ahead)}), and the rows do not tell their "
+            "offsets. Keep the columns partition and offset in them, or start the query with "
+            'option("startingOffsets", sink.starting_offsets(topic))'
+        )
+    partition, offset = map(F.col, place)
+    stored = [(partition == each) & (offset < at) for each, at in ahead.items()]
+    for condition in stored:
+        dataframe = dataframe.where(~condition)
+    return dataframe
+
+
+def _with_place(dataframe: DataFrame) -> DataFrame:
+    names = {before: after for before, after in PLACE.items() if before in dataframe.columns}
+    return dataframe.withColumnsRenamed({each: to for each, to in names.items() if to not in dataframe.columns})
+
+
+def _nullable(schema: StructType) -> StructType:
+    """Return the columns, nullable."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(each.name, each.dataType, nullable=True) for each in schema.fields])
+
+
+@contextmanager
+def _described(spark: SparkSession, text: str) -> Iterator[None]:
+    """Name the jobs of Spark, and restore the caller's own name afterwards."""
+    context = getattr(spark, "_sc", None)
+    if context is None:  # Spark Connect has none
+        yield
+        return
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.job.description", before)
+
+
+def _location(target: str, options: SinkOptions) -> TableLocation | None:
+    """Return the table's location; None for a name in a catalog, which Spark is asked for."""
+    scheme, colon, rest = target.partition(":")
+    if colon and scheme in SERVERS:
+        return _on_server(target, options)
+    storage = dict(options.get("storage_options", {}))
+    match scheme if colon else "":
+        case "duckdb":
+            path, _, query_text = rest.partition("?")
+            return TableLocation("duckdb", path, dict(parse_qsl(query_text)).get("table", "results"))
+        case "iceberg":
+            catalog = dict(options.get("catalog", {}))
+            path = catalog.pop("path", "")
+            return TableLocation("iceberg", path, rest, storage_options=storage, catalog=catalog)
+        case "delta":
+            return TableLocation("delta", rest, storage_options=storage)
+    if "/" in target or target in PROVIDERS:
+        return TableLocation("delta", target, storage_options=storage)
+    if not CATALOG_NAME.match(target):
+        raise OptionRefused(f"{target!r}: name a table such as prod.sales.orders, a path, or an address")
+    return None
+
+
+def _on_server(target: str, options: SinkOptions) -> TableLocation:
+    """Return the location of a table that a database server has.
+
+    Raises:
+        OptionRefused: the address names no table.
+    """
+    parts = urlsplit(target)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    table = next((value for name, value in query if name == "table"), "")
+    if not table:
+        raise OptionRefused(f"{parts.scheme}: the address names no table. Add ?table=NAME")
+    left = urlencode([each for each in query if each[0] != "table"])
+    kind, scheme = SERVERS[parts.scheme]
+    url = urlunsplit((scheme, parts.netloc, parts.path, left, ""))
+    return TableLocation(kind, "", table, url, options.get("password"))
+
+
+def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -> TableLocation:
+    """Return the location of a table that Spark's catalog knows.
+
+    Raises:
+        OptionRefused: it is not there, or neither Delta nor Iceberg.
+    """
+    if spark is None:
+        raise OptionRefused(f"{target}: a name in a catalog needs a Spark session; begin with sink.batches or a query")
+    catalog, _, rest = target.replace("`", "").partition(".")
+    settings = _settings_of(spark, f"spark.sql.catalog.{catalog}")
+    if "iceberg" in settings.get("", "").lower():
+        return TableLocation(
+            "iceberg", "", rest, catalog=_iceberg_catalog(target, settings) | dict(options.get("catalog", {}))
+        )
+    try:
+        described = spark.sql(f"DESCRIBE TABLE EXTENDED {target}").collect()
+    except Exception as error:
+        raise OptionRefused(
+            f"{target}: Spark's catalog has no such table ({first_line(error)}). Create it, or name a path"
+        ) from None
+    about = {row["col_name"].lower(): row["data_type"] for row in described}
+    provider, place = about.get("provider", "").lower(), about.get("location", "")
+    if provider not in PROVIDERS or not place:
+        raise OptionRefused(f"{target}: a table of {provider or 'no provider'}; there are delta and iceberg")
+    place = re.sub(r"^file:/+", "/", place)
+    return TableLocation(provider, place, storage_options=dict(options.get("storage_options", {})))
+
+
+def _settings_of(spark: SparkSession, prefix: str) -> dict[str, str]:
+    """Return Spark's settings that begin so, by the rest of their names."""
+    found = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    inner = {name[len(prefix) + 1 :]: value for name, value in found.items() if name.startswith(prefix + ".")}
+    return {**inner, "": found.get(prefix, "")}
+
+
+def _iceberg_catalog(target: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Translate the properties of Spark's Iceberg catalog into pyiceberg's.
+
+    Raises:
+        OptionRefused: pyiceberg has no such catalog.
+    """
+    kinds: Mapping[str, str] = {"rest": "rest", "hive": "hive", "glue": "glue", "jdbc": "sql"}
+    kind = settings.get("type") or ("rest" if "rest" in settings.get("catalog-impl", "").lower() else "")
+    kind = kind or ("jdbc" if "jdbc" in settings.get("catalog-impl", "").lower() else "")
+    if kind not in kinds:
+        raise OptionRefused(
+            f"{target}: a catalog of type {kind or 'unknown'} cannot be written by the embedded engine; there are "
+            f"{', '.join(kinds)}"
+        )
+    kept = {name: value for name, value in settings.items() if name and not name.startswith(("catalog-impl", "type"))}
+    uri = kept.get("uri", "")
+    if kind == "jdbc":
+        kept["uri"] = "sqlite:///" + uri.removeprefix("jdbc:sqlite:") if "sqlite" in uri else uri.removeprefix("jdbc:")
+    return {"type": kinds[kind], **{name: value for name, value in kept.items() if not name.startswith("jdbc.")}}

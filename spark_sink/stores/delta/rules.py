@@ -1,0 +1,89 @@
+"""Rules that a Delta table's owner has set for every writer, by their names.
+
+This writer adds its files to the log itself, and does not evaluate SQL expressions over them. So it adds nothing to a
+table with such a rule, however its rows are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.files.bucket import Folder
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+CONSTRAINT = "delta.constraints."
+"""Prefix of the properties that are CHECK constraints."""
+
+INVARIANT = "delta.invariants"
+"""Key of a column's invariant in the metadata of its field."""
+
+COMPUTED = ("delta.generationExpression", "delta.identity.")
+"""Beginnings of the keys in a field's metadata with which the writer computes the column."""
+
+APPEND_ONLY = "delta.appendOnly"
+"""Property of a table whose rows are neither changed nor deleted."""
+
+FOLLOWED = frozenset(
+    {
+        "appendOnly",
+        "checkConstraints",
+        "deletionVectors",
+        "domainMetadata",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "columnMapping",
+        "changeDataFeed",
+    }
+)
+"""Writer features that are followed, or whose use another check or this one refuses."""
+
+
+def require_no_rules(table: DeltaTable, folder: Folder, merges: bool) -> None:
+    """Refuse a table with a rule that this writer does not check.
+
+    Args:
+        table: as of its newest version.
+        folder: of the table.
+        merges: the write mode changes rows that are there.
+
+    Raises:
+        OptionRefused: the table has one; the error names it.
+    """
+    properties = table.metadata().configuration
+    rules = [
+        f"the constraint {name.removeprefix(CONSTRAINT)} CHECK ({text})"
+        for name, text in sorted(properties.items())
+        if name.startswith(CONSTRAINT)
+    ]
+    rules += [
+        f"the invariant {field.metadata[INVARIANT]} of column {field.name} ({INVARIANT})"
+        for field in table.schema().fields
+        if INVARIANT in field.metadata
+    ]
+    rules += [
+        f"{key} of column {field.name}"
+        for field in table.schema().fields
+        for key in sorted(field.metadata)
+        if key.startswith(COMPUTED)
+    ]
+    if rules:
+        raise OptionRefused(
+            f"{folder}: the table has {', '.join(rules)}, which Ratchet does not check when it writes. Nothing was "
+            "added and no offset moved. Drop the rule and run the job again, or choose another path"
+        )
+    if merges and properties.get(APPEND_ONLY, "false").lower() == "true":
+        raise OptionRefused(
+            f"{folder}: the table has the property {APPEND_ONLY} = 'true', and upserts and totals change its rows. "
+            "Nothing was added and no offset moved. Take the property away, or choose another path"
+        )
+    unknown = sorted(set(table.protocol().writer_features or ()) - FOLLOWED)
+    if unknown:
+        raise OptionRefused(
+            f"{folder}: the table has the writer feature {', '.join(unknown)}, which Ratchet does not follow. Nothing "
+            "was added and no offset moved. Drop the feature, or choose another path"
+        )

@@ -1,0 +1,221 @@
+"""Comparison of the rows that PostgreSQL keeps with those that it was given, before the transaction commits.
+
+A BEFORE trigger that returns null takes a row away without an error, and the command's own count lacks it. A trigger
+that runs later, or a rule, can take rows away that the command has counted; then the table itself is searched for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.rows.aggregates import COUNT_COLUMN
+from kafka_ratchet.spark_sink.stores.sql_job_state import SqlJobState
+
+if TYPE_CHECKING:
+    from typing import LiteralString
+
+    from psycopg import sql
+
+    from kafka_ratchet.spark_sink.stores.postgres.types import Database
+
+RECORD = ("_kafka_partition", "_kafka_offset")
+"""Columns that say which record an appended row is."""
+
+RELATIONS: LiteralString = "(SELECT to_regclass({table})::oid UNION SELECT relid FROM pg_partition_tree({table}))"
+TRIGGERS: LiteralString = (
+    "SELECT 'trigger ' || tgname AS name FROM pg_trigger "  # noqa: S608
+    "WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgrelid IN " + RELATIONS
+)
+RULES: LiteralString = (
+    "SELECT 'rule ' || rulename FROM pg_rewrite WHERE rulename <> '_RETURN' AND ev_class IN " + RELATIONS  # noqa: S608
+)
+
+TAKERS: LiteralString = (
+    "SELECT coalesce(string_agg(name, ', ' ORDER BY name), 'no trigger or rule') FROM ("  # noqa: S608
+    + TRIGGERS + " UNION " + RULES + ") AS found"
+)  # fmt: skip
+"""Query for the names of the triggers and rules of a table and its partitions."""
+
+NOT_BEFORE: LiteralString = "SELECT EXISTS (" + TRIGGERS + " AND tgtype & 2 = 0) OR EXISTS (" + RULES + ")"
+"""Query for a trigger or rule that acts after the command has counted a row. 2 is TRIGGER_TYPE_BEFORE."""
+
+ANY: LiteralString = "SELECT EXISTS (" + TRIGGERS + ") OR EXISTS (" + RULES + ")"
+"""Query for a trigger or rule of the table and its partitions."""
+
+DEFERRED: LiteralString = "SET CONSTRAINTS ALL IMMEDIATE"
+"""Runs constraint triggers now that would run at the commit."""
+
+POLICIES: LiteralString = (
+    "SELECT CASE WHEN row_security_active(to_regclass({table})::oid) THEN coalesce((SELECT string_agg(polname, ', ' "
+    "ORDER BY polname) FROM pg_policy WHERE polrelid = to_regclass({table})), 'none, so that all rows are hidden') END "
+    "WHERE to_regclass({table}) IS NOT NULL"
+)
+"""Query for the policies that decide which rows of a table this role sees; null: it sees all."""
+
+
+def require_every_row(state: SqlJobState[Database], database: Database, tables: Sequence[str], where: str) -> None:
+    """Raise if a row-level security policy can hide rows of a table from the job.
+
+    Raises:
+        StoreError: one can, so that rows cannot be counted, replaced or deleted for certain.
+    """
+    for table in tables:
+        for (policies,) in state.run(database, POLICIES, table=_literal(state, table)):
+            if policies is not None:
+                raise StoreError(
+                    f"{where}: row-level security of {table} applies to the job's role (policies: {policies}), and "
+                    "may hide or refuse rows. Nothing was committed. Give the role BYPASSRLS, or make it the owner of "
+                    "the table without FORCE ROW LEVEL SECURITY"
+                )
+
+
+def can_lose_later(state: SqlJobState[Database], database: Database, table: str) -> bool:
+    """Return if a trigger or rule may take away rows that a command has counted."""
+    [(found,)] = state.run(database, NOT_BEFORE, table=_literal(state, table))
+    return bool(found)
+
+
+def can_alter(state: SqlJobState[Database], database: Database, table: str) -> bool:
+    """Return if a trigger or rule may store other values than a command has given."""
+    [(found,)] = state.run(database, ANY, table=_literal(state, table))
+    return bool(found)
+
+
+def count_present(
+    state: SqlJobState[Database], database: Database, table: str, staging: str, rows: sql.Composable, key: Sequence[str]
+) -> int:
+    """Count the staged rows with a key in the table.
+
+    Args:
+        state: of the job.
+        database: amid the transaction that moves the rows.
+        table: that they are moved to.
+        staging: that they are moved from.
+        rows: condition for those that count.
+        key: compared columns, with null as a value: the identifying ones, or all.
+    """
+    database.execute(DEFERRED)
+    [(found,)] = state.run(
+        database,
+        "SELECT count(*) FROM (SELECT {key} FROM {staging} WHERE {rows} INTERSECT SELECT {key} FROM {table}) AS kept",
+        key=state.names(key),
+        staging=state.table(staging),
+        rows=rows,
+        table=state.table(table),
+    )
+    return int(found)
+
+
+def count_records(
+    state: SqlJobState[Database], database: Database, table: str, staging: str, rows: sql.Composable
+) -> int:
+    """Count the table's rows of the staged records; see `count_present`.
+
+    A record of another topic may have the same coordinates, and a transform makes several rows of one record: only the
+    table's own rows grow by as many as were added.
+    """
+    database.execute(DEFERRED)
+    record = "coalesce(_kafka_partition, -1), coalesce(_kafka_offset, -1)"
+    [(found,)] = state.run(
+        database,
+        f"SELECT count(*) FROM {{table}} WHERE ({record}) IN (SELECT {record} FROM {{staging}} WHERE {{rows}})",  # noqa: S608
+        staging=state.table(staging),
+        rows=rows,
+        table=state.table(table),
+    )
+    return int(found)
+
+
+def require_stored(
+    state: SqlJobState[Database], database: Database, table: str, where: str, given: int, stored: int
+) -> None:
+    """Raise unless the table has taken every row.
+
+    Raises:
+        StoreError: it has not; the caller's transaction has to be rolled back.
+    """
+    if stored != given:
+        raise StoreError(
+            f"{where}: {table} has stored {stored} of {given} rows as given. "
+            f"{_remedy(state, database, table)}, then start the job again"
+        )
+
+
+def sum_of_keys(
+    state: SqlJobState[Database], database: Database, table: str, staging: str, rows: sql.Composable, key: Sequence[str]
+) -> int:
+    """Return how many records the totals of the staged keys count; see `count_present`."""
+    from psycopg import sql
+
+    database.execute(DEFERRED)
+    same = sql.SQL(" AND ").join(
+        sql.SQL("target.{0} IS NOT DISTINCT FROM source.{0}").format(sql.Identifier(name)) for name in key
+    )
+    [(found,)] = state.run(
+        database,
+        "SELECT coalesce(sum(target.{counted}), 0) FROM {table} AS target, {staging} AS source WHERE {rows} AND {same}",
+        counted=sql.Identifier(COUNT_COLUMN),
+        table=state.table(table),
+        staging=state.table(staging),
+        rows=rows,
+        same=same,
+    )
+    return int(found)
+
+
+def require_added(
+    state: SqlJobState[Database], database: Database, table: str, where: str, staged: tuple[str, sql.Composable],
+    added: int
+) -> None:  # fmt: skip
+    """Raise unless totals have grown by the records of the staged rows.
+
+    Args:
+        state: of the job.
+        database: amid the transaction.
+        table: with the totals.
+        where: the store, for messages.
+        staged: the staging table, and the condition for its rows that count.
+        added: growth of the totals of the staged keys.
+
+    Raises:
+        StoreError: a trigger or rule has kept some of it back.
+    """
+    from psycopg import sql
+
+    [(given,)] = state.run(
+        database,
+        "SELECT coalesce(sum({counted}), 0) FROM {staging} WHERE {rows}",
+        counted=sql.Identifier(COUNT_COLUMN),
+        staging=state.table(staged[0]),
+        rows=staged[1],
+    )
+    if int(given) != added:
+        raise StoreError(
+            f"{where}: the totals of {table} have grown by {added} of {given} records. "
+            f"{_remedy(state, database, table)}, then start the job again"
+        )
+
+
+def require_deleted(state: SqlJobState[Database], database: Database, table: str, where: str, left: int) -> None:
+    """Raise if the table has kept rows despite their deletion.
+
+    Raises:
+        StoreError: it has; the caller's transaction has to be rolled back.
+    """
+    if left:
+        raise StoreError(
+            f"{where}: {table} has kept {left} rows that a record without a value deletes. "
+            f"{_remedy(state, database, table)}, then start the job again"
+        )
+
+
+def _remedy(state: SqlJobState[Database], database: Database, table: str) -> str:
+    [(names,)] = state.run(database, TAKERS, table=_literal(state, table))
+    return f"The table has: {names}. Nothing was committed. Drop or change the one that takes rows away or changes them"
+
+
+def _literal(state: SqlJobState[Database], table: str) -> sql.Literal:
+    literal: sql.Literal = state.literal(state.table(table).as_string(None))
+    return literal

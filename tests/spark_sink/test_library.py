@@ -1,0 +1,245 @@
+"""The library: any DataFrame and the offsets it was made from, in one action, by a loop and by foreachBatch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_ratchet.spark_sink import Batch, exactly_once
+from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused
+from kafka_ratchet.spark_sink.library import Sink, SinkOptions, _iceberg_catalog, _location, with_producer
+
+NewTopic = Callable[..., str]
+
+
+def fill(broker: str, topic: str, numbers: range, partitions: int = 2) -> None:
+    producer = Producer({"bootstrap.servers": broker, "log_level": 0})
+    for number in numbers:
+        value = json.dumps({"id": number, "town": number % 3}).encode()
+        headers: list[tuple[str, bytes | str]] = [("source", b"s%d" % number)]
+        if number % 2:
+            headers += [("ratchet-sequence", struct.pack(">q", number)), ("ratchet-producer", b"meter")]
+        producer.produce(topic, value, b"k%d" % number, number % partitions, headers=headers)
+    assert producer.flush(30) == 0
+
+
+def enrich(records: DataFrame) -> DataFrame:
+    towns = records.sparkSession.createDataFrame([(0, "Graz"), (1, "Linz"), (2, "Wien")], "town int, name string")
+    event = F.from_json(F.col("value").cast("string"), "id long, town int")
+    return (
+        records.select("partition", "offset", "sequence", event.alias("event"))
+        .select("partition", "offset", "sequence", "event.id", "event.town")
+        .join(towns, "town")
+    )
+
+
+def ids(path: Path) -> list[int]:
+    return sorted(DeltaTable(str(path)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+
+def run_loop(sink: Sink, spark: SparkSession, broker: str, topic: str, **options: Any) -> int:
+    return sum(
+        sink.commit(enrich(batch.records), batch)
+        for batch in sink.batches(spark, bootstrap=broker, topic=topic, **options)
+    )
+
+
+def test_a_loop_over_a_foreign_topic(spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path) -> None:
+    topic, path = new_topic(2), tmp_path / "orders"
+    fill(broker, topic, range(50))
+    before = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    sink = exactly_once(str(path), job="orders")
+    seen: list[Batch] = []
+    for batch in sink.batches(spark, bootstrap=broker, topic=topic, max_records=20):
+        seen.append(batch)
+        sink.commit(enrich(batch.records), batch)
+    assert len(seen) == 3
+    columns = set(seen[0].records.columns)
+    assert {"key", "value", "headers", "topic", "partition", "offset", "timestamp", "sequence", "producer"} <= columns
+    rows = seen[0].records.select("offset", "sequence", "producer", "headers").collect()
+    assert {row["producer"] for row in rows} == {None, "meter"}
+    assert all(row["sequence"] in (None, int(row["headers"][0]["value"][1:])) for row in rows)
+    assert ids(path) == list(range(50))
+    assert {row["key"]: row["value"] for row in spark.sql("SET").collect()} == before
+    fill(broker, topic, range(50, 60))
+    with exactly_once(f"delta:{path}", job="orders") as again:
+        assert run_loop(again, spark, broker, topic) == 10
+        assert run_loop(again, spark, broker, topic) == 0
+        assert again.offsets(topic) == {0: 30, 1: 30}
+    assert ids(path) == list(range(60))
+
+
+def test_sequences_and_producers_of_any_bytes(spark: SparkSession) -> None:
+    values = {
+        b"\x00\xff\xfe\x80\x00\x00\x00\x01": 0xFFFE8000000001,
+        b"12345678": 12345678,
+        b"9" * 19: None,
+        b"x": None,
+    }
+    values |= {b"\xff" * 8: None, b"\x00" * 9: None, b"": None, b"7": 7, b"\x7f" + b"\xff" * 7: 2**63 - 1}
+    rows = [([("ratchet-sequence", bytearray(value)), ("ratchet-producer", bytearray(b"\xff"))],) for value in values]
+    read = spark.createDataFrame(rows, "headers array<struct<key: string, value: binary>>")
+    found = [row["sequence"] for row in with_producer(read).collect()]
+    assert found == list(values.values())
+
+
+def test_a_batch_that_is_not_committed_ends_the_loop(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    fill(broker, topic, range(10), partitions=1)
+    sink = exactly_once(str(tmp_path / "t"), job="orders")
+    with pytest.raises(OptionRefused, match="are not committed"):
+        for _ in sink.batches(spark, bootstrap=broker, topic=topic, max_records=5):
+            pass
+
+
+def test_an_older_run_is_fenced_and_a_batch_counts_once(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = new_topic(1), tmp_path / "t"
+    fill(broker, topic, range(20), partitions=1)
+    first, second = (exactly_once(str(path), job="orders") for _ in range(2))
+    batches = first.batches(spark, bootstrap=broker, topic=topic, max_records=10)
+    batch = next(batches)
+    first.commit(enrich(batch.records), batch)
+    with pytest.raises(Fenced):
+        first.commit(enrich(batch.records), batch)
+    assert run_loop(second, spark, broker, topic) == 10
+    batch = next(batches)
+    with pytest.raises(Fenced):
+        first.commit(enrich(batch.records), batch)
+    assert ids(path) == list(range(20))
+
+
+def test_upserts_and_totals(spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path) -> None:
+    topic = new_topic(1)
+    fill(broker, topic, range(30), partitions=1)
+    newest = exactly_once(f"duckdb:{tmp_path}/t.duckdb?table=newest", job="newest", kind="upsert", key="town")
+    assert run_loop(newest, spark, broker, topic, max_records=10) == 9
+    newest.close()
+    import duckdb
+
+    with duckdb.connect(f"{tmp_path}/t.duckdb", read_only=True) as database:
+        found = database.execute("SELECT town, id, _kafka_offset FROM newest ORDER BY 1").fetchall()
+    assert found == [(0, 27, 27), (1, 28, 28), (2, 29, 29)]
+    sums = exactly_once(str(tmp_path / "sums"), job="sums", kind="totals", key=("town",), sums="id")
+    run_loop(sums, spark, broker, topic, max_records=10)
+    rows = DeltaTable(str(tmp_path / "sums")).to_pyarrow_table().to_pylist()
+    assert {row["town"]: int(row["id"]) for row in rows} == {0: 135, 1: 145, 2: 155}
+
+
+def stream(spark: SparkSession, broker: str, topic: str, starting: str = "earliest") -> DataFrame:
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
+    read = reader.option("startingOffsets", starting).option("maxOffsetsPerTrigger", 7).load()
+    event = F.from_json(F.col("value").cast("string"), "id long, town int")
+    return read.select("partition", "offset", event.alias("event")).select("partition", "offset", "event.*")
+
+
+def run_query(frame: DataFrame, sink: Sink, checkpoint: Path) -> None:
+    query = (
+        frame.writeStream.foreachBatch(sink.batch)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert query.exception() is None
+
+
+def test_foreach_batch_and_a_lost_checkpoint(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path, checkpoint = new_topic(2), tmp_path / "t", tmp_path / "checkpoint"
+    fill(broker, topic, range(40))
+    run_query(stream(spark, broker, topic), exactly_once(str(path), job="orders"), checkpoint)
+    assert ids(path) == list(range(40))
+    shutil.rmtree(checkpoint)
+    fill(broker, topic, range(40, 61))
+    run_query(stream(spark, broker, topic), exactly_once(str(path), job="orders"), checkpoint)
+    assert ids(path) == list(range(61))
+    # Without the record's place in the rows, the query has to begin where the table ends.
+    shutil.rmtree(checkpoint)
+    fill(broker, topic, range(61, 70))
+    sink = exactly_once(str(path), job="orders")
+    run_query(stream(spark, broker, topic, sink.starting_offsets(topic)), sink, checkpoint)
+    assert ids(path) == list(range(70))
+
+
+def test_a_query_that_begins_behind_the_table_is_refused(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = new_topic(1), tmp_path / "t"
+    fill(broker, topic, range(10), partitions=1)
+    run_query(stream(spark, broker, topic), exactly_once(str(path), job="orders"), tmp_path / "a")
+    fill(broker, topic, range(10, 20), partitions=1)
+    starting = json.dumps({topic: {"0": 15}})
+    failed: list[BaseException] = []
+    sink = exactly_once(str(path), job="orders")
+
+    def commit(frame: DataFrame, number: int) -> None:
+        try:
+            sink.batch(frame, number)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    query = (
+        stream(spark, broker, topic, starting)
+        .writeStream.foreachBatch(commit)
+        .option("checkpointLocation", str(tmp_path / "b"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(Exception, match="would be missing"):
+        query.awaitTermination(120)
+    assert isinstance(failed[0], OffsetsLost)
+    assert ids(path) == list(range(10))
+
+
+def test_targets() -> None:
+    for target in ("orders", "", "postgresql://host/db", "mysql://host/db"):
+        with pytest.raises(OptionRefused):
+            exactly_once(target, job="orders")
+    with pytest.raises(OptionRefused, match="no micro-batch"):
+        exactly_once("/t", job="orders").batch(_Outside(), 0)  # type: ignore[arg-type]
+
+
+class _Outside:
+    sparkSession = None
+
+
+def test_addresses_and_catalogs() -> None:
+    access: SinkOptions = {"catalog": {"path": "/w", "type": "sql"}}
+    found = _location("postgresql://me@db:5432/shop?sslmode=require&table=public.t", access)
+    assert found is not None
+    assert (found.kind, found.table, found.url) == (
+        "postgres",
+        "public.t",
+        "postgresql://me@db:5432/shop?sslmode=require",
+    )
+    found = _location("iceberg:sales.orders", access)
+    assert found is not None
+    assert (found.kind, found.path, found.table, dict(found.catalog)) == (
+        "iceberg",
+        "/w",
+        "sales.orders",
+        {"type": "sql"},
+    )
+    assert _location("prod.sales.orders", access) is None
+    rest = {"": "org.apache.iceberg.spark.SparkCatalog", "type": "rest", "uri": "http://c:8181", "warehouse": "w"}
+    assert _iceberg_catalog("c.t", rest) == {"type": "rest", "uri": "http://c:8181", "warehouse": "w"}
+    jdbc = {"type": "jdbc", "uri": "jdbc:sqlite:/w/catalog.db", "jdbc.user": "me"}
+    assert _iceberg_catalog("c.t", jdbc) == {"type": "sql", "uri": "sqlite:////w/catalog.db"}
+    with pytest.raises(OptionRefused, match="of type hadoop"):
+        _iceberg_catalog("c.t", {"type": "hadoop"})
