@@ -1,4 +1,4 @@
-"""Lanes inside a Faust app: Faust's membership and assignor decide which lanes run here, its agents get the batches.
+"""Lanes inside a Faust app: Faust's membership and assignor decide which lanes run here.
 
 What is used of Faust 0.15 and why the rest is not: docs/decisions/0003-lanes.md. Every internal name that this module
 relies on is checked by tests/transport/test_pinned_names.py.
@@ -18,8 +18,6 @@ from faust.tables.manager import TableManager
 from faust.tables.recovery import RebalanceAgain, Recovery, ServiceStopped
 from mode.utils.queues import FlowControlEvent, ThrowableQueue
 
-from kafka_ratchet.errors import Aborted
-from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.standby import Standby
 
@@ -37,14 +35,15 @@ SAY_AGAIN_S: Final = 10.0
 """Seconds between two log lines with the same reason why the group does not take this worker."""
 
 REFUSED_FIRST_S: Final = 1.0
-REFUSED_MOST_S: Final = 30.0
+REFUSED_MOST_S: Final = 10.0
 """A worker whose rules the group does not share tries again at growing intervals: it joins when the others are gone."""
 
 FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
 """mode logs every start and stop of a service; among Faust's own they are filtered with the rest."""
 
+
 QUEUE: Final = 64
-"""Deliveries that may wait for the agent; each lane has at most one under way, so this only bounds a mistake."""
+"""Calls that may wait for the agent; each lane has at most one under way, so this only bounds a mistake."""
 
 
 def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tuple[str, int]]:
@@ -81,7 +80,7 @@ class LaneChannel(Channel):
     """The channel from the lanes to the agent.
 
     Unlike Faust's own it is not emptied when a rebalance resumes the flow, and what goes through it is no Faust event:
-    a stream drops those whose group generation is over. Either way a lane, which outlives generations, would wait for a
+    a stream drops those of a former group generation. Either way a lane, which outlives generations, would wait for a
     batch that no agent ever sees.
     """
 
@@ -89,7 +88,7 @@ class LaneChannel(Channel):
 
     @property
     def queue(self) -> ThrowableQueue:
-        """A queue with a flow control of its own that nobody suspends."""
+        """Queue with a flow control of its own, never suspended."""
         if self._queue is None:
             flow = FlowControlEvent(initially_suspended=False)
             self._queue = ThrowableQueue(maxsize=self.maxsize or QUEUE, flow_control=flow)
@@ -168,7 +167,7 @@ class Lanes:
         self,
         app: Any,
         partitions: Mapping[str, int],
-        make: Mapping[str, Callable[[int, Callable[[Delivery], Awaitable[None]]], Lane]],
+        make: Mapping[str, Callable[[int], Lane]],
         stand_by: Mapping[str, Callable[[int], Standby]],
         explain: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
@@ -177,7 +176,7 @@ class Lanes:
         Args:
             app: the Faust app
             partitions: how many each changelog topic has
-            make: for each changelog topic, what makes the lane of a partition from (partition, deliver)
+            make: for each changelog topic, what makes the lane of a partition
             stand_by: the same for standbys; a lane and a standby of one partition share their state
             explain: what makes the sentence about a group that goes by other rules
         """
@@ -186,7 +185,6 @@ class Lanes:
         """Assignments that the group has given to this worker."""
         self.app, self._make, self._stand_by = app, make, stand_by
         self._all = {(changelog, number) for changelog, count in partitions.items() for number in range(count)}
-        self.channels = {changelog: LaneChannel(app, maxsize=QUEUE) for changelog in make}
         self.running: dict[tuple[str, int], Lane] = {}
         self.standing_by: dict[tuple[str, int], Standby] = {}
         self._wanted: set[tuple[str, int]] = set()
@@ -268,22 +266,12 @@ class Lanes:
             for changelog, partition in sorted(self._wanted - self.running.keys()):
                 if (standby := self.standing_by.pop((changelog, partition), None)) is not None:
                     await standby.stop(close=False)
-                lane = self._make[changelog](partition, self._deliver_to(changelog))
+                lane = self._make[changelog](partition)
                 self.running[changelog, partition] = lane
                 lane.start()
             for changelog, partition in sorted(self._wanted_warm - self.running.keys() - self.standing_by.keys()):
                 follower = self.standing_by[changelog, partition] = self._stand_by[changelog](partition)
                 follower.start()
-
-    def _deliver_to(self, changelog: str) -> Callable[[Delivery], Awaitable[None]]:
-        channel = self.channels[changelog]
-
-        async def deliver(delivery: Delivery) -> None:
-            if not channel.subscriber_count:
-                raise Aborted(f"{changelog}: no agent reads the deliveries of this table's lanes; is one restarting?")
-            await channel.put(delivery)
-
-        return deliver
 
     async def _stay_alive(self) -> None:
         while True:
@@ -307,8 +295,13 @@ class Lanes:
         try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_check_errors(coordinator), loop))
         except kafka.InconsistentGroupProtocolError:
-            await self._refused()
+            await self._refused("its members offer another protocol")
         except kafka.KafkaError as error:
+            if type(error) is kafka.KafkaError and not coordinator._coordination_task.done():  # noqa: SLF001
+                # aiokafka's word for an answer that it does not expect: Kafka gives one where a group of the new
+                # protocol has members.
+                await self._refused(repr(error))
+                return
             if coordinator._coordination_task.done():  # noqa: SLF001 - it tries no more
                 await self.app.crash(error)
                 return
@@ -317,10 +310,17 @@ class Lanes:
                 self._said = repr(error), now
                 log.error("the group does not take this worker; trying again", reason=_why(error))
 
-    async def _refused(self) -> None:
-        """Log that the group's members go by other rules. aiokafka tries to join again when `_hear` asks it next."""
+    async def _refused(self, otherwise: str) -> None:
+        """Log why the group refuses this worker. aiokafka tries to join again when `_hear` asks it next.
+
+        Args:
+            otherwise: reason to log where the group itself shows none
+        """
         self._refused_s = min(max(REFUSED_FIRST_S, self._refused_s * 2), REFUSED_MOST_S)
-        reason = await self._explain() if self._explain else "its members offer another protocol"
+        before = self.rebalances
+        reason = (await self._explain() if self._explain else "") or otherwise
+        if self.rebalances > before:
+            return  # it was let in while the group was described
         log.error("the group does not take this worker; trying again", reason=reason, again_in_s=self._refused_s)
         self._hear_at = asyncio.get_running_loop().time() + self._refused_s
 

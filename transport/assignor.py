@@ -28,6 +28,15 @@ def protocol_of(rules: Mapping[str, str]) -> str:
     return f"ratchet-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
 
 
+def is_worker(member_metadata: bytes) -> bool:
+    """Return whether a group member's metadata was written by a worker, of this version or an earlier one."""
+    try:
+        data = json.loads(ConsumerProtocolMemberMetadata.decode(member_metadata).user_data)
+        return isinstance(data, dict) and (RULES in data or "changelog_distribution" in data)
+    except Exception:  # whatever another client has written there
+        return False
+
+
 class RuledAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust has no types
     """For `faust.App(PartitionAssignor=RuledAssignor.of(rules))`."""
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from kafka_ratchet.errors import LogTruncated, PositionLost, RatchetError, StateAhead, TopicReplaced
+from kafka_ratchet.errors import Aborted, LogTruncated, PositionLost, RatchetError, StateAhead, TopicReplaced
 from kafka_ratchet.transport import owner as owners
 from kafka_ratchet.transport.batch.chunk import BATCH_MOST, read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -159,27 +159,63 @@ class Changelog:
             )
         restored = 0
         state.restoring()
+        self._heard = self._passed()
         while state.position < end or not state.restored():
-            restored += await self.follow()
+            batch = await self._next()
+            if self._was_silent():
+                state.discard()
+                raise Aborted(
+                    f"{topic}, partition {partition}: was not heard of for more than {SILENT_S:.0f} s while it was "
+                    "read, so nulls may have been missed; it is read from its beginning"
+                )
+            restored += batch.count
+            self._apply(batch)
         self._heard = self._passed()
         epoch = self._seen.epoch if self._seen.position == state.position else NO_EPOCH
         self._sighted, self._end = state.position, Sighting(state.position, epoch)
         return restored
 
     async def keep_up(self) -> bool:
-        """As `follow`, where the state had everything until now.
+        """Apply what one fetch brings, which may be nothing; waits for it up to FETCH_WAIT_MS.
 
         Returns:
             False where nothing was heard for so long that entries may be missing: nothing is applied, `restore` has to
             look.
+
+        Raises:
+            PositionLost: the changelog does not hold the state's position (any more).
+            TopicReplaced: behind its name is another topic now.
+            LogTruncated: it lost entries that were applied.
+            BatchTooLarge: a batch unpacks to more than it may.
         """
         batch = await self._next()
-        now = self._passed()
-        if max(after - before for after, before in zip(now, self._heard, strict=True)) > SILENT_S:
+        if self._was_silent():
             return False
         self._apply(batch)
-        self._heard = now
         return True
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last answer."""
+        return max(after - before for after, before in zip(self._passed(), self._heard, strict=True))
+
+    def _was_silent(self) -> bool:
+        """Return whether the last answer came so long before this one that nulls may have been missed."""
+        now = self._passed()
+        if max(after - before for after, before in zip(now, self._heard, strict=True)) > SILENT_S:
+            return True
+        self._heard = now
+        return False
+
+    async def refuse_truncation(self) -> None:
+        """Refuse a log without the last entries of the state, whatever transactions are open.
+
+        Raises:
+            LogTruncated: it lost them.
+        """
+        if (seen := self.state.sighting) is not None:
+            self.topic_id = (await self.cluster.found([self.state.changelog]))[self.state.changelog].id
+            await self._probe(seen)
 
     async def _compare(self) -> None:
         """Whether the state was made from this topic, and from this log."""
@@ -282,23 +318,6 @@ class Changelog:
         """
         batch = await self._probe(self._end)
         return batch.next > self._end.position
-
-    async def follow(self) -> int:
-        """Apply what one fetch brings, which may be nothing; waits for it up to FETCH_WAIT_MS.
-
-        Returns:
-            entries applied
-
-        Raises:
-            PositionLost: the changelog does not hold the state's position (any more).
-            TopicReplaced: behind its name is another topic now.
-            LogTruncated: it lost entries that were applied.
-            BatchTooLarge: a batch unpacks to more than it may.
-        """
-        batch = await self._next()
-        count = batch.count
-        self._apply(batch)
-        return count
 
     async def _next(self) -> RecordBatch:
         position = self.state.position

@@ -1,21 +1,24 @@
-"""A batch on its way from its lane through the agent and back."""
+"""A batch in flight: from its lane to a processor, through a Faust agent, and back with its outputs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.errors import Aborted
+from kafka_ratchet.errors import Aborted, AgentFailed, RatchetError
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.dropped import Dropped, encode_dropped
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, forward, with_headers
 from kafka_ratchet.transport.batch.record_batch import Column, Header, RecordBatch
+from kafka_ratchet.transport.batch.rows import encode_pairs
 from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.policy import Policy
@@ -25,24 +28,46 @@ REASON_MOST: Final = 4096
 LETTER_AGENTS: Final = "ratchet-agents"
 """Header of a dead letter that agents have made: the names of those that rejected it, a JSON list."""
 
+LETTER_EVENT: Final = "ratchet-event-id"
+"""Header of such a dead letter, before the others: the id of its event (`Event.id`)."""
 LETTER_APP: Final = "ratchet-app"
 """Header of such a dead letter: the application. Others that read the same input may share the topic of dead letters,
 and have had the record."""
 
 
+Answer = TypeVar("Answer")
+
+LOOK_S: Final = 1.0
+"""Interval at which a lane looks whether the agent takes too long. The looks are counted, so that a suspended process
+blames no agent."""
+SLOW_S: Final = 30.0
+"""Seconds between two warnings that the agent has not given back a batch; judging 2 MiB takes far less."""
+HELD_MOST: Final = 0.8
+"""Of the transaction's time-out, after which a lane rolls back what an agent holds: it can still say who it was."""
+AGENT_WAIT_S: Final = 10.0
+"""How long a stopping lane waits for the agent to give back a batch before it leaves the batch to the next owner."""
+
+
+class Output(NamedTuple):
+    """Records for one partition of a topic."""
+
+    topic: str
+    partition: int
+    records: EncodedBatch
+
+
 @dataclass
 class _Rejection:
-    """Why a record is a dead letter, where that stands in the outputs, and which agents rejected it."""
+    """Dead letter in the making: its place in the outputs, and the agents that rejected it."""
 
     reason: str
     place: int
     agents: list[str]
+    event: str
 
 
 class Delivery:
-    """A batch on its way through the agent.
-
-    Leave it through `async with`: an error gives it back to the lane, which retries.
+    """Batch in flight, with the outputs that its processor has made of it so far.
 
     Args:
         spec: of the lane
@@ -52,13 +77,10 @@ class Delivery:
 
     def __init__(self, spec: LaneSpec, policy: Policy, batch: RecordBatch) -> None:
         self.batch, self.spec, self.policy = batch, spec, policy
-        self.outputs: deque[tuple[str, int, EncodedBatch]] = deque()
-        """For the lane to produce, in this order: topic, partition, records."""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.outputs: deque[Output] = deque()
+        """For the lane to produce, in this order."""
         self.sequences: Column | None = None
         """int64[batch.count], by which the batch was judged, for an agent of one's own; None: it was not judged."""
-        self.is_taken = False
-        """Somebody else gives it back: leaving it does not."""
         self.held_by: Callable[[], str] | None = None
         """Which agent of one's own works on it, and where it stands."""
         self._rejected: dict[int, _Rejection] = {}
@@ -71,7 +93,7 @@ class Delivery:
     def forward(self, keep: NDArray[np.bool_]) -> None:
         """Send these records to the output topic as they are. keep: bool[batch.count]."""
         for encoded in forward(self.batch, keep, self.spec.output_limit, self.compression):
-            self.outputs.append((self.spec.output, self.spec.partition, encoded))
+            self.outputs.append(Output(self.spec.output, self.spec.partition, encoded))
 
     def drop(self, dropped: Dropped) -> None:
         """Send these records to the topic of duplicates, as they are or without values, with headers that say why.
@@ -88,9 +110,9 @@ class Delivery:
             self.compression,
             values=spec.duplicates_values,
         ):
-            self.outputs.append((spec.duplicates, spec.partition, encoded))
+            self.outputs.append(Output(spec.duplicates, spec.partition, encoded))
 
-    def dead_letter(self, index: int, reason: str, agent: str | None = None) -> None:
+    def dead_letter(self, index: int, reason: str, agent: str | None = None, event: str = "") -> None:
         """Send one record to the dead-letter topic as it is, with headers that say why and where it was.
 
         Once: where several agents reject it, the first one says why.
@@ -99,15 +121,16 @@ class Delivery:
             index: of the record
             reason: why; of any length
             agent: name of the one that rejects it; None where judging does
+            event: id of the event, where an agent rejects it
         """
         known = self._rejected.get(index)
         if known is None:
-            known = self._rejected[index] = _Rejection(reason, len(self.outputs), [])
+            known = self._rejected[index] = _Rejection(reason, len(self.outputs), [], event)
         elif agent is None or agent in known.agents:
             return
         known.agents += [agent] if agent is not None else []
         letter = with_headers(self.batch, index, self._letter_headers(index, known), self.spec.dead_letters_limit)
-        output = self.spec.dead_letters, self.spec.partition, letter
+        output = Output(self.spec.dead_letters, self.spec.partition, letter)
         if known.place == len(self.outputs):
             self.outputs.append(output)
         else:
@@ -116,8 +139,9 @@ class Delivery:
     def _letter_headers(self, index: int, rejection: _Rejection) -> list[Header]:
         why = rejection.reason.encode(errors="backslashreplace")[:REASON_MOST].decode(errors="ignore").encode()
         agents = json.dumps(rejection.agents).encode()
-        app = Header(LETTER_APP, self.spec.app.encode())
+        app, event = Header(LETTER_APP, self.spec.app.encode()), Header(LETTER_EVENT, rejection.event.encode())
         return [
+            *([event] if rejection.agents and rejection.event else []),
             *([app, Header(LETTER_AGENTS, agents)] if rejection.agents else []),
             Header("ratchet-reason", why),
             Header("ratchet-topic", self.batch.topic.encode()),
@@ -125,25 +149,174 @@ class Delivery:
             Header("ratchet-offset", str(int(self.batch.offsets[index])).encode()),
         ]
 
-    async def __aenter__(self) -> RecordBatch:
-        spec, start = self.spec, self.batch.start
-        correlate(lambda: spec.correlation(start))
-        return self.batch
+    @property
+    def holder(self) -> str:
+        """Sentence about the agent that works on it."""
+        return self.held_by() if self.held_by is not None else "the deduplicating agent"
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        correlate(None)
-        if not self.done.done() and not (self.is_taken and error is None):
-            if error is None:
-                self.done.set_result(None)
-            elif isinstance(error, Exception):
-                self.done.set_exception(error)
-            else:
-                # The agent itself is being stopped; the lane is not.
-                self.done.set_exception(
-                    Aborted(
-                        f"{self.batch.topic}, partition {self.batch.partition}: the agent was stopped while it held "
-                        f"offset {self.batch.start}"
-                    )
+
+class Processor(Protocol):
+    """Work on batches between their fetch and their production."""
+
+    async def process(self, delivery: Delivery) -> deque[Output]:
+        """Return the outputs of a batch.
+
+        Raises:
+            Exception: nothing of the batch may be committed.
+        """
+
+
+class CallChannel(Protocol):
+    """Part of a Faust channel that `AgentCalls` uses."""
+
+    @property
+    def subscriber_count(self) -> int:
+        """Number of agents that read the channel."""
+
+    async def put(self, call: Any) -> Any:
+        """Queue a call for the agent."""
+
+
+class Call(NamedTuple, Generic[Answer]):
+    """One batch on its way to the agent, and the place for its answer."""
+
+    delivery: Delivery
+    answer: asyncio.Future[Answer]
+
+
+class AgentCalls(Generic[Answer]):
+    """Calls to a Faust agent: `call` puts a batch into the channel, `agent` takes it out and answers."""
+
+    def __init__(self, name: str, channel: CallChannel, work: Callable[[Delivery], Answer]) -> None:
+        """Connect the two ends.
+
+        Args:
+            name: of the table, for errors
+            channel: from the lanes to the agent
+            work: does the agent's work on a batch, in the agent's task
+        """
+        self._name, self._channel, self._work = name, channel, work
+
+    async def call(self, delivery: Delivery) -> Answer:
+        """Have the agent do its work on a batch, and return the result.
+
+        Raises:
+            Aborted: no agent reads the channel, or it was stopped.
+        """
+        if not self._channel.subscriber_count:
+            raise Aborted(f"{self._name}: no agent reads the deliveries of this table's lanes; is one restarting?")
+        call = Call[Answer](delivery, asyncio.get_running_loop().create_future())
+        await self._channel.put(call)
+        return await call.answer
+
+    async def agent(self, calls: AsyncIterator[Call[Answer]]) -> None:
+        """Answer calls one after the other: the function of the Faust agent."""
+        async for delivery, answer in calls:
+            if answer.done():
+                # Its lane has stopped waiting. Judged now, the batch would move what is pushed in no transaction at
+                # all, and the partition's next owner would find its records duplicates.
+                continue
+            spec, batch = delivery.spec, delivery.batch
+            correlate(partial(spec.correlation, batch.start))
+            try:
+                answer.set_result(self._work(delivery))
+            except Exception as error:
+                answer.set_exception(error)  # the lane tries again; the agent goes on with the other partitions
+            except BaseException:
+                place = f"{batch.topic}, partition {batch.partition}"
+                answer.set_exception(Aborted(f"{place}: the agent was stopped while it held offset {batch.start}"))
+                raise
+            finally:
+                correlate(None)
+
+
+class Patience:
+    """Limit of the time that a processor may take, as an async context around its call.
+
+    It leaves the call by a cancellation of the lane's own task, as `asyncio.timeout` does.
+    """
+
+    def __init__(self, delivery: Delivery, stop: asyncio.Future[Any], log: Any) -> None:
+        """Start nothing yet.
+
+        Args:
+            delivery: batch in work
+            stop: done when the lane is asked to stop
+            log: logger of the lane
+        """
+        self._delivery, self._stop, self._log = delivery, stop, log
+        self._limit = asyncio.timeout(None)
+        self._loop = asyncio.get_running_loop()
+        self._waited_s = 0.0
+        self._failure: RatchetError | None = None
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+        self._next = self._loop.call_later(LOOK_S, self._look)
+        self._stop.add_done_callback(self._stopped)
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Leave the context.
+
+        Raises:
+            AgentFailed: an agent of a program held the transaction for almost as long as Kafka lets it.
+            Aborted: the lane was stopped.
+        """
+        self._next.cancel()
+        self._stop.remove_done_callback(self._stopped)
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
+
+    def _look(self) -> None:
+        """Warn of a slow agent, and leave the call before Kafka ends the transaction."""
+        self._waited_s += LOOK_S
+        held_by, batch = self._delivery.held_by, self._delivery.batch
+        timeout_ms = self._delivery.spec.transaction_timeout_ms
+        if held_by is not None and self._waited_s >= timeout_ms / 1000 * HELD_MOST:
+            self._leave(
+                AgentFailed(
+                    f"{held_by()} has held its transaction for {self._waited_s:g} s, and Kafka ends it after "
+                    f"transaction_timeout_ms = {timeout_ms}. It is rolled back, and its {batch.count} records come "
+                    "again. Let the agent take less time, or raise transaction_timeout_ms"
                 )
-        # The lane has the error and tries again; the agent goes on with the other partitions.
-        return isinstance(error, Exception)
+            )
+            return
+        if self._waited_s % SLOW_S < LOOK_S:
+            self._log.warning(
+                "the agent does not give back a batch",
+                offset=batch.start,
+                records=batch.count,
+                held_by=held_by() if held_by else None,
+            )
+        self._next = self._loop.call_later(LOOK_S, self._look)
+
+    def _stopped(self, _: asyncio.Future[Any]) -> None:
+        self._next.cancel()
+        batch = self._delivery.batch
+        text = f"{batch.topic}, partition {batch.partition}: stopped while the agent held offset {batch.start}"
+        self._next = self._loop.call_later(AGENT_WAIT_S, self._leave, Aborted(text))
+
+    def _leave(self, failure: RatchetError) -> None:
+        self._failure = failure
+        self._limit.reschedule(self._loop.time())
+
+
+ROOM: Final = 1 << 10
+"""bytes, more than a batch of one empty record takes."""
+
+
+class Ticks(Processor, Protocol):
+    """The timers of one partition. `process` calls those that are due."""
+
+    def wait_s(self) -> float:
+        """Seconds until one is due; 0: one is."""
+
+
+def tick(topic: str, partition: int, position: int) -> RecordBatch:
+    """A batch for a tick: one record without key and value, of the time now, where the input is to be read next."""
+    (encoded,) = encode_pairs([(None, None)], ROOM)
+    return read_chunk(topic, partition, position, encoded.as_fetched(position), [])

@@ -23,7 +23,8 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -31,13 +32,15 @@ from kafka_ratchet.errors import (
     Aborted,
     ChangelogLost,
     Fenced,
+    ForeignOffset,
     LogTruncated,
     PositionLost,
     RatchetError,
     RecordTooLarge,
+    TransactionError,
 )
 from kafka_ratchet.transport import owner as owners
-from kafka_ratchet.transport import patience, sent_topics
+from kafka_ratchet.transport import sent_topics
 from kafka_ratchet.transport.batch.chunk import CHUNK_SHARE, read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -45,32 +48,34 @@ from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS, Change
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster, shared
 from kafka_ratchet.transport.client.errors import replaced
 from kafka_ratchet.transport.client.fetch_session import Spot
+from kafka_ratchet.transport.client.group_log import group_log
+from kafka_ratchet.transport.client.retry import Attempts
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_text
 from kafka_ratchet.transport.correlation import correlate
-from kafka_ratchet.transport.delivery import Delivery
-from kafka_ratchet.transport.input_end import InputEnd
+from kafka_ratchet.transport.delivery import Delivery, Patience, Processor, Ticks, tick
+from kafka_ratchet.transport.input_time import InputEnd, Unread
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus, letters_in
 from kafka_ratchet.transport.measures import StreamMeasures
-from kafka_ratchet.transport.pace import WORTH_A_COMMIT, open_s
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.policy import AlwaysOn, Requests, Switch
 from kafka_ratchet.transport.rest import Rest
-from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates, with_judging
-from kafka_ratchet.transport.ticks import Ticks, tick
-from kafka_ratchet.transport.tracing import TransactionTrace
+from kafka_ratchet.transport.resumption import (
+    agreed_owner,
+    agreed_position,
+    foreign_offset,
+    with_duplicates,
+    with_judging,
+)
+from kafka_ratchet.transport.stalls import STALLED_AFTER_S, Stall, failure_of, stall_of
 from kafka_ratchet.transport.transactions.crash_points import crash_point
-from kafka_ratchet.transport.transactions.outcome import is_known
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import Appended, offset_metadata
 from kafka_ratchet.transport.transactions.states import State
 from kafka_ratchet.transport.turns import Turns
-from kafka_ratchet.transport.unread import Unread
 from kafka_ratchet.transport.until_stopped import done_before, in_thread
 
 log = structlog.get_logger(__name__)
 
-AGENT_WAIT_S: Final = 10.0
-"""How long a stopping lane waits for the agent to give back a batch before it leaves the batch to the next owner."""
 SIGHT_EVERY_S: Final = 1.0
 """How often the changelog's leader epoch is looked at: as often as the local store is written."""
 NOTICE_EVERY_S: Final = 1.0
@@ -84,6 +89,42 @@ PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
 
 
+WORTH_A_COMMIT: Final = 10_000
+"""Records that pay for a transaction, whose ends take about 3 ms: with so many, and nothing more to read, a lane
+commits before its time, so that whoever catches up has its results at once."""
+BEHIND_S: Final = 0.1
+"""A lane that is behind lets a smaller transaction wait for that many, up to so long: what it reads has waited longer.
+At 10 ms the ends of transactions took most of the broker's time, and with it more than half of the throughput."""
+
+
+def open_s(interval_s: float, records: int, *, left: int | None) -> float:
+    """Seconds after its first record when a transaction is to be committed, as things are now.
+
+    A lane is behind when at least `WORTH_A_COMMIT` more records wait to be read. Fewer say nothing: while records come
+    one after the other, some are always there.
+
+    Args:
+        interval_s: that the settings ask for
+        records: in the transaction so far
+        left: offsets to the input's end when it was last asked; None: nobody knows
+    """
+    is_behind = left is None or left >= WORTH_A_COMMIT
+    return max(interval_s, BEHIND_S) if is_behind and records < WORTH_A_COMMIT else interval_s
+
+
+class TransactionTrace(Protocol):
+    """Told of the transactions of one lane, one after the other. It raises nothing."""
+
+    def begun(self, position: int) -> None:
+        """A transaction is open. position: next input offset."""
+
+    def read(self, batch: RecordBatch) -> None:
+        """These records are judged in it."""
+
+    def ended(self, position: int, *, is_committed: bool) -> None:
+        """It is committed or given up, if one was open. position: next input offset."""
+
+
 class Lane:
     """Runs one partition until it is stopped, by the numbered steps of the module's text."""
 
@@ -92,7 +133,7 @@ class Lane:
         cluster: Cluster,
         spec: LaneSpec,
         state: PartitionState,
-        deliver: Callable[[Delivery], Awaitable[None]],
+        processor: Processor,
         switch: Switch | None = None,
         permit: Callable[[], Awaitable[None]] | None = None,
         ticks: Ticks | None = None,
@@ -106,7 +147,7 @@ class Lane:
             cluster: connected
             spec: what the lane is told
             state: the table partition behind it
-            deliver: hands a batch to the agent
+            processor: judges batches and makes their outputs
             switch: supplies the deduplication policy
             permit: raises a RatchetError where this lane may not write; asked at each start, before anything is written
             ticks: timers of one's own; None: there are none
@@ -116,9 +157,9 @@ class Lane:
         """
         self.cluster, self.spec, self.state = cluster, spec, state
         self.switch: Switch = switch or AlwaysOn()
-        self.status = LaneStatus()
+        self.status, self.attempts = LaneStatus(), Attempts()
         self.log = log.bind(topic=spec.topic, partition=spec.partition)
-        self._deliver, self._permit, self._ticks = deliver, permit, ticks
+        self._processor, self._permit, self._ticks = processor, permit, ticks
         self.measures = measures or StreamMeasures()
         self._trace, self._turns = trace, turns or Turns()
         self._fetching: Hashable = ("fetch", spec.topic, spec.partition)
@@ -148,7 +189,7 @@ class Lane:
         self._requests_to = 0
         """How far people's requests were applied, by `Requests.position`."""
         self._limits_known = True
-        self._opened_at = 0.0
+        self._opened_at = self._restored_at = 0.0
         self._fetch_ended_at = 0.0
         self._records = 0
         self._ended = 0
@@ -168,6 +209,7 @@ class Lane:
 
     async def _run(self) -> None:
         correlate(lambda: self.spec.correlation(self._position))
+        self.attempts.follow()
         pause_s = PAUSE_FIRST_S
         try:
             while not self._stopping.is_set():
@@ -200,10 +242,16 @@ class Lane:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), pause_s)
                 pause_s = min(pause_s * 2, PAUSE_MOST_S)
+        except Exception as error:
+            # A mistake of the program between two tries, where the task would end without a word. No further try: the
+            # state may not be rolled back.
+            self.log.exception("lane failed between two tries: the partition halts until its worker is restarted")
+            self._record_failure(LaneState.HALTED, error)
+            await self._stopping.wait()
         finally:
             await self._undo()
             self.state.close()
-            self.status.state = LaneState.STOPPED
+            self.status.move(LaneState.STOPPED)
 
     async def _undo(self) -> None:
         if self._producer.state is not State.READY:
@@ -213,22 +261,32 @@ class Lane:
             self._trace.ended(self._position, is_committed=self._ended == self._producer.begun)
         self._ended = self._producer.begun
         self.state.rollback()
+        self.status.held_by = None
+        self.attempts.clear()
 
     def _show(self, state: LaneState, error: Exception) -> None:
         """Show in the status and in the log why the lane starts again."""
+        self._record_failure(state, error)
+        say = self.log.error if state is LaneState.HALTED else self.log.warning
+        say("lane starts again", state=str(state), error=self.status.error)
+
+    def _record_failure(self, state: LaneState, error: Exception) -> None:
+        """Move the status to RETRYING or HALTED, with the error."""
         text = str(error) or repr(error)
-        self.status.state, self.status.error = state, text
+        self.status.move(state)
+        self.status.error = text
         self.status.restarts += 1
+        self.status.failing_since, self.status.failed_by = self.status.failing_since or time.time(), failure_of(error)
+        self.status.failure = text
         if state is LaneState.HALTED:
             reason = type(error).__name__ if isinstance(error, RatchetError) else "Unexpected"
             if reason != self.status.halted:
                 self.measures.halts[reason] += 1
             self.status.halted = reason
-        say = self.log.error if state is LaneState.HALTED else self.log.warning
-        say("lane starts again", state=str(state), error=text)
 
     async def _start(self) -> None:
-        self.status.state = LaneState.STARTING
+        self.status.move(LaneState.STARTING)
+        self.status.started_at = time.time()
         async with self._turns.turn():
             await self._take_over()
 
@@ -242,17 +300,22 @@ class Lane:
         self._halting = None
         if spec.sends:
             self.spec = spec = await self._ask_for_sent_topics()
-        if spec.earlier_id and await is_known(self.cluster, spec.earlier_id, self._asking):
-            # A worker of an earlier version may be at work, or have left a transaction open.
-            await self._producer.of(spec.earlier_id).initialise()
-        await self._producer.initialise()
+        try:
+            await self._producer.initialise()
+        except TransactionError:
+            # A changelog that lost its end shows ended transactions as open; the truncation is the cause to name.
+            await in_thread(state.open)
+            await self._changelog.refuse_truncation()
+            raise
         crash_point("fenced")
         if self._permit is not None:
             await self._permit()
-        self.status.state, restoring_since = LaneState.RESTORING, asyncio.get_running_loop().time()
+        self.status.move(LaneState.RESTORING)
+        restoring_since = asyncio.get_running_loop().time()
         committed = await self.cluster.committed(spec.group, spec.topic, spec.partition, self._asking)
         await in_thread(state.open)
         restored = await self._changelog.restore()
+        self._restored_at = asyncio.get_running_loop().time()
         self.status.restored += restored
         self.measures.restored += restored
         owner = await self._compare()
@@ -266,6 +329,13 @@ class Lane:
             # Or a successor has committed meanwhile, and Kafka has not ended that in the changelog: it will.
             await self._producer.still_owns()
             raise
+        except ForeignOffset:
+            if committed is None:
+                raise
+            known = group_log(self.cluster, spec.group)
+            place = spec.topic, spec.partition
+            commit = await known.commit(self.cluster, *place, committed.offset, self._fetching)
+            raise ForeignOffset(foreign_offset(spec, state.input_position, committed, commit)) from None
         is_new = position is None
         if position is None:
             position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._asking)
@@ -283,11 +353,12 @@ class Lane:
         self._input_end = InputEnd()
         self._epoch = state.progress_epoch if position == state.input_position else NO_EPOCH
         self._records = self._requests_to = 0
-        self.status.state, self.status.error = LaneState.RUNNING, None
+        self.status.move(LaneState.RUNNING)
+        self.status.error, self.status.running_since = None, time.time()
         self.measures.restore.observe(asyncio.get_running_loop().time() - restoring_since)
         self.log.info("lane runs", offset=position, changelog_offset=state.position, restored=self.status.restored)
         if state.ownership.is_claimed and not is_new:
-            # State of an earlier version, or from before an operator's decision: it says what it belongs to now.
+            # After an operator's decision: the entry says what the state belongs to now.
             self._producer.begin([(state.changelog, spec.partition)])
             await self._commit()
         self._truncated = ""
@@ -321,7 +392,8 @@ class Lane:
         wanted = [*names.values(), *([spec.duplicates] if spec.duplicates else [])]
         # Nothing depends on there being a topic of dead letters, until a record has to go there.
         found = await self.cluster.found(wanted, besides=[spec.dead_letters])
-        self.spec = replace(spec, letters=self._letters(found.pop(spec.dead_letters, None)))
+        letters = self._letters(found.pop(spec.dead_letters, None))
+        self.spec = replace(spec, letters=letters, input_id=id_text(found[spec.topic].id))
         self._topics = {name: state.id for name, state in found.items()}
         topics = {part: owners.Topic(name, id_text(found[name].id)) for part, name in names.items()}
         return agreed_owner(spec, state, topics, self._truncated)
@@ -339,6 +411,15 @@ class Lane:
             self._halting = Aborted(f"{self.spec.dead_letters}: is another topic now, by which letters are named")
         if self.spec.sends and (topic := sent_topics.changed(self.spec.sends, topics)) is not None:
             self._halting = Aborted(f"{topic}: has another number of partitions now, by which keys are sent")
+
+    def stall(self) -> Stall | None:
+        """Return why the partition stands still; None while it moves, or has nothing to read."""
+        place = f"{self.spec.topic}, partition {self.spec.partition}"
+        after_s = STALLED_AFTER_S + self.spec.commit_interval_ms / 1000
+        attempts = self.attempts
+        if self.status.state is LaneState.RESTORING and attempts.longest() is None:
+            attempts = self.switch.attempts  # it waits for the policy topic
+        return stall_of(self.status, attempts, place, time.time(), after_s, self.cluster.throttle_s)
 
     def halt(self, error: RatchetError) -> None:
         """Halt for a reason that was found beside the lane's own work, before the next batch is worked on."""
@@ -378,7 +459,7 @@ class Lane:
         topic_id = self._topics[spec.topic]
         looks = rest is not None and await rest.over(Spot(topic_id, spec.partition, position, epoch))
         asked, known_ms = clock(), self._input_end.known_ms
-        waits = self.status.end is not None and position < self.status.end
+        waits = self.status.stable_end is not None and position < self.status.stable_end
         try:
             fetched = await self.cluster.fetch(
                 spec.topic,
@@ -394,7 +475,8 @@ class Lane:
             self._truncated = str(error) if error.is_certain else ""
             raise
         self._fetch_ended_at = clock()
-        self.status.end, self.status.fetched_at = fetched.stable_end, time.time()
+        self.status.fetched_at = now_s = time.time()
+        self.status.saw_ends(fetched.stable_end, fetched.high_watermark, now_s)
         self._input_end.told(fetched.stable_end, known_ms)
         if waits:  # otherwise Kafka has held back the answer until something came
             self.measures.fetch.observe(self._fetch_ended_at - asked)
@@ -444,7 +526,7 @@ class Lane:
                     if batch.next > self._position:
                         await self._work(batch, stop)
                     elif self._producer.state is State.READY:
-                        self.status.halted = ""
+                        self.status.progressed(self._position, time.time())
                         self.state.at_rest()
                     if is_large:
                         fetch = asyncio.create_task(self._fetch(batch.next, epoch))
@@ -476,6 +558,8 @@ class Lane:
         await self._heed()
         if rest.is_at_rest:
             self.status.fetched_at = max(self.status.fetched_at or 0.0, rest.answered_at)
+            if self.status.stable_end is not None and rest.high_watermark > self.status.stable_end:
+                self.status.saw_ends(self.status.stable_end, rest.high_watermark, time.time())
             self.state.at_rest()
 
     async def _forget(self, requests: Requests) -> None:
@@ -543,8 +627,8 @@ class Lane:
 
     @property
     def _left(self) -> int | None:
-        """Offsets to the input's end when it was last asked, which may be long ago: for the pace only."""
-        end = self.status.end
+        """Offsets to the last stable offset when it was last asked, which may be long ago: for the pace only."""
+        end = self.status.stable_end
         return None if end is None else max(end - self._position, 0)
 
     async def _work(self, batch: RecordBatch, stop: asyncio.Task[bool]) -> None:
@@ -555,9 +639,7 @@ class Lane:
         if count:
             if self._trace is not None:
                 self._trace.read(batch)
-            delivery = Delivery(self.spec, self.switch.policy, batch)
-            await self._deliver(delivery)
-            await self._given_back(delivery, stop)
+            await self._process(self._processor, Delivery(self.spec, self.switch.policy, batch), stop)
         self._position = batch.next
         self._epoch = batch.epoch if batch.epoch >= 0 else self._epoch
         self._records += count
@@ -568,9 +650,8 @@ class Lane:
             raise self._halting
         spec = self.spec
         self._begin(asyncio.get_running_loop().time())
-        delivery = Delivery(spec, self.switch.policy, tick(spec.topic, spec.partition, self._position))
-        ticks.take(delivery)
-        await self._given_back(delivery, stop)
+        batch = tick(spec.topic, spec.partition, self._position)
+        await self._process(ticks, Delivery(spec, self.switch.policy, batch), stop)
 
     def _begin(self, since: float) -> None:
         spec, producer = self.spec, self._producer
@@ -580,27 +661,18 @@ class Lane:
             if self._trace is not None:
                 self._trace.begun(self._position)
 
-    async def _given_back(self, delivery: Delivery, stop: asyncio.Task[bool]) -> None:
-        """Wait until the agent is through with a batch, and produce what it makes of it."""
-        spec, producer, batch = self.spec, self._producer, delivery.batch
-        waiting: set[asyncio.Future[Any]] = {delivery.done, stop}
-        waited_s = 0.0
-        while not (await asyncio.wait(waiting, timeout=patience.LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
-            waited_s += patience.LOOK_S
-            patience.spend(delivery, waited_s, self.log)
-        if not delivery.done.done():
-            await asyncio.wait({delivery.done}, timeout=AGENT_WAIT_S)
-        if not delivery.done.done():
-            delivery.done.cancel()
-            raise Aborted(
-                f"{spec.topic}, partition {spec.partition}: stopped while the agent held offset {batch.start}"
-            )
-        delivery.done.result()
+    async def _process(self, processor: Processor, delivery: Delivery, stop: asyncio.Task[bool]) -> None:
+        """Have a batch processed, and produce its outputs."""
+        producer = self._producer
+        self.status.held_by = partial(getattr, delivery, "holder"), time.time()
+        async with Patience(delivery, stop, self.log):
+            outputs = await processor.process(delivery)
+        self.status.held_by = None
         crash_point("judged")
-        batch.release()
-        await producer.add({(topic, number) for topic, number, _ in delivery.outputs})
-        while delivery.outputs:
-            topic, number, encoded = delivery.outputs.popleft()
+        delivery.batch.release()
+        await producer.add({(topic, number) for topic, number, _ in outputs})
+        while outputs:
+            topic, number, encoded = outputs.popleft()
             await producer.produce(topic, number, encoded)
         crash_point("produced")
 
@@ -611,9 +683,11 @@ class Lane:
             await in_thread(state.make)
         began = asyncio.get_running_loop().time()
         logged = await self._log(state.changes(self._position, self._epoch))
-        if state.is_bounded:
+        if state.is_bounded or state.is_unproven:
             await producer.delivered()
             at_ms = logged[-1][0].result().at_ms
+            self._prove(at_ms)
+        if state.is_bounded:
             logged += await self._log(state.evictions(at_ms, await self._judged_until_ms(at_ms)))
         metadata = offset_metadata(id_text(self._topics[spec.topic]), self._epoch)
         await producer.commit(spec.topic, spec.partition, self._position, metadata)
@@ -621,10 +695,10 @@ class Lane:
         self.measures.committed += 1
         crash_point("committed")
         sent, count = logged[-1]  # progress at least
-        state.committed(sent.result().offset + count)
+        state.committed(sent.result().offset + count, sent.result().at_ms)
         crash_point("remembered")
         self.measures.commit.observe(asyncio.get_running_loop().time() - began)
-        self.status.position, self.status.halted = self._position, ""
+        self.status.progressed(self._position, time.time())
         self._unread.committed(self._position)
         self.status.unread_since_ms = self._unread.since_ms
         self.status.commits += 1
@@ -637,6 +711,12 @@ class Lane:
                 f"{spec.transactional_id}: committed, and its epochs are used up: the id is initialised before "
                 "anything else begins"
             )
+
+    def _prove(self, at_ms: int) -> None:
+        """Check the age of the local store with the first time that Kafka has stamped since it was read."""
+        if self.state.is_unproven and at_ms >= 0:
+            elapsed_s = asyncio.get_running_loop().time() - self._restored_at
+            self.state.prove(at_ms // 1000 - int(elapsed_s))
 
     async def _judged_until_ms(self, at_ms: int) -> int | None:
         """Until when all that was written to the input is judged, by the brokers' clock; None: nothing is known.

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from kafka_ratchet.transport.batch.chunk import BATCH_MOST
 from kafka_ratchet.transport.sent_topics import SentTopics
 
 
 class LaneState(StrEnum):
-    """What a lane is doing, as the page and the commands show it."""
+    """State of a lane, as the page and the commands show it; docs/design.md has the picture."""
 
     STARTING = "starting"
+    """Waits for its turn, and takes the transactional id over, which fences the previous owner."""
     RESTORING = "restoring"
+    """Replays the changelog, and compares its owner and positions with the topics."""
     RUNNING = "running"
+    """Fetches, judges, produces and commits."""
     RETRYING = "retrying"
+    """Pauses after a rollback or after fencing."""
     HALTED = "halted"
+    """Pauses after an error for an operator to resolve, or after a mistake of the program."""
     STOPPED = "stopped"
+    """Ended. Another lane object serves the partition if it comes back."""
+
+
+LEGAL: Final = {
+    LaneState.STARTING: {
+        LaneState.STARTING,  # the first try: a lane is starting as soon as it is made
+        LaneState.RESTORING,
+        LaneState.RETRYING,
+        LaneState.HALTED,
+        LaneState.STOPPED,
+    },
+    LaneState.RESTORING: {LaneState.RUNNING, LaneState.RETRYING, LaneState.HALTED, LaneState.STOPPED},
+    LaneState.RUNNING: {LaneState.RETRYING, LaneState.HALTED, LaneState.STOPPED},
+    LaneState.RETRYING: {LaneState.STARTING, LaneState.HALTED, LaneState.STOPPED},
+    LaneState.HALTED: {LaneState.STARTING, LaneState.HALTED, LaneState.STOPPED},
+    LaneState.STOPPED: set[LaneState](),
+}
+"""Legal successors of each state. HALTED follows every state but STOPPED: a mistake of the program has to show."""
 
 
 def letters_in(app: str, topic: str, topic_id: str) -> bytes:
@@ -63,12 +88,14 @@ class LaneSpec:
     claimed: Mapping[str, str] = field(default_factory=dict)
     """Ids, as text, that topics had when this stream claimed them, by topic: for a changelog that says nothing
     itself."""
-    earlier_id: str = ""
-    """The transactional id that an earlier version of Ratchet had for this partition: it is fenced as well."""
     begins_at_0: bool = False
     """Whether the input is written for this stream alone, so that nothing of it may be gone before it is read."""
     sends: SentTopics = field(default_factory=dict)
     """Topics to which agents send."""
+    event_header: str = ""
+    """Header of the input with event ids; "" where a record's own place is its id."""
+    input_id: str = ""
+    """Id of the input topic, as Kafka's tools print it; "" until the lane has asked for it."""
     letters: bytes = b""
     """What the names of the stream's own dead letters begin with; b"" until the lane has asked for the topic's id."""
 
@@ -93,7 +120,8 @@ class LaneStatus:
     """What a lane is doing, how far it has come, and what went wrong last. For showing only.
 
     position: input offset of the last commit, to be read next
-    end: last stable offset of the input, when it was fetched last
+    end: high watermark of the input, when it was fetched last
+    stable_end: last stable offset of the input then; an open transaction holds back the offsets from it to `end`
     commits, records: since the lane was started
     restored: changelog entries replayed
     error: why it has started again or halted; None while it runs
@@ -101,6 +129,15 @@ class LaneStatus:
         `state` says how far that try has come
     fetched_at: when Kafka has last answered a fetch of the input, in seconds since 1970
     unread_since_ms: timestamp of the first record that is not committed (`Unread.since_ms`)
+
+    For stall detection (`kafka_ratchet.transport.stalls`), in seconds since 1970:
+    behind_since: since this time there is input beyond `position`, and nothing was committed.
+    blocked_since: since this time one open transaction holds back the offsets from `stable_end` on.
+    blocked_by: that transaction as Kafka names it; the sentence ends with it.
+    failing_since: time of the first failure after the last progress. failed_by: class of the last failure.
+    failure: text of the last failure, until the next progress.
+    started_at: start of this try. running_since: start of running in this try.
+    held_by: sentence about the agent that has the batch, and the time since which it has it.
     """
 
     state: LaneState = LaneState.STARTING
@@ -115,12 +152,59 @@ class LaneStatus:
     halted: str = ""
     fetched_at: float | None = None
     unread_since_ms: int | None = None
+    stable_end: int | None = None
+    behind_since: float | None = None
+    blocked_since: float | None = None
+    blocked_by: str = ""
+    failing_since: float | None = None
+    failed_by: type[BaseException] | None = None
+    failure: str = ""
+    started_at: float = field(default_factory=time.time)
+    running_since: float = 0.0
+    held_by: tuple[Callable[[], str], float] | None = None
+
+    def move(self, to: LaneState) -> None:
+        """Change the state; nothing else changes it.
+
+        Raises:
+            ValueError: `LEGAL` has no such transition. Kafka cannot bring that about: the program is wrong.
+        """
+        if to not in LEGAL[self.state]:
+            raise ValueError(f"a lane that is {self.state} cannot become {to}")
+        self.state = to
+
+    def saw_ends(self, stable_end: int, end: int, now_s: float) -> None:
+        """Take over the input's ends as Kafka has just given them."""
+        if end <= stable_end:
+            self.blocked_since, self.blocked_by = None, ""
+        elif self.blocked_since is None or stable_end != self.stable_end:
+            self.blocked_since, self.blocked_by = now_s, ""
+        self.stable_end, self.end = stable_end, end
+        if self.position is None or self.position >= end:
+            self.behind_since = None
+        elif self.behind_since is None:
+            self.behind_since = now_s
+
+    def progressed(self, position: int, now_s: float) -> None:
+        """Note a commit, or an empty input."""
+        self.position, self.halted = position, ""
+        self.failing_since, self.failed_by, self.failure = None, None, ""
+        self.behind_since = now_s if self.end is not None and position < self.end else None
+
+    @property
+    def blocked(self) -> int:
+        """Return the number of offsets held back by an open transaction."""
+        return 0 if self.end is None or self.stable_end is None else max(0, self.end - self.stable_end)
 
     def lag_s(self, now_s: float) -> float | None:
         """Seconds since the first record was written that is not committed yet, by that record's timestamp.
+
+        The timestamp of a record held back by an open transaction is unknown: there, since this worker saw it wait.
 
         0 where all is; None: not known. now_s: seconds since the epoch
         """
         if self.position is not None and self.end is not None and self.position >= self.end:
             return 0.0
+        if self.blocked_since is not None and self.position is not None and self.position >= (self.stable_end or 0):
+            return max(0.0, now_s - self.blocked_since)
         return None if self.unread_since_ms is None else max(0.0, now_s - self.unread_since_ms / 1000)

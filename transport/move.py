@@ -12,7 +12,6 @@ from kafka_ratchet.transport.client.cluster import Cluster, Committed
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.owner import INPUT, Owner
 from kafka_ratchet.transport.partition_state import PartitionState
-from kafka_ratchet.transport.transactions.outcome import is_known
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import OURS, offset_metadata
 
@@ -44,7 +43,7 @@ class PartitionMove:
         topic: str,
         partition: int,
         group: str,
-        ids: tuple[str, str],
+        transactional_id: str,
         writes: tuple[str, ...],
         timeout_ms: int = 60_000,
     ) -> None:
@@ -56,15 +55,14 @@ class PartitionMove:
             topic: the input
             partition: its number
             group: whose offset it is
-            ids: the transactional id of an earlier version, and the lane's
+            transactional_id: that of the lane
             writes: topics that the lane writes to
             timeout_ms: of the transaction
         """
         self.cluster, self.state, self.topic, self.partition, self.group = cluster, state, topic, partition, group
         self._connection = ("move", topic, partition)
         partitions = [(name, partition) for name in writes]
-        self._earlier, ours = ids
-        self._producer = TransactionalProducer(cluster, ours, group, timeout_ms, partitions)
+        self._producer = TransactionalProducer(cluster, transactional_id, group, timeout_ms, partitions)
         self._committed: Committed | None = None
 
     async def take_over(self) -> None:
@@ -73,8 +71,6 @@ class PartitionMove:
         Raises:
             TransactionError: Kafka refuses.
         """
-        if await is_known(self.cluster, self._earlier, self._connection):
-            await self._producer.of(self._earlier).initialise()
         await self._producer.initialise()
 
     async def read(self) -> None:
@@ -89,19 +85,33 @@ class PartitionMove:
 
     @property
     def position(self) -> int | None:
-        """The input offset that would be read next; None where nothing says so."""
+        """Input offset of our own to read next; None where there is none."""
         known = self.state.input_position
         if self._committed is None:
             return known
-        if OURS.fullmatch(self._committed.metadata) is None:
-            return self._committed.offset
+        if self.foreign_offset is not None:
+            return known  # another client's offset does not tell which records were judged
         return self._committed.offset if known is None else max(known, self._committed.offset)
+
+    @property
+    def foreign_offset(self) -> int | None:
+        """Group offset that another client has committed; None where there is none."""
+        if self._committed is None or OURS.fullmatch(self._committed.metadata) is not None:
+            return None
+        return self._committed.offset
 
     @property
     def committed_in(self) -> str | None:
         """Id of the topic that the group's offset is in, as text; None where it does not say."""
         found = OURS.fullmatch(self._committed.metadata) if self._committed else None
         return found["topic"] if found else None
+
+    @property
+    def uncounted(self) -> range:
+        """Offsets below the group's own one whose counting the changelog lacks."""
+        if self._committed is None or self.foreign_offset is not None:
+            return range(0)
+        return range(self.state.input_position or 0, self._committed.offset)
 
     async def lost(self) -> str | None:
         """Why the position means nothing in the input as it is now, if it lost its end after it was read; else None."""

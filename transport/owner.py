@@ -24,16 +24,10 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 KEY: Final = b"o"
-FORMAT: Final = 4
-"""The newest that is read. 1 was without this entry: such a changelog is taken as it is, and gets its entry with the
-next commit. 3 has entries of tables of one's own, and is written only where a program has agents: a worker that does
-not know them must not take them for anything else. 4 is of a rule with settings beyond `FIRST_RULE`, or of a stream
-that keeps what it drops, or more of an identity than its last sequence: an earlier version would judge otherwise, or
-leave a hole in what is kept."""
-FORMAT_OF_AGENTS: Final = 3
-FORMAT_OF_RECORDS: Final = 2
+FORMAT: Final = 1
+"""Format of the entry, which stands for the whole changelog partition. A newer one is refused."""
 FIRST_RULE: Final = frozenset({"identity", "sequence", "sequence_form", "output"})
-"""Settings of a rule that are always said. A further one is said only where it is not the default."""
+"""Settings of a rule that every entry has. A further one is there only where it is not the default."""
 RECORDS, AGENTS, UNDECIDED = "records as they came", "what agents yield", "undecided"
 """Of a rule, "output": what the output topic holds. The first where nothing is said; the last after a person has
 decided to go on, whoever comes then."""
@@ -53,11 +47,31 @@ class Topic(msgspec.Struct, frozen=True):
         return f"{self.name} (id {self.id})"
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """State of a partition at the moment of a decision, for `ratchet verify`.
+
+    rule: of the records until then
+    output, dead_letters, duplicates: ends of the partition in these topics; 0 where the stream has no such topic.
+    intervals, edits: number of policy intervals and of edits in the changelog
+    identities: known until then
+    replaced: parts (`INPUT`, `OUTPUT`, `POLICY`) with another topic since the decision
+    """
+
+    rule: dict[str, str]
+    output: int
+    dead_letters: int
+    duplicates: int
+    intervals: int
+    edits: int
+    identities: int
+    replaced: tuple[str, ...] = ()
+
+
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a person has decided about a partition.
 
     at: ISO 8601, UTC; by: user and machine; what: what was done; reason: as given;
-    before, after: the input offset to read next; None where it was not known
+    before, after: the input offset to read next; None where it was not known; mark: None where nothing was noted
     """
 
     at: str
@@ -66,6 +80,12 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     before: int | None = None
     after: int | None = None
+    mark: Mark | None = None
+
+    @property
+    def forgets(self) -> bool:
+        """Whether every last sequence was forgotten."""
+        return "--forget" in self.what.split()
 
 
 class DuplicatesFrom(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,7 +126,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     broken: str = ""
     duplicates: tuple[DuplicatesFrom, ...] = ()
     judging: tuple[JudgingFrom, ...] = ()
-    format: int = FORMAT_OF_RECORDS
+    format: int = FORMAT
 
     def pack(self) -> tuple[bytes, bytes]:
         """Key and value of its entry."""
@@ -124,7 +144,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
             known = _FORMAT_OF.decode(value).format
             if known > FORMAT:
                 raise OwnerDiffers(
-                    f"it was written in format {known} by a newer Ratchet, and this one reads up to {FORMAT}. Run the "
+                    f"it was written in format {known} by a newer Ratchet, and this one reads {FORMAT}. Run the "
                     "newer one"
                 )
             return _OWNER_OF.decode(value)
@@ -157,11 +177,11 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
         return found
 
 
-def format_of(rule: Mapping[str, str], *, keeps_duplicates: bool = False) -> int:
-    """The format of an owner entry: the oldest that has all of it, so that earlier versions may read it."""
-    if keeps_duplicates or rule.keys() - FIRST_RULE:
-        return FORMAT
-    return FORMAT_OF_AGENTS if rule.get("output") == AGENTS else FORMAT_OF_RECORDS
+def states_its_form(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Tell whether a rule differs only in that the form of sequences was guessed, and is stated as big-endian."""
+    changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)} - {"output"}
+    forms = before.get("sequence_form"), now.get("sequence_form")
+    return changed == {"sequence_form"} and forms == ("guess", "integer")
 
 
 def _setting(name: str, value: str | None) -> str:

@@ -83,8 +83,26 @@ class PartitionState(ChangelogReader, Protocol):
             judged_until_ms: as well, until when all that was written to the input is judged; None: some of it waits
         """
 
-    def committed(self, changelog_next: int) -> None:
-        """The transaction is committed: pushed becomes persisted, in one write."""
+    @property
+    def is_unproven(self) -> bool:
+        """True until the next commit has shown the age of the store under the last replay."""
+
+    def prove(self, seconds: int) -> None:
+        """Compare the age of that store with `delete.retention.ms`.
+
+        seconds: broker time at which the replay ended
+
+        Raises:
+            Aborted: it was too old, and is rebuilt.
+        """
+
+    def committed(self, changelog_next: int, at_ms: int) -> None:
+        """The transaction is committed: pushed becomes persisted, in one write.
+
+        Args:
+            changelog_next: offset behind its last entry
+            at_ms: milliseconds since the epoch, when Kafka has appended that entry
+        """
 
     def at_rest(self) -> None:
         """No transaction is open, and no record has come for `FETCH_WAIT_MS`: do what would delay records otherwise."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from kafka_ratchet.transport.client.retry import Attempts
+
 
 class Policy(NamedTuple):
     """What holds for a batch. It is taken once for each, so a change never falls into the middle of one.
@@ -72,6 +74,10 @@ class Switch(Protocol):
             Aborted: as `policy`.
         """
 
+    @property
+    def attempts(self) -> Attempts:
+        """Requests for the policy topic under way."""
+
     async def known_to(self, position: int) -> None:
         """Wait until the policy topic was read to its end once, and to this position at least.
 
@@ -85,6 +91,7 @@ class AlwaysOn:
 
     policy = Policy()
     requests = Requests()
+    attempts = Attempts()
 
     async def known_to(self, position: int) -> None:
         """Nothing to wait for."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from kafka_ratchet.transport.client.fetch_session import Spot
+from kafka_ratchet.transport.client.fetch_session import NO_OFFSET, Spot
 from kafka_ratchet.transport.client.watch import Place
 
 QUIET_S: Final = 2.0
@@ -63,6 +63,11 @@ class Rest:
     def answered_at(self) -> float:
         """When the broker has last told the watch how things are, in seconds since 1970; 0 where it has not."""
         return self._place.answered_at if self._place is not None else 0.0
+
+    @property
+    def high_watermark(self) -> int:
+        """The input's high watermark as the watch knows it; NO_OFFSET where it knows none."""
+        return self._place.high_watermark if self._place is not None else NO_OFFSET
 
     async def over(self, spot: Spot) -> bool:
         """Wait while it rests at that spot. Returns whether to look at once; otherwise to ask, and wait there."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 import structlog
 
-from kafka_ratchet.errors import ChangelogLost, OwnerDiffers
+from kafka_ratchet.errors import ChangelogLost, ForeignOffset, OwnerDiffers
 from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.client.errors import replaced
+from kafka_ratchet.transport.client.group_log import Commit
 from kafka_ratchet.transport.lane_spec import LaneSpec
-from kafka_ratchet.transport.owner import FORMAT, DuplicatesFrom, JudgingFrom, Owner, Topic, format_of
+from kafka_ratchet.transport.owner import DuplicatesFrom, JudgingFrom, Owner, Topic
 from kafka_ratchet.transport.partition_state import PartitionState
 from kafka_ratchet.transport.transactions.requests import NEWER, OURS
 
 log = structlog.get_logger(__name__)
+
+UNKNOWN: Final = "client and time are not known, as this user may not read __consumer_offsets or it has no such record"
 
 
 def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Topic], truncated: str) -> Owner:
@@ -31,7 +35,7 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
         TopicReplaced: a topic is another one than the stream has claimed.
         OwnerDiffers: the changelog belongs to something else.
     """
-    now = Owner(spec.app, spec.stream, dict(spec.rule), dict(topics), format=format_of(spec.rule))
+    now = Owner(spec.app, spec.stream, dict(spec.rule), dict(topics))
     if (before := state.owner) is None:
         for topic in topics.values():
             if (claimed := spec.claimed.get(topic.name, topic.id)) != topic.id:
@@ -66,13 +70,11 @@ def with_duplicates(owner: Owner, topic: Topic | None, position: int) -> Owner:
         kept = tuple(each for each in owner.duplicates if each.start < position)
         duplicates = (*kept, DuplicatesFrom(position, topic))
         owner = msgspec.structs.replace(owner, duplicates=duplicates)
-    return msgspec.structs.replace(owner, format=format_of(owner.rule, keeps_duplicates=topic is not None))
+    return owner
 
 
 def with_judging(owner: Owner, settings: Mapping[str, str], position: int) -> Owner:
     """The owner entry, which says from which input offset on records are judged how.
-
-    Once there was anything to say its format stays the newest: entries of identities may be of a longer form for ever.
 
     Args:
         owner: as `agreed_owner` has it
@@ -83,7 +85,33 @@ def with_judging(owner: Owner, settings: Mapping[str, str], position: int) -> Ow
     if dict(settings) != (last.settings if last else {}) or (last is not None and position < last.start):
         kept = tuple(each for each in owner.judging if each.start < position)
         owner = msgspec.structs.replace(owner, judging=(*kept, JudgingFrom(position, dict(settings))))
-    return msgspec.structs.replace(owner, format=FORMAT) if owner.judging else owner
+    return owner
+
+
+def foreign_offset(spec: LaneSpec, known: int | None, committed: Committed, commit: Commit | None = None) -> str:
+    """Return the sentence about an offset that another client has committed.
+
+    Args:
+        spec: settings of the lane
+        known: input position of the changelog; None where it has none
+        committed: offset of the group, with the metadata of that client
+        commit: the same as Kafka's log of groups records it; None: unknown
+    """
+    command = f"`ratchet resume --stream {spec.stream} --partition {spec.partition}"
+    text = (
+        f"{spec.topic}, partition {spec.partition}: another client has committed offset {committed.offset} in the "
+        f"group {spec.group} (metadata {committed.metadata[:80]!r}; {commit or UNKNOWN}); "
+    )
+    if known is None:
+        text += "the changelog has no position, so every record below that offset may never have been judged. "
+        return f"{text}Stop that client, then decide with {command} --from earliest` or `--from {committed.offset}`"
+    text += f"the changelog's own position is {known}. "
+    if committed.offset > known:
+        text += f"Offsets {known} to {committed.offset - 1}, {committed.offset - known} of them, were never judged. "
+    elif committed.offset < known:
+        text += f"It would read {known - committed.offset} offsets again. "
+    text += f"Stop that client, then {command}` restores {known}, "
+    return f"{text}and `--from {committed.offset}` accepts its offset"
 
 
 def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:
@@ -99,6 +127,7 @@ def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed 
         TopicReplaced: the offset is of another topic of the same name.
         ChangelogLost: the group has committed more than the changelog knows of.
         OwnerDiffers: a newer version has committed the offset.
+        ForeignOffset: another client has committed the offset.
     """
     known = state.input_position
     here = log.bind(topic=spec.topic, partition=spec.partition)
@@ -111,17 +140,20 @@ def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed 
         if (newer := NEWER.fullmatch(committed.metadata)) is not None:
             raise OwnerDiffers(
                 f"{spec.topic}, partition {spec.partition}: the group {spec.group} has committed in format "
-                f"{newer['format']}, as a newer Ratchet does, and this one reads up to 2. Run the newer one"
+                f"{newer['format']}, as a newer Ratchet does, and this one reads 1. Run the newer one"
             )
-        return committed.offset  # an operator reset this offset on purpose: honour it
-    if found["topic"] is not None and found["topic"] != input_id:
+        raise ForeignOffset(foreign_offset(spec, known, committed))
+    if found["topic"] != input_id:
         raise replaced(spec.topic, found["topic"], input_id)
     # Otherwise both were committed in one transaction, and if they differ one of them is not what it was.
     if known is None or known < committed.offset:
+        start = "earliest" if known is None else str(known)
         raise ChangelogLost(
             f"{state.changelog}, partition {spec.partition}: knows what was counted below offset {known or 0} of "
             f"{spec.topic}, but the group {spec.group} has committed {committed.offset}. It was deleted and created "
-            "again, or lost its end; going on would let duplicates pass. See docs/reference/halted.md"
+            "again, or lost its end; going on would let duplicates pass. Or another client has committed a copy of "
+            f"our metadata, and the records between were never judged: `ratchet resume --from {start}` reads them. "
+            "See docs/reference/halted.md"
         )
     if known > committed.offset:
         # For a moment after an unclean restart, while its coordinator still reads its log, Kafka 4.3 answers with

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from confluent_kafka import Producer
+from numpy.typing import NDArray
 
-from kafka_ratchet.agents.deduplicate import deduplicate
+from kafka_ratchet.agents.deduplicate import Deduplicator
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import Identity, SequenceSource
@@ -20,6 +22,7 @@ from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
+from tests.agent_queue import AgentQueue
 from tests.transport.kafka_side import Read, create_topic, has_open_transaction, read_topic, until, values
 
 PRODUCER, SEQUENCE = "ratchet-producer", "ratchet-sequence"
@@ -78,13 +81,29 @@ class Site:
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE}"))
 
 
+class FailingDeduplicator(Deduplicator):
+    """One that fails so many times, or is stopped in its next batch."""
+
+    failing = 0
+    is_stopped = False
+
+    def judge(self, delivery: Delivery) -> NDArray[np.bool_]:
+        if self.is_stopped:
+            self.is_stopped = False
+            raise asyncio.CancelledError
+        if self.failing:
+            self.failing -= 1
+            raise ValueError("the agent's own mistake")
+        return super().judge(delivery)
+
+
 class Owner:
     """A lane, and the deduplicating agent it delivers to."""
 
     def __init__(self, site: Site, cluster: Cluster, folder: Path, options: dict[str, Any]) -> None:
         self.site, self.cluster = site, cluster
         self.sequences = Sequences(folder, site.changelog, Identity.PRODUCER, 1_000_000, bounds=site.bounds)
-        self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
+        self.deliveries, self.processor = AgentQueue(), FailingDeduplicator(self.sequences, READ)
         spec = {
             "topic": site.input,
             "partition": 0,
@@ -96,21 +115,13 @@ class Owner:
             "identity_header": PRODUCER.encode(),
             "commit_interval_ms": 20,
         }
-        self.lane = Lane(cluster, LaneSpec(**{**spec, **options}), self.sequences.partition(0), self.deliveries.put)
-        self.failing = 0
+        self.lane = Lane(cluster, LaneSpec(**{**spec, **options}), self.sequences.partition(0), self.processor)
+        # Here, and not in the task: it may be cancelled before its first step.
+        self.calls = self.processor.connect(self.deliveries)
         self.agent = asyncio.create_task(self.run_agent())
 
     async def run_agent(self) -> None:
-        await deduplicate(self.sequences, READ)(self.each())
-
-    async def each(self) -> AsyncIterator[Delivery]:
-        while True:
-            delivery = await self.deliveries.get()
-            if self.failing:
-                self.failing -= 1
-                async with delivery:
-                    raise ValueError("the agent's own mistake")
-            yield delivery
+        await self.calls.agent(self.deliveries.each())
 
     def last(self) -> LastSequence:
         return self.sequences.partition(0).last(b"me")

@@ -58,5 +58,5 @@ def refused(request: Any) -> Any:
             errors=[(topic, [(each, code) for each in numbers]) for topic, numbers in request._topics]
         )
     if type(request).__name__ == "DescribeTransactionsRequest":
-        return SimpleNamespace(transactions=[(code, request._transactional_id, "", 0, 0, -1, -1)])
+        return SimpleNamespace(transactions=[(code, request._transactional_id, "", 0, 0, -1, -1, [])])
     return SimpleNamespace(error_code=code, producer_id=-1, producer_epoch=-1)

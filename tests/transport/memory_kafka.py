@@ -193,7 +193,7 @@ class MemoryKafka:
             self.offsets.update(offsets)
 
     def FeaturesRequest(self) -> Any:
-        agreed = [(FEATURE, 2 if self.ends_raise_epoch else 1, 0, {})]
+        agreed: list[Any] = [(FEATURE, 2 if self.ends_raise_epoch else 1, 0, {})]
         return SimpleNamespace(error_code=0, tags={FINALIZED_FEATURES: FEATURES.encode(agreed)})
 
     def InitProducerIdRequest(self, transactional_id: str, **_: Any) -> Any:
@@ -266,9 +266,11 @@ class MemoryKafka:
     def DescribeTransactionsRequest(self, transactional_id: str) -> Any:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
-            return SimpleNamespace(transactions=[(NO_SUCH_ID, transactional_id, "", 0, 0, -1, -1)])
+            return SimpleNamespace(transactions=[(NO_SUCH_ID, transactional_id, "", 0, 0, -1, -1, [])])
         state = {"empty": "Empty", "open": "Ongoing", "committed": "CompleteCommit", "aborted": "CompleteAbort"}
-        told = (0, transactional_id, state[transaction.state], 0, 0, transaction.producer, transaction.epoch)
+        members: list[Any] = [(topic, [number], {}) for topic, number in sorted(transaction.partitions)]
+        members += [("__consumer_offsets", [0], {})] if transaction.takes_offsets else []
+        told = (0, transactional_id, state[transaction.state], 0, 0, transaction.producer, transaction.epoch, members)
         return SimpleNamespace(transactions=[told])
 
     def DescribeProducersRequest(self, places: list[tuple[str, int]]) -> Any:

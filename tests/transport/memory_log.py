@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import NamedTuple
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from kafka_ratchet.transport.client.cluster import Fetched
-from tests.transport.batch.known_batches import HEAD, marker, stamped
+from tests.transport.batch.known_batches import HEAD, Source, encode, marker, seal, stamped
 
 INVALID_EPOCH, OUT_OF_ORDER = 47, 45
 ABORT, COMMIT = 0, 1
+COMPRESSED = 7
 BATCHES_PER_FETCH = 3
 """Few, so that a backlog takes several fetches and several transactions."""
 
@@ -38,6 +40,26 @@ class Appended:
     epoch: int = -1
 
 
+def _leader_epoch(batch: Appended) -> int:
+    """Return the leader epoch in a batch's header."""
+    epoch: int = struct.unpack_from(">i", batch.data, 12)[0]
+    return epoch
+
+
+def only(batch: Appended, kept: list[Any]) -> Appended | None:
+    """Return what compaction leaves of a batch, at the same offsets; None where it leaves nothing."""
+    if not kept:
+        return None
+    before = HEAD.unpack_from(batch.data)
+    data = encode([Source(r.key, r.value, tuple(r.headers), r.timestamp, r.offset - batch.offset) for r in kept])
+    fields = list(HEAD.unpack_from(data))
+    for field in (0, 2, 6, 8, 9, 10, 11):
+        fields[field] = before[field]
+    fields[5] = before[5] & ~COMPRESSED
+    records = [Record(each.key, each.value, tuple(each.headers)) for each in kept]
+    return replace(batch, data=seal(HEAD.pack(*fields) + data[HEAD.size :]), records=records)
+
+
 class Log:
     """One partition."""
 
@@ -53,6 +75,8 @@ class Log:
         """(epoch, next sequence) by producer: what is known here even if no coordinator is asked."""
         self.marked_by: dict[int, int] = {}
         """The coordinator epoch of each producer's last marker."""
+        self.first_cleaned_ms: dict[int, int] = {}
+        """By the offset of a null: time of the first compaction that met it."""
 
     def append(self, data: bytes, producer: int = -1, at_ms: int = -1) -> int:
         """Returns the offset of the first record. at_ms: what all are stamped with, if not -1."""
@@ -111,28 +135,40 @@ class Log:
         self.batches = [batch for batch in self.batches if batch.offset + batch.count <= offset]
         self.end = self.batches[-1].offset + self.batches[-1].count if self.batches else self.start
         self.aborted = [each for each in self.aborted if each[2] < self.end]
+        self.first_cleaned_ms = {at: ms for at, ms in self.first_cleaned_ms.items() if at < self.end}
         self.producers.clear()
         self.marked_by.clear()
 
-    def compact(self) -> None:
-        """Take out the batches of which every entry is replaced by a later one."""
-        last = {record.key: batch.offset for batch in self.batches if batch.committed for record in batch.records}
+    def compact(self, now_ms: int = 0, nulls_last_ms: int = 2**62) -> None:
+        """Remove the entries that a later one of their key replaces.
+
+        A null stays for a while after the first compaction that met it (KIP-534): a reader that had read the value
+        before it still meets the null.
+
+        Args:
+            now_ms: time of this compaction.
+            nulls_last_ms: delete.retention.ms of the topic.
+        """
         stable = self.stable_end
-        self.batches = [
-            batch
-            for batch in self.batches
-            if not (batch.committed and batch.records and batch.offset < stable)
-            or any(last[record.key] == batch.offset for record in batch.records)
-        ]
+        below = [batch for batch in self.batches if batch.committed and batch.records and batch.offset < stable]
+        decoded = [[*DefaultRecordBatch(bytearray(batch.data))] for batch in below]
+        last = {record.key: record.offset for records in decoded for record in records}
+        left = {}
+        for batch, records in zip(below, decoded, strict=True):
+            kept = [each for each in records if last[each.key] == each.offset]
+            nulls = {each.offset for each in kept if each.value is None}
+            gone = {at for at in nulls if self.first_cleaned_ms.setdefault(at, now_ms) + nulls_last_ms < now_ms}
+            kept = [each for each in kept if each.offset not in gone]
+            left[batch.offset] = batch if len(kept) == len(records) else only(batch, kept)
+        self.batches = [found for batch in self.batches if (found := left.get(batch.offset, batch)) is not None]
 
     def diverges(self, position: int, last_epoch: int) -> bool:
         """Whether what was read up to position, its last batch in this leader epoch, is not what is here (KIP-595)."""
-        if last_epoch < 0:
+        if not 0 <= last_epoch <= self.leader_epoch:
             return False
-        known = [b for b in self.batches if struct.unpack_from(">i", b.data, 12)[0] <= last_epoch]
-        later = [b.offset for b in self.batches if struct.unpack_from(">i", b.data, 12)[0] > last_epoch]
-        end = later[0] if later else self.end
-        return last_epoch <= self.leader_epoch and bool(known or self.start < position) and end < position
+        later = bisect_right(self.batches, last_epoch, key=_leader_epoch)  # leader epochs only rise
+        end = self.batches[later].offset if later < len(self.batches) else self.end
+        return end < position and (later > 0 or self.start < position)
 
     @property
     def stable_end(self) -> int:
@@ -147,7 +183,7 @@ class Log:
         stable = self.stable_end
         found = [b for b in self.batches if b.offset + b.count > position and b.offset < stable][:BATCHES_PER_FETCH]
         if not found:
-            return Fetched(b"", [], stable)
+            return Fetched(b"", [], stable, self.end)
         last = found[-1].offset + found[-1].count
         aborted = [(who, first) for who, first, end in self.aborted if first < last and end >= found[0].offset]
-        return Fetched(b"".join(batch.data for batch in found), aborted, stable)
+        return Fetched(b"".join(batch.data for batch in found), aborted, stable, self.end)

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import HealthCheck, Phase
 from hypothesis.stateful import invariant, precondition
@@ -15,7 +16,7 @@ from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.values.own_table import OWN
-from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP
+from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP, LETTER_EVENT
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
@@ -31,7 +32,7 @@ from tests.transport.modelled_worker import CHANGELOG, DEAD, INPUT, OUTPUT, run,
 
 TABLE_ENTRY = b"t"
 """What the keys of such entries begin with."""
-CHECKS = {
+CHECKS: dict[str, Any] = {
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
     "stateful_step_count": 40,
@@ -52,7 +53,8 @@ class CommitPath(Failures):
 
     def transactions(self) -> list[Transaction]:
         """What is committed in the changelog, in order; each begins with its progress."""
-        log, found, owner = self.kafka.logs[CHANGELOG, 0], list[Transaction](), None
+        log, found = self.kafka.logs[CHANGELOG, 0], list[Transaction]()
+        owner: Owner | None = None
         for batch in log.history:
             if not batch.committed or batch.offset >= log.stable_end:
                 continue
@@ -61,7 +63,12 @@ class CommitPath(Failures):
                     at_s = HEAD.unpack_from(batch.data)[8] // 1000
                     found.append(Transaction(Progress.unpack(value or b""), at_s, [], None, {}, [], owner))
                 elif key == OWNER:
-                    owner = Owner.unpack(value or b"")
+                    before, owner = owner, Owner.unpack(value or b"")
+                    if owner.decisions and (before is None or before.decisions != owner.decisions):
+                        found[-1] = found[-1]._replace(decision=owner.decisions[-1])
+                elif key is not None and key.startswith(POLICY_INTERVAL):
+                    intervals = (*found[-1].intervals, PolicyInterval.unpack(key, value or b""))
+                    found[-1] = found[-1]._replace(intervals=intervals)
                 elif key == EVICTED:
                     found[-1] = found[-1]._replace(evicted=Evicted.unpack(value or b""))
                 elif key is not None and key.startswith(EDIT):
@@ -122,7 +129,7 @@ class CommitPath(Failures):
             Record(
                 record.key,
                 record.value,
-                tuple(each for each in record.headers[:-4] if each[0] not in (LETTER_AGENTS, LETTER_APP)),
+                tuple(each for each in record.headers[:-4] if each[0] not in (LETTER_AGENTS, LETTER_APP, LETTER_EVENT)),
             )
             for record in letters
             if (record.headers[-4][1] or b"").startswith(b"agent ") == of_agents
@@ -151,7 +158,7 @@ class CommitPath(Failures):
         try:
             self._end_failures()
             if len(self._running()) == 1 and not self.kafka.has_late:
-                self.thaw(200)  # undisturbed, it comes to the end by itself
+                self._reach_the_end()
                 assert self.committed_offset == self.kafka.logs[INPUT, 0].end
             for slot in self._running():
                 self._stop(slot)
@@ -178,6 +185,14 @@ class CommitPath(Failures):
             run(self.loop, last.stop())
         finally:
             self.close()
+
+    def _reach_the_end(self) -> None:
+        """Let an undisturbed worker come to the input's end by itself, within 200 s, and rest there for 10 s."""
+        for _ in range(20):
+            self.thaw(10)
+            if self.committed_offset == self.kafka.logs[INPUT, 0].end:
+                self.thaw(10)
+                return
 
     def close(self) -> None:
         for worker in filter(None, self.workers):

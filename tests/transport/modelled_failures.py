@@ -12,7 +12,7 @@ from kafka_ratchet.tables.store import Store
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, COMPLETION_POINTS
 from tests.transport.memory_link import Fate
-from tests.transport.modelled_runs import ALL_POINTS, SLOTS, STEP_S, Runs
+from tests.transport.modelled_runs import ALL_POINTS, NULLS_LAST_S, SLOTS, STEP_S, Runs
 from tests.transport.modelled_worker import CHANGELOG, DEAD, INPUT, OUTPUT, run
 
 POINTS_OF_A_TRANSACTION = (*AGENT_POINTS, "judged", "produced", "logged", "offered", "committed")
@@ -83,6 +83,33 @@ class Failures(Runs):
         worker.lose_at = ("offered", fate)
         self.append(data, seconds)
 
+    @precondition(lambda self: self._running())
+    @rule(
+        data=st.data(),
+        places=st.sets(st.sampled_from(PLACES), min_size=1),
+        misled=st.integers(1, 3),
+        what=st.sampled_from(["crash", "freeze", "nothing"]),
+        seconds=STEP_S,
+    )
+    def give_up_beside_the_replaced_one(
+        self, data: st.DataObject, places: set[tuple[str, int]], misled: int, what: str, seconds: float
+    ) -> None:
+        """Abort at a coordinator that the next owner does not find at first, while partitions have no leader."""
+        worker = self._worker(data)
+        self.append(data, seconds)
+        self.kafka.move_coordinator(unaware=True)
+        worker.link.coordinates = self.kafka.coordinator
+        worker.gives_up_without = places
+        for _ in range(5):
+            self._arrive(data)
+        self.go_on(0.3)
+        self._start_again(data)
+        for each in filter(None, self.workers):
+            each.link.coordinates, each.link.misled = None, misled
+            each.crash_at = ("noted", 1) if what == "crash" else each.crash_at
+            each.freeze_at = "noted" if what == "freeze" else each.freeze_at
+        self.leaders_return(seconds)
+
     @precondition(lambda self: self.kafka.replaced is not None)
     @rule(seconds=STEP_S)
     def hear_of_the_new_coordinator(self, seconds: float) -> None:
@@ -127,7 +154,7 @@ class Failures(Runs):
 
     @rule(seconds=STEP_S)
     def compact_the_changelog(self, seconds: float) -> None:
-        self.kafka.logs[CHANGELOG, 0].compact()
+        self.kafka.logs[CHANGELOG, 0].compact(self._now_ms(), NULLS_LAST_S * 1_000)
         self.go_on(seconds)
 
     @rule(data=st.data(), seconds=STEP_S)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.eviction import Bounds
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.totals import Evicted, Progress
-from kafka_ratchet.transport.owner import Owner
+from kafka_ratchet.transport.owner import Decision, Owner
 from kafka_ratchet.transport.policy import Forget
 from tests.transport.memory_log import Record
 from tests.transport.modelled_input import Sent
@@ -28,6 +29,9 @@ class Transaction(NamedTuple):
     edits: list[Edit]
     owner: Owner | None
     """As of it."""
+    intervals: tuple[PolicyInterval, ...] = ()
+    decision: Decision | None = None
+    """Of an operator who has moved the partition by it."""
 
     def judging(self, offset: int) -> dict[str, str]:
         """What its owner entry says of the records from an input offset on."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -49,6 +49,8 @@ SLOTS = (0, 1)
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - stores are made and thrown away by the thousand
 MS_A_SECOND = 10**6
 """Milliseconds of Kafka's clock in a second of the loop's: bounds are whole seconds, and a second is long here."""
+NULLS_LAST_S = 2_000
+"""By Kafka's clock; 2 s of the loop's."""
 STEP_S = st.sampled_from([0.001, 0.01, 0.06, 0.3, 2.0])
 """Virtual time; a commit interval is 0.05 s, an idle fetch 0.25 s, a pause after a failure up to some seconds."""
 
@@ -68,6 +70,7 @@ class Runs(RuleBasedStateMachine):
     """Two workers and one partition."""
 
     bounds_of_a_run: st.SearchStrategy[Bounds | None] = st.sampled_from([None, *ANY_BOUNDS])
+    has_agents = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,14 +122,16 @@ class Runs(RuleBasedStateMachine):
         self.kafka.ends_raise_epoch, self.kafka.verifies = protocol
         self.kafka.last_epoch, self.fetched_takes_s = last_epoch, fetched_takes_s
         self.kind, self.memory, self.bounds = kind, memory, data.draw(self.bounds_of_a_run)
-        clocks = {"at every commit": Clock(SAVES_AT_ONCE), "in time": self.loop.time, "never": Clock()}
+        clocks: dict[str, Callable[[], float]] = {
+            "at every commit": Clock(SAVES_AT_ONCE),
+            "in time": self.loop.time,
+            "never": Clock(),
+        }
         self.clock = clocks[snapshots]
-        self.spec = WITH_AGENTS if agents else SPEC
+        self.spec = WITH_AGENTS if agents and self.has_agents else SPEC
         if kind != IDS:
             self._settle(data.draw(ANY_JUDGING) or {})
-        if self.is_timed:
-            self.kafka.stamped[CHANGELOG] = self._now_ms
-        self.patch.setattr("kafka_ratchet.tables.partition.time", SimpleNamespace(time=lambda: self._now_ms() / 1000))
+        self.kafka.stamped[CHANGELOG] = self._now_ms
         for module in (
             "kafka_ratchet.agents.reading",
             "kafka_ratchet.transport.lane",
@@ -139,7 +144,8 @@ class Runs(RuleBasedStateMachine):
         self.patch.setattr("kafka_ratchet.tables.known.LOAD_AT_ONCE", 1 << 40 if at_once else 0)
         self.patch.setattr("kafka_ratchet.tables.known.LOAD_ENTRIES", 1)
         self.patch.setattr("kafka_ratchet.transport.lane.END_OLD_MS", 0 if looks_again else 1 << 60)
-        self.patch.setattr("kafka_ratchet.tables.recovery.NULLS_LAST_S", 2_000)
+        self.patch.setattr("kafka_ratchet.tables.recovery.NULLS_LAST_S", NULLS_LAST_S)
+        self.patch.setattr("kafka_ratchet.transport.changelog.SILENT_S", NULLS_LAST_S / 2 / (MS_A_SECOND / 1_000))
         self.patch.setattr("kafka_ratchet.tables.map.slots.WASTE_LEAST", 0)
         self.start(slot=0)
 
@@ -229,7 +235,7 @@ class Runs(RuleBasedStateMachine):
         run(self.loop, worker.start())
         self._bury()
 
-    @precondition(_running)
+    @precondition(lambda self: bool(self._running()))
     @rule(data=st.data(), is_busy=st.booleans(), is_replaced=st.booleans(), seconds=STEP_S)
     def move_away_and_back(self, data: st.DataObject, is_busy: bool, is_replaced: bool, seconds: float) -> None:
         """The partition of one process, and perhaps in the middle of a batch: a lane does not wait for ever."""
@@ -329,7 +335,7 @@ class Runs(RuleBasedStateMachine):
         run(self.loop, asyncio.sleep(seconds))
         self._bury()
 
-    @precondition(_running)
+    @precondition(lambda self: bool(self._running()))
     @rule(data=st.data())
     def stop(self, data: st.DataObject) -> None:
         """Also while leaders are away: whoever waits for them can be stopped."""
@@ -344,7 +350,7 @@ class Runs(RuleBasedStateMachine):
         self._bury()
         self.workers[slot] = None
 
-    @precondition(_running)
+    @precondition(lambda self: bool(self._running()))
     @rule(data=st.data(), seconds=STEP_S, thaw=st.booleans())
     def freeze(self, data: st.DataObject, seconds: float, thaw: bool) -> None:
         self._worker(data).link.awake.clear()
@@ -352,7 +358,7 @@ class Runs(RuleBasedStateMachine):
         if thaw:
             self.thaw(seconds)
 
-    @precondition(_running)
+    @precondition(lambda self: bool(self._running()))
     @rule(data=st.data(), point=st.sampled_from(ALL_POINTS), seconds=STEP_S)
     def freeze_at(self, data: st.DataObject, point: str, seconds: float) -> None:
         self._worker(data).freeze_at = point

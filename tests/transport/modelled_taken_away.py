@@ -9,17 +9,43 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from kafka_ratchet.tables.totals import PROGRESS
+from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.lane_spec import LaneState
 from tests.transport.batch.known_batches import Source, encode
 from tests.transport.memory_log import Record
 from tests.transport.modelled_commit_path import EVICTED_IN_ALL, CommitPath
 from tests.transport.modelled_input import sent
-from tests.transport.modelled_worker import CHANGELOG, DEAD, INPUT, OUTPUT, SPEC, WITH_AGENTS, Worker, run, with_agents
+from tests.transport.modelled_worker import (
+    CHANGELOG,
+    DEAD,
+    GROUP,
+    INPUT,
+    OUTPUT,
+    SPEC,
+    WITH_AGENTS,
+    Worker,
+    run,
+    with_agents,
+)
 
 INPUTS_END, EVIDENCE, UNREAD = "the input's end", "the input's end, and then what shows it", "unread input"
 FILLED, CHANGELOGS_END = "the changelog, and others fill the new one", "the changelog's end, and others fill it again"
 RULE, APP, PROGRAM = "the rule", "the application", "the program, or that there was none"
-TAKEN_AWAY = (INPUT, OUTPUT, CHANGELOG, FILLED, CHANGELOGS_END, INPUTS_END, EVIDENCE, UNREAD, RULE, APP, PROGRAM)
+FOREIGN = "the group's offset, by another client"
+TAKEN_AWAY = (
+    INPUT,
+    OUTPUT,
+    CHANGELOG,
+    FILLED,
+    CHANGELOGS_END,
+    INPUTS_END,
+    EVIDENCE,
+    UNREAD,
+    RULE,
+    APP,
+    PROGRAM,
+    FOREIGN,
+)
 """A topic: it is deleted and created again."""
 
 
@@ -34,6 +60,14 @@ class TakenAway(CommitPath):
         """Output and dead letters when it was."""
         self.what = ""
 
+    @property
+    def committed_offset(self) -> int:
+        """Return the group's offset of any client."""
+        if self.what == FOREIGN:
+            found = self.kafka.offsets.get((GROUP, INPUT, 0))
+            return 0 if found is None else found.offset
+        return super().committed_offset
+
     @precondition(lambda self: self.stands is None and self.committed_offset > 0)
     @precondition(lambda self: not (self._left_open or self.kafka.without_leader))
     @rule(data=st.data())
@@ -46,6 +80,7 @@ class TakenAway(CommitPath):
             else:
                 self._running_worker(slot).power_off()
                 self._bury()
+        self.kafka.without_leader.clear()  # a worker that gave up a transaction just now may have ended leaders
         self.kafka.late.clear()
         self.kafka.late_markers.clear()
         self.was_ahead = True
@@ -60,10 +95,12 @@ class TakenAway(CommitPath):
         elif what in (RULE, APP):
             self._arrive(data)
             changed = {"app": "another"} if what == APP else {"rule": {**self.spec.rule, "sequence": "another"}}
-            self.spec = replace(self.spec, **changed)  # type: ignore[arg-type]
+            self.spec = replace(self.spec, **changed)
         elif what == PROGRAM:
             self._arrive(data)
             self.spec = SPEC if with_agents(self.spec) else WITH_AGENTS
+        elif what == FOREIGN:
+            self._commit_as_another_client(data)
         elif what == CHANGELOGS_END:
             self._cut_the_changelog(data)
         elif what == FILLED:
@@ -85,6 +122,15 @@ class TakenAway(CommitPath):
             log.delete_before(committed)
             self.start(slot=0)
             self._stands_still(0)
+
+    def _commit_as_another_client(self, data: st.DataObject) -> None:
+        """A copy of our metadata is only told from our own where the changelog knows less."""
+        place = GROUP, INPUT, 0
+        ours = self.kafka.offsets[place]
+        self._arrive(data)
+        offset = data.draw(st.integers(self.kafka.logs[INPUT, 0].start, self.kafka.logs[INPUT, 0].end))
+        copies = [ours.metadata] if offset > ours.offset else []
+        self.kafka.offsets[place] = Committed(offset, data.draw(st.sampled_from(["", f"{ours.metadata}\0", *copies])))
 
     def _cut_the_changelog(self, data: st.DataObject) -> None:
         """Behind a worker that has looked at its log and ended well: a store says how far it was looked at."""

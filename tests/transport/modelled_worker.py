@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import shutil
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rocksdict import Checkpoint
 
-from kafka_ratchet.agents.deduplicate import deduplicate
-from kafka_ratchet.agents.extraction import all_alike, reader_for
+from kafka_ratchet.agents.deduplicate import Deduplicator, forward
+from kafka_ratchet.agents.extraction import all_alike, reader_for, whose
 from kafka_ratchet.agents.run import StreamProgram
-from kafka_ratchet.agents.whose import whose
+from kafka_ratchet.errors import Aborted
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.table import Sequences
-from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.owner import AGENTS
 from kafka_ratchet.transport.policy import Forget, Policy, Requests
 from kafka_ratchet.transport.standby import Standby
+from tests.agent_queue import AgentQueue
 from tests.transport import modelled_program
 from tests.transport.memory_kafka import MemoryKafka
 from tests.transport.memory_link import Fate, Link, PowerOff
@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._now = max(self._now, self._scheduled[0].when())  # type: ignore[attr-defined]
         super()._run_once()  # type: ignore[misc]
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> Any:  # type: ignore[override]
         done = self.create_future()
         try:
             done.set_result(func(*args))
@@ -144,7 +144,6 @@ class Worker:
         self.agents_awake = asyncio.Event()
         self.agents_awake.set()
         self.standby: Standby | None = None
-        self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self.policies = ReadPolicies(policies)
         self.lane = self._new_lane(spec)
         self.crash_at: tuple[str, int] | None = None
@@ -153,11 +152,28 @@ class Worker:
         """(point, what becomes of the next request that is sent after it)"""
         self.deliver_at: tuple[str, int] | None = None
         """(point, times): when what is late arrives."""
+        self.gives_up_without: set[tuple[str, int]] | None = None
+        """Partitions that nobody leads any more when this worker gives up a transaction with outputs in it."""
+        self._has_produced = False
         self.leaderless_at_the_end: set[tuple[str, int]] = set()
         """Partitions that nobody leads any more when this worker is about to commit."""
 
     def _new_lane(self, spec: LaneSpec) -> Lane:
-        return Lane(self.link, spec, self.sequences.partition(0), self.deliveries.put, self.policies)  # type: ignore[arg-type]
+        self.processor = self._new_processor(spec)
+        lane = Lane(self.link, spec, self.sequences.partition(0), self.processor, self.policies)  # type: ignore[arg-type]
+        clock = asyncio.get_event_loop().time
+        lane._changelog._passed = lambda: (clock(), clock())
+        lane._changelog._heard = lane._changelog._passed()
+        return lane
+
+    def _new_processor(self, spec: LaneSpec) -> Deduplicator:
+        then = self.program.take if with_agents(spec) else forward
+        identity = self.sequences.identity
+        read = all_alike if identity == IDS else READ
+        said = spec.judging
+        lettered = {TOO_LATE: "late"} if said.get("late") == "dead-letter" else {}
+        lettered |= {CONFLICT: "conflict"} if said.get("conflicts") == "dead-letter" else {}
+        return Deduplicator(self.sequences, read, then, lettered, whose(identity))
 
     async def start(self) -> None:
         """For the first time, or after `stop`: its partition was another's meanwhile."""
@@ -168,14 +184,8 @@ class Worker:
         if self.standby is not None:
             await self.standby.stop(close=False)
             self.standby = None
-        then = self.program.take if with_agents(self.lane.spec) else None
-        identity = self.sequences.identity
-        read = all_alike if identity == IDS else READ
-        said = self.lane.spec.judging
-        lettered = {TOO_LATE: "late"} if said.get("late") == "dead-letter" else {}
-        lettered |= {CONFLICT: "conflict"} if said.get("conflicts") == "dead-letter" else {}
-        agent = deduplicate(self.sequences, read, then, lettered, whose(identity))
-        self.agent = asyncio.create_task(agent(self._each()))
+        queue = AgentQueue()
+        self.agent = asyncio.create_task(self.processor.connect(queue).agent(queue.each()))
         self.lane.start()
 
     async def stand_by(self) -> None:
@@ -184,10 +194,6 @@ class Worker:
         clock = asyncio.get_running_loop().time
         self.standby = Standby(self.link, self.sequences.partition(0), 0, passed=lambda: (clock(), clock()))  # type: ignore[arg-type]
         self.standby.start()
-
-    async def _each(self) -> AsyncIterator[Delivery]:
-        while True:
-            yield await self.deliveries.get()
 
     @property
     def is_at_work(self) -> bool:
@@ -201,6 +207,11 @@ class Worker:
         if point == "offered":
             self.link.kafka.without_leader |= self.leaderless_at_the_end
             self.leaderless_at_the_end = set()
+        self._has_produced = point == "produced" or (self._has_produced and point == "fetched")
+        if self.gives_up_without is not None and self._has_produced and point == "fetched":
+            self.link.kafka.without_leader |= self.gives_up_without
+            self.gives_up_without = None
+            self.lane.halt(Aborted("its topics are not what they were"))
         if self.lose_at is not None and self.lose_at[0] == point:
             self.link.lose, self.lose_at = (0, self.lose_at[1]), None
         if self.deliver_at is not None and self.deliver_at[0] == point and self.link.kafka.has_late:
@@ -219,6 +230,7 @@ class Worker:
     def forget_plans(self) -> None:
         """Nothing goes wrong from here on."""
         self.crash_at = self.link.lose = self.freeze_at = self.lose_at = self.deliver_at = None
+        self.gives_up_without = None
         self.leaderless_at_the_end = set()
         self.link.misled = 0
         self.agents_awake.set()

@@ -12,8 +12,10 @@ from confluent_kafka.admin import AdminClient
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.transport.changelog import Sighting
+from kafka_ratchet.transport.client.topic_id import id_text
+from kafka_ratchet.transport.lane import WORTH_A_COMMIT
 from kafka_ratchet.transport.lane_spec import LaneState
-from kafka_ratchet.transport.pace import WORTH_A_COMMIT
+from kafka_ratchet.transport.transactions.requests import offset_metadata
 from tests.transport.kafka_side import (
     Read,
     commit_by_hand,
@@ -23,7 +25,7 @@ from tests.transport.kafka_side import (
     read_topic,
     until,
 )
-from tests.transport.lane_site import PRODUCER, SEQUENCE, MakeSite, Site
+from tests.transport.lane_site import PRODUCER, SEQUENCE, MakeSite, Owner, Site
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 NEVER_MS = 600_000
@@ -42,6 +44,11 @@ def event(sequence: int) -> Read:
 
 def events(*sequences: int) -> list[Read]:
     return [event(sequence) for sequence in sequences]
+
+
+def ours(owner: Owner) -> str:
+    """Return the metadata that a lane leaves with an offset of its input."""
+    return offset_metadata(id_text(owner.lane._topics[owner.lane.spec.topic]), -1)
 
 
 def numbers(first: int, last: int) -> list[bytes | None]:
@@ -79,6 +86,12 @@ DUMPED_RECORD = re.compile(
 )
 
 
+def counted(owner: Any) -> tuple[int, ...] | None:
+    """Return the totals of the owner's partition."""
+    progress = owner.sequences.partition(0).progress
+    return progress and tuple(progress[:4])
+
+
 async def test_every_compression_goes_through_byte_for_byte_as_kafka_itself_sees_it(
     make_site: MakeSite, own_broker: EmbeddedBroker, kafka_tool: Callable[..., str]
 ) -> None:
@@ -94,6 +107,7 @@ async def test_every_compression_goes_through_byte_for_byte_as_kafka_itself_sees
         assert read_topic(site.bootstrap, site.output) == distinct
         assert read_topic(site.bootstrap, site.dead) == []
         progress = site.lanes[0].sequences.partition(0).progress
+        assert progress is not None
         assert progress[:4] == (len(sent[codec]), 299, len(sent[codec]) - 299, 0)
 
     def segment(topic: str) -> str:
@@ -249,7 +263,7 @@ async def test_a_lane_at_rest_makes_the_snapshot_that_its_last_commit_did_not(si
 
 async def test_an_agent_that_fails_gets_its_batch_again(site: Site) -> None:
     owner = await site.owner()
-    owner.failing = 1
+    owner.processor.failing = 1
     site.produce(events(1, 2, 3))
     owner.lane.start()
     await until(lambda: owner.lane.status.error == "the agent's own mistake")
@@ -257,7 +271,7 @@ async def test_an_agent_that_fails_gets_its_batch_again(site: Site) -> None:
     await owner.reach(3)
     assert (owner.lane.status.state, owner.lane.status.error) == (LaneState.RUNNING, None)
     assert site.output_values() == numbers(1, 3)
-    assert owner.sequences.partition(0).progress[:4] == (3, 3, 0, 0)
+    assert counted(owner) == (3, 3, 0, 0)
 
 
 async def test_what_goes_wrong_beside_a_lane_is_said_and_tried_again(
@@ -281,21 +295,11 @@ async def test_what_goes_wrong_beside_a_lane_is_said_and_tried_again(
 
 async def test_an_agent_that_is_stopped_with_a_batch_in_hand_leaves_the_lane_alive(site: Site) -> None:
     owner = await site.owner()
-    owner.agent.cancel()
-
-    async def hold() -> None:
-        async with await owner.deliveries.get():
-            await asyncio.Event().wait()
-
-    holding = asyncio.create_task(hold())
+    owner.processor.is_stopped = True
     site.produce(events(1, 2))
     owner.lane.start()
-    await until(lambda: owner.lane.status.end == 2)
-    await until(owner.deliveries.empty)
-    await asyncio.sleep(0.1)
-    holding.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await holding
+        await owner.agent
     await until(lambda: "agent was stopped while it held offset 0" in (owner.lane.status.error or ""))
     owner.agent = asyncio.create_task(owner.run_agent())
     await owner.reach(2)
@@ -305,7 +309,7 @@ async def test_an_agent_that_is_stopped_with_a_batch_in_hand_leaves_the_lane_ali
 async def test_a_stop_while_the_agent_holds_a_batch_leaves_it_to_the_next_owner(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ratchet.transport.lane.AGENT_WAIT_S", 0.1)
+    monkeypatch.setattr("kafka_ratchet.transport.delivery.AGENT_WAIT_S", 0.1)
     owner = await site.owner()
     owner.agent.cancel()
     site.produce(events(1, 2))
@@ -428,27 +432,35 @@ async def test_a_changelog_that_was_lost_with_the_store_halts_the_lane_until_a_p
     await second.close()
     assert site.output_values() == numbers(1, 3)
     assert kept != site.changelog
-    commit_by_hand(site.bootstrap, f"group-{site.input}", site.input, 3)  # accepts what is lost
+    commit_by_hand(site.bootstrap, f"group-{site.input}", site.input, 3)
     third = await site.owner("third")
     third.lane.start()
-    site.produce(events(3, 4))
-    await third.reach(5)
-    assert site.output_values() == [*numbers(1, 3), *numbers(3, 4)]
+    await until(lambda: third.lane.status.state is LaneState.HALTED)
+    assert "the changelog has no position" in (third.lane.status.error or "")
+    await third.close()
+    assert site.output_values() == numbers(1, 3)
 
 
-async def test_a_position_that_a_person_has_set_is_taken_and_what_was_counted_stays_counted(site: Site) -> None:
+@pytest.mark.parametrize(("offset", "sentence"), [(1, "read 2 offsets again"), (5, "Offsets 3 to 4, 2 of them")])
+async def test_an_offset_of_another_client_halts_the_lane(site: Site, offset: int, sentence: str) -> None:
     site.produce(events(1, 2, 3))
     first = await site.owner()
     first.lane.start()
     await first.reach(3)
     await first.close()
-    commit_by_hand(site.bootstrap, f"group-{site.input}", site.input, 1)
+    site.produce(events(4, 5))
+    commit_by_hand(site.bootstrap, f"group-{site.input}", site.input, offset)
     second = await site.owner()
     second.lane.start()
-    site.produce(events(4))
-    await second.reach(4)
-    assert site.output_values() == numbers(1, 4)
-    assert second.sequences.partition(0).progress[:4] == (4, 4, 2, 0)
+    await until(lambda: second.lane.status.state is LaneState.HALTED)
+    assert sentence in (second.lane.status.error or "")
+    await second.close()
+    assert site.output_values() == numbers(1, 3)
+    await commit_with_metadata(site.bootstrap, f"group-{site.input}", site.input, 3, ours(first))
+    third = await site.owner()
+    third.lane.start()
+    await third.reach(5)
+    assert site.output_values() == numbers(1, 5)
 
 
 async def test_an_older_offset_of_our_own_is_not_believed(site: Site) -> None:
@@ -458,13 +470,13 @@ async def test_an_older_offset_of_our_own_is_not_believed(site: Site) -> None:
     first.lane.start()
     await first.reach(4)
     await first.close()
-    await commit_with_metadata(site.bootstrap, f"group-{site.input}", site.input, 1, "ratchet 1")
+    await commit_with_metadata(site.bootstrap, f"group-{site.input}", site.input, 1, ours(first))
     second = await site.owner()
     second.lane.start()
     site.produce(events(4))
     await second.reach(5)
     assert site.output_values() == numbers(1, 4)
-    assert second.sequences.partition(0).progress[:4] == (5, 4, 0, 1)
+    assert counted(second) == (5, 4, 0, 1)
     assert len(read_topic(site.bootstrap, site.dead)) == 1
 
 
@@ -499,7 +511,7 @@ async def test_an_offset_that_kafka_has_forgotten_is_in_the_changelog(site: Site
     second.lane.start()
     await second.reach(4)
     assert site.output_values() == numbers(1, 4)
-    assert second.sequences.partition(0).progress[:4] == (4, 4, 0, 0)
+    assert counted(second) == (4, 4, 0, 0)
 
 
 async def test_the_broker_is_killed_and_comes_back(make_site: MakeSite, own_broker: EmbeddedBroker) -> None:

@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from kafka_ratchet.agents.deduplicate import deduplicate
+from kafka_ratchet.agents.deduplicate import Deduplicator
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.batch.rows import encode_pairs
-from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneState
+from tests.agent_queue import AgentQueue
 from tests.transport.memory_kafka import MemoryKafka
 from tests.transport.memory_link import Link
 from tests.transport.modelled_worker import CHANGELOG, GROUP, INPUT, OUTPUT, READ, SPEC, ReadPolicies, VirtualLoop
@@ -47,18 +47,15 @@ class Partition:
         self.program = StreamProgram(app.of(INPUT), tables, lambda number: state.tables)
         timers = app.streams[INPUT].timers
         ticks = PartitionTimers(timers, tables, state.tables, loop.time) if timers else None
-        self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
+        self.processor = Deduplicator(self.sequences, READ, self.program.take)
         link: Any = Link(self.kafka)
-        self.lane = Lane(link, SPEC, state, self.deliveries.put, ReadPolicies([False]), None, ticks)
+        policies: Any = ReadPolicies([False])
+        self.lane = Lane(link, SPEC, state, self.processor, policies, None, ticks)
 
     def append(self, *values: Any, times: list[int] | None = None) -> None:
         pairs = [(b"k", msgspec.json.encode(value)) for value in values]
         (encoded,) = encode_pairs(pairs, 1 << 20, times=times)
         self.kafka.logs[INPUT, 0].append(bytes(encoded.seal(-1, -1, -1)))
-
-    async def _each(self) -> AsyncIterator[Delivery]:
-        while True:
-            yield await self.deliveries.get()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
@@ -68,7 +65,8 @@ class Partition:
         """Run until each of these in turn holds, or that many seconds have passed; then end."""
 
         async def go() -> None:
-            agent = asyncio.create_task(deduplicate(self.sequences, READ, self.program.take)(self._each()))
+            queue = AgentQueue()
+            agent = asyncio.create_task(self.processor.connect(queue).agent(queue.each()))
             self.lane.start()
             for each in conditions:
                 await (asyncio.sleep(each) if isinstance(each, float) else self._until(each))

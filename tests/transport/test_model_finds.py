@@ -21,6 +21,7 @@ from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from kafka_ratchet.transport.transactions.requests import TransactionRequests
 from kafka_ratchet.transport.transactions.version_2 import FeaturesRequest, ends_raise_epochs
@@ -64,7 +65,7 @@ def one_lane(protocol: Protocol, bounds: Bounds | None = None, fetched_takes_s: 
     """The model with one worker at work, and nothing drawn."""
     model, drawn = CommitPath(), Drawn(bounds)
     place = Identity.PRODUCER, "never", 1 << 40, True, protocol, 1 << 15
-    model.begin(*place, drawn, fetched_takes_s=fetched_takes_s)  # type: ignore[arg-type]
+    model.begin(*place, drawn, fetched_takes_s=fetched_takes_s)
     try:
         yield model
     finally:
@@ -111,7 +112,8 @@ def test_a_late_end(monkeypatch: pytest.MonkeyPatch, protocol: Protocol, fate: F
         worker.deliver_at = ("logged", 1)
         model._append([sent(3)], "none")
         model.go_on(60)
-        assert worker.deliver_at is None
+        delivers = worker.__dict__["deliver_at"]
+        assert delivers is None
         whole = model.kafka.logs[OUT].committed() == [sent(number).record for number in (1, 2, 3)]
         # A Kafka that does not verify takes what comes after the late end for open, and nothing ends it.
         assert (whole and not model.kafka.left_open()) == (fixed or protocol.ends_raise_epoch)
@@ -170,7 +172,7 @@ def test_an_offset_read_behind_a_successor_whose_commit_is_open_in_the_changelog
         before.link.awake.set()
         model.go_on(1)
         assert before.lane.status.restarts == 1
-        assert (before.lane.status.state is not LaneState.HALTED) == fixed, before.lane.status
+        assert (not before.lane.status.halted) == fixed, before.lane.status
         successor.link.awake.set()
         model.go_on(60)
         assert model.kafka.logs[OUT].committed() == [sent(1).record]
@@ -328,6 +330,33 @@ def test_an_id_that_is_taken_over_in_its_last_epoch_but_one(
         with pytest.raises(TransactionError, match=r"given out another one.*--open-transaction commit"):
             run(loop, transactions())
         assert kafka.left_open()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_operator_cannot_contradict_the_end_that_the_coordinator_knows(loop: VirtualLoop, commit: bool) -> None:
+    kafka = MemoryKafka()
+
+    async def transactions() -> None:
+        producer = producer_on(kafka)
+        await producer.initialise()
+        producer.begin([OUT])
+        await producer.produce(*OUT, batch_of(b"committed"))
+        await producer.delivered()
+        kafka.without_leader = {OUT}
+        await producer.commit(INPUT, 0, 1)
+        kafka.without_leader = set()
+        assert kafka.left_open()
+        (batch,) = (each for each in kafka.logs[OUT].batches if each.committed is None)
+        hanging = [Hanging(*OUT, batch.producer, batch.epoch, 0, 0, 600.0)]
+        if commit:
+            await end_hanging(Link(kafka), "id", hanging, "operator", commit=True)  # type: ignore[arg-type]
+        else:
+            with pytest.raises(TransactionError, match=r"was committed, and its marker is missing in .*partition 0"):
+                await end_hanging(Link(kafka), "id", hanging, "operator", commit=False)  # type: ignore[arg-type]
+        await producer_on(kafka).initialise()
+
+    run(loop, transactions())
+    assert [record.value for record in kafka.logs[OUT].committed()] == [b"committed"]
 
 
 class Unauthorised(Link):

@@ -5,7 +5,6 @@ With the fixes, test_commit_path.py takes the same things away and nothing comes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,18 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from kafka_ratchet.errors import PositionLost
+from kafka_ratchet.errors import ChangelogLost, ForeignOffset, PositionLost
 from kafka_ratchet.tables.identity import Identity
-from kafka_ratchet.tables.ownership import Ownership
 from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.recovery import Ownership
+from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 from kafka_ratchet.transport.lane import Lane
+from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.move import PartitionMove
 from kafka_ratchet.transport.owner import Decision, Owner
+from kafka_ratchet.transport.partition_state import PartitionState
+from kafka_ratchet.transport.resumption import agreed_position
 from tests.transport import modelled_taken_away as model
 from tests.transport.memory_link import Link
 from tests.transport.modelled_commit_path import CHECKS
@@ -89,8 +92,27 @@ def whoever_it_belongs_to(patch: Patch) -> None:
 
 
 def offsets_mean_nothing(patch: Patch) -> None:
-    """The group's offset may be ahead of what the changelog knows."""
-    patch.setattr("kafka_ratchet.transport.resumption.OURS", re.compile("nothing"))
+    """Go on from a group offset that is ahead of the changelog."""
+
+    def trusting(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:
+        try:
+            return agreed_position(spec, state, committed, input_id)
+        except ChangelogLost:
+            return committed.offset if committed is not None else None
+
+    patch.setattr("kafka_ratchet.transport.lane.agreed_position", trusting)
+
+
+def offsets_of_others(patch: Patch) -> None:
+    """Go on from an offset that another client has committed."""
+
+    def trusting(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:
+        try:
+            return agreed_position(spec, state, committed, input_id)
+        except (ForeignOffset, ChangelogLost):
+            return committed.offset if committed is not None else None
+
+    patch.setattr("kafka_ratchet.transport.lane.agreed_position", trusting)
 
 
 FOUND: list[tuple[Callable[[Patch], None], str]] = [
@@ -104,9 +126,11 @@ FOUND: list[tuple[Callable[[Patch], None], str]] = [
     (whoever_it_belongs_to, model.RULE),
     (whoever_it_belongs_to, model.APP),
     (offsets_mean_nothing, CHANGELOG),
+    (offsets_of_others, model.FOREIGN),
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("take_out", "what"), FOUND, ids=[f"{fix.__name__}-{what}" for fix, what in FOUND])
 def test_what_is_taken_away_is_seen_only_with_its_fix(
     monkeypatch: pytest.MonkeyPatch, take_out: Callable[[Patch], None], what: str
@@ -145,7 +169,7 @@ def test_a_store_of_before_a_decision(monkeypatch: pytest.MonkeyPatch, tmp_path:
         log = path.kafka.logs[CHANGELOG, 0]
         link: Any = Link(path.kafka)
         move = PartitionMove(
-            link, state, topic=INPUT, partition=0, group=GROUP, ids=("", "id"), writes=(OUTPUT, DEAD, CHANGELOG)
+            link, state, topic=INPUT, partition=0, group=GROUP, transactional_id="id", writes=(OUTPUT, DEAD, CHANGELOG)
         )
         path._append([sent(1), sent(2)], "none")
         path.go_on(2)

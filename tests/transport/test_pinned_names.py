@@ -52,7 +52,7 @@ from kafka_ratchet.transport.client.topic_id import FetchByIdRequest, TopicsRequ
 PINS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
 
 CLUSTER, TRANSACTION = "transport/client/cluster.py", "transport/transactions/requests.py"
-CONNECTING = "transport/client/connecting.py"
+CONNECTING = "transport/client/cluster.py"
 PRODUCER = "transport/transactions/producer.py"
 LANES, COMPRESSION = "transport/assignment.py", "transport/batch/compression.py"
 DESCRIBE, CONNECTION = "transport/client/describe.py", "transport/client/connection.py"

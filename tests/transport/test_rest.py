@@ -62,7 +62,8 @@ async def test_who_was_heard_asks_until_the_watch_looks(monkeypatch: pytest.Monk
     assert not await rest.over(HERE)
     assert len(watch.places) == 1
     watch.places[0].is_covered = True
-    assert rest.is_at_rest
+    before = rest.is_at_rest
+    assert before
     waiting = asyncio.create_task(rest.over(HERE))
     await asyncio.sleep(0)
     watch.places[0].call()

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kafka_ratchet.errors import ChangelogLost, OwnerDiffers, TopicReplaced
+from kafka_ratchet.errors import ChangelogLost, ForeignOffset, OwnerDiffers, TopicReplaced
 from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.lane_spec import LaneSpec
-from kafka_ratchet.transport.owner import FORMAT, DuplicatesFrom, JudgingFrom, Owner, Topic
+from kafka_ratchet.transport.owner import DuplicatesFrom, JudgingFrom, Owner, Topic, states_its_form
 from kafka_ratchet.transport.resumption import agreed_owner, agreed_position, with_duplicates, with_judging
 from kafka_ratchet.transport.transactions.requests import offset_metadata
 
@@ -29,11 +29,8 @@ def changelog(position: int | None, owner: Owner | None = None) -> Any:
     [
         (None, None, None),  # nobody was ever here
         (None, 7, 7),  # Kafka has forgotten the group's offset
-        (Committed(3, ""), 7, 3),  # an operator has set it
-        (Committed(3, ""), None, 3),
         (Committed(7, OURS), 7, 7),
         (Committed(5, OURS), 7, 7),  # the group's coordinator has not read all of its log
-        (Committed(7, "ratchet 1"), 7, 7),  # of an earlier version
     ],
 )
 def test_where_they_agree(committed: Committed | None, known: int | None, position: int | None) -> None:
@@ -44,6 +41,23 @@ def test_where_they_agree(committed: Committed | None, known: int | None, positi
 def test_a_changelog_that_knows_less_than_was_committed_is_refused(known: int | None) -> None:
     with pytest.raises(ChangelogLost, match=rf"below offset {known or 0} of in, but the group group has committed 7"):
         agreed_position(SPEC, changelog(known), Committed(7, OURS), HERE)
+
+
+@pytest.mark.parametrize(
+    ("offset", "known", "sentence"),
+    [
+        (100, 50, "Offsets 50 to 99, 50 of them, were never judged"),
+        (3, 7, "It would read 4 offsets again"),
+        (7, 7, "the changelog's own position is 7"),
+        (7, None, "the changelog has no position"),
+    ],
+)
+@pytest.mark.parametrize("metadata", ["", "mirror", "ratchet", "ratchet 1", "ratchet 1 x"])
+def test_an_offset_of_another_client_is_refused(offset: int, known: int | None, sentence: str, metadata: str) -> None:
+    if metadata == "ratchet 1 x":
+        metadata = OURS[:-1]  # cut off
+    with pytest.raises(ForeignOffset, match=sentence):
+        agreed_position(SPEC, changelog(known), Committed(offset, metadata), HERE)
 
 
 def test_an_offset_in_another_topic_of_the_name_is_refused() -> None:
@@ -84,12 +98,11 @@ def test_it_is_written_down_from_where_on_dropped_records_are_kept() -> None:
     here, there = Topic("dropped", HERE), Topic("dropped", ELSEWHERE)
     assert with_duplicates(owner, None, 5) == owner
     kept = with_duplicates(owner, here, 5)
-    assert (kept.duplicates, kept.format) == ((DuplicatesFrom(5, here),), 4)
+    assert kept.duplicates == (DuplicatesFrom(5, here),)
     assert with_duplicates(kept, here, 9) == kept
     assert Owner.unpack(kept.pack()[1]) == kept
     again = with_duplicates(with_duplicates(kept, None, 9), there, 12)
     assert again.duplicates == (DuplicatesFrom(5, here), DuplicatesFrom(9), DuplicatesFrom(12, there))
-    assert with_duplicates(kept, None, 9).format == 2
     assert with_duplicates(kept, here, 2).duplicates == (DuplicatesFrom(2, here),)
     # A person has moved the partition back: what is read again goes where it goes now.
     assert with_duplicates(again, here, 9).duplicates == (DuplicatesFrom(5, here), DuplicatesFrom(9, here))
@@ -97,12 +110,12 @@ def test_it_is_written_down_from_where_on_dropped_records_are_kept() -> None:
 
 def test_how_records_are_judged_is_said_with_the_offset_it_holds_from() -> None:
     owner = Owner("app", "events", {}, {})
-    assert with_judging(owner, {}, 7) == owner  # nothing was ever said, and earlier versions read it
+    assert with_judging(owner, {}, 7) == owner  # nothing was ever said
     on = with_judging(owner, {"reorder_window": "64"}, 7)
-    assert (on.judging, on.format) == ((JudgingFrom(7, {"reorder_window": "64"}),), FORMAT)
+    assert on.judging == (JudgingFrom(7, {"reorder_window": "64"}),)
     assert with_judging(on, {"reorder_window": "64"}, 9) == on
-    off = with_judging(msgspec.structs.replace(on, format=2), {}, 9)
-    assert (off.judging, off.format) == ((*on.judging, JudgingFrom(9, {})), FORMAT)
+    off = with_judging(on, {}, 9)
+    assert off.judging == (*on.judging, JudgingFrom(9, {}))
     back = with_judging(off, {}, 8)  # somebody has put the position back
     assert back.judging == (*on.judging, JudgingFrom(8, {}))
     assert Owner.unpack(back.pack()[1]) == back
@@ -120,4 +133,20 @@ def test_a_take_over_keeps_what_was_said_before() -> None:
 
     assert next_one({"reorder_window": "64"}, 100) == first
     off = next_one({}, 100)
-    assert (off.judging, off.format) == ((*first.judging, JudgingFrom(100, {})), FORMAT)
+    assert off.judging == (*first.judging, JudgingFrom(100, {}))
+
+
+@pytest.mark.parametrize(
+    ("change", "keeps"),
+    [
+        ({"sequence_form": "integer"}, True),
+        ({"sequence_form": "integer", "output": "undecided"}, True),
+        ({"sequence_form": "little-endian"}, False),
+        ({"sequence_form": "text"}, False),
+        ({"sequence_form": "integer", "identity": "key"}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_guess_that_is_stated_as_big_endian_keeps_its_numbers(change: dict[str, str], keeps: bool) -> None:
+    before = {"identity": "producer", "sequence": "header:n", "sequence_form": "guess"}
+    assert states_its_form(before, before | change) is keeps

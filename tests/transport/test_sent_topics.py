@@ -11,7 +11,7 @@ import pytest
 from aiokafka.partitioner import murmur2
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from kafka_ratchet.agents.deduplicate import deduplicate
+from kafka_ratchet.agents.deduplicate import Deduplicator
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.errors import PartitionsDiffer, TopicReplaced
@@ -80,7 +80,8 @@ async def test_keys_follow_the_partitions_that_there_are(site: Site) -> None:
     owner = await site.owner(sends={alerts: SentTopic()})
     program = StreamProgram(app.of("in"), [], lambda number: owner.sequences.partition(number).tables)
     owner.agent.cancel()
-    owner.agent = asyncio.create_task(deduplicate(owner.sequences, READ, program.take)(owner.each()))
+    owner.lane._processor = processor = Deduplicator(owner.sequences, READ, program.take)
+    owner.agent = asyncio.create_task(processor.connect(owner.deliveries).agent(owner.deliveries.each()))
     owner.lane.start()
     site.produce(rows(0, 50))
     await owner.reach(50)

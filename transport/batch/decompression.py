@@ -73,6 +73,9 @@ def _snappy_into(data: memoryview, room: memoryview) -> int:
         return int(cramjam.snappy.decompress_raw_into(data, room)) if size else 0
     blocks, at, total = [], _XERIAL_HEADER, 0
     while at < len(data):
+        if bytes(data[at : at + len(_XERIAL)]) == _XERIAL:  # snappy-java reads one stream after the other
+            at += _XERIAL_HEADER
+            continue
         (size,) = _SIZE.unpack_from(data, at)
         at += _SIZE.size
         if not 0 < size <= len(data) - at:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.errors import RecordTooLarge
 from kafka_ratchet.transport.batch import kernels
+from kafka_ratchet.transport.batch.chunk import CODECS, CRC_FROM, HEAD, LENGTH_FROM, TRANSACTIONAL
 from kafka_ratchet.transport.batch.compression import compress_into
-from kafka_ratchet.transport.batch.heads import CODECS, CRC_FROM, HEAD, LENGTH_FROM, TRANSACTIONAL
 from kafka_ratchet.transport.batch.record_batch import Bytes, Header, RecordBatch, read_varint
 
 _PRODUCER_STATE: Final = struct.Struct(">qhi")

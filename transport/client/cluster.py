@@ -18,8 +18,8 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from kafka_ratchet.errors import PositionLost, TopicReplaced, TransportError
-from kafka_ratchet.transport.client.connecting import connected
+from kafka_ratchet.errors import BrokerUnavailable, PositionLost, TopicMissing, TopicReplaced, TransportError
+from kafka_ratchet.transport.client.connection import mend_connections, refused_by
 from kafka_ratchet.transport.client.descriptions import Descriptions
 from kafka_ratchet.transport.client.errors import explained, raise_for, replaced, truncated
 from kafka_ratchet.transport.client.retry import Retry
@@ -35,6 +35,49 @@ from kafka_ratchet.transport.client.topic_id import (
     id_text,
 )
 from kafka_ratchet.transport.client.watch import Watch
+
+mend_connections()
+
+ANSWER_LEAST_MS: Final = 100
+"""A broker gets this long for its first answer, however short the limit is."""
+
+
+async def connected(options: dict[str, Any], timeout_s: float, request_timeout_ms: int) -> AIOKafkaClient:
+    """A client of a cluster that has answered.
+
+    Args:
+        options: aiokafka's
+        timeout_s: how long to try
+        request_timeout_ms: how long it waits for each answer from then on
+
+    Raises:
+        BrokerUnavailable: nobody answered within timeout_s.
+        KafkaRefused: Kafka refuses this client, or has a certificate that this client refuses.
+    """
+    retry = Retry("reach Kafka", bootstrap=options["bootstrap_servers"])
+    while True:
+        left_ms = max(ANSWER_LEAST_MS, int((timeout_s - retry.seconds) * 1000))
+        client = AIOKafkaClient(
+            **{"client_id": "ratchet", **options}, request_timeout_ms=min(left_ms, request_timeout_ms)
+        )
+        try:
+            await client.bootstrap()
+        except kafka.KafkaError as error:
+            await client.close()
+            if (refusal := refused_by(options["bootstrap_servers"])) is not None:
+                raise refusal from None
+            if retry.seconds > timeout_s:
+                servers = ", ".join(options["bootstrap_servers"])
+                raise BrokerUnavailable(
+                    f"no Kafka broker answered at {servers} within {timeout_s:.0f} s ({error}). "
+                    "Start one (ratchet broker) or correct bootstrap in the settings"
+                ) from None
+            await retry.wait(error)
+        else:
+            # The limit was for this; connections made from now on have the usual one.
+            client._request_timeout_ms = request_timeout_ms  # noqa: SLF001
+            return client
+
 
 REFRESH_S: Final = 0.0001
 """For each partition, until metadata is asked for again: five times of what reading it takes."""
@@ -52,6 +95,8 @@ GONE_AFTER_S: Final = 10.0
 """How long a topic may be missing, or a log may not know an epoch, before that is believed: a broker that has just
 returned lists no topics for a moment, and a leader that was replaced has not heard of its successor's epoch."""
 TOPIC_RESOURCE: Final = 2
+THROTTLED_FOR_S: Final = 15.0
+"""Seconds during which a delay by quota explains a standstill."""
 
 
 def shared(number: int) -> Hashable:
@@ -69,14 +114,16 @@ class Committed(NamedTuple):
 class Fetched(NamedTuple):
     """One partition's part of a fetch response.
 
-    data: record batches; a view of the response's own memory, which nobody writes to
-    aborted: (producer id, first offset) of aborted transactions in it
-    stable_end: the last stable offset; committed readers see nothing beyond it
+    data: record batches; a view of the response's own memory, which nobody writes to.
+    aborted: (producer id, first offset) of aborted transactions in it.
+    stable_end: the last stable offset; committed readers see nothing beyond it.
+    high_watermark: end of the log for readers of uncommitted records
     """
 
     data: bytes | memoryview
     aborted: list[tuple[int, int]]
     stable_end: int
+    high_watermark: int
 
 
 class Cluster:
@@ -87,7 +134,8 @@ class Cluster:
         self.request_timeout_ms = request_timeout_ms
         self._client: AIOKafkaClient | None = None
         self._coordinators: dict[tuple[int, str], int] = {}
-        self._refresh_at = float("-inf")
+        self._refresh_at = self._throttled_at = float("-inf")
+        self._throttle_s = 0.0
         self._watches: dict[str, Watch] = {}
         self._descriptions = Descriptions(self._send_anywhere)
 
@@ -122,7 +170,16 @@ class Cluster:
         Raises:
             aiokafka.errors.KafkaError: not connected, or no answer in time. Whether it was carried out is unknown.
         """
-        return await self.client.send(node, request, group=connection)
+        response = await self.client.send(node, request, group=connection)
+        if throttle_ms := getattr(response, "throttle_time_ms", 0):
+            self._throttled_at, self._throttle_s = asyncio.get_running_loop().time(), throttle_ms / 1000
+        return response
+
+    @property
+    def throttle_s(self) -> float:
+        """Seconds of the last delay by quota; 0 where there was none lately."""
+        until = self._throttled_at + self._throttle_s + THROTTLED_FOR_S
+        return self._throttle_s if asyncio.get_running_loop().time() < until else 0.0
 
     def watch(self, name: str) -> Watch:
         """What looks at many partitions for those who wait there: one of each name, with a connection of its own."""
@@ -151,6 +208,8 @@ class Cluster:
         if node is None:
             await client.force_metadata_update()
             node = self.known_leader(topic, partition)
+        if node is None and topic in client.cluster.unauthorized_topics:
+            raise kafka.TopicAuthorizationFailedError(topic)
         if node is None:
             raise kafka.LeaderNotAvailableError(f"{topic}, partition {partition} has no leader")
         return node
@@ -204,12 +263,28 @@ class Cluster:
             self._refresh_at = now + REFRESH_S * partitions
             self._client.force_metadata_update()
 
-    async def offset(self, topic: str, partition: int, which: int, connection: Hashable) -> int:
-        """First offset (EARLIEST) or last stable offset (LATEST) of a partition. Tries until it is known."""
-        return (await self.offsets(topic, [partition], which, connection))[partition]
+    async def offset(
+        self, topic: str, partition: int, which: int, connection: Hashable, *, isolation: int = READ_COMMITTED
+    ) -> int:
+        """First offset (EARLIEST) or last stable offset (LATEST) of a partition. Tries until it is known.
 
-    async def offsets(self, topic: str, partitions: Iterable[int], which: int, connection: Hashable) -> dict[int, int]:
-        """As `offset`, of several partitions, with one request to each broker that leads some."""
+        isolation: with READ_UNCOMMITTED, LATEST is the high watermark
+        """
+        return (await self.offsets(topic, [partition], which, connection, isolation=isolation))[partition]
+
+    async def offsets(
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        which: int,
+        connection: Hashable,
+        *,
+        isolation: int = READ_COMMITTED,
+    ) -> dict[int, int]:
+        """As `offset`, of several partitions, with one request to each broker that leads some.
+
+        which: EARLIEST, LATEST or a time in milliseconds; -1 is its offset where no record is as late.
+        """
         missing, found = set(partitions), dict[int, int]()
         retry = Retry("list offsets", topic=topic, partitions=sorted(missing))
         while missing:
@@ -218,10 +293,13 @@ class Cluster:
                 for partition in sorted(missing):
                     by_leader.setdefault(await self.leader(topic, partition), []).append((partition, which))
                 for leader, asked in by_leader.items():
-                    request = OffsetRequest(-1, READ_COMMITTED, [(topic, asked)])
+                    request = OffsetRequest(-1, isolation, [(topic, asked)])
                     response = await self.send(leader, request, connection)
                     for partition, code, _, offset in response.topics[0][1]:
                         raise_for(code)
+                        # No partition begins or ends there. Of a time it means that no record is as late.
+                        if offset < 0 and which < 0:
+                            raise kafka.LeaderNotAvailableError(f"{topic}-{partition}: offset {offset}")
                         found[partition] = int(offset)
                         missing.discard(partition)
             except kafka.KafkaError as error:
@@ -250,9 +328,14 @@ class Cluster:
     async def topics(self, names: Iterable[str]) -> dict[str, TopicState]:
         """The topics of these names as they are now; one that does not exist is left out. Tries until Kafka answers.
 
+        A topic that this user may not see is left out as well.
+
         Raises:
             TransportError: Kafka is older than 3.1 and knows no topic ids.
         """
+        return {name: state for name, state in (await self._described(names)).items() if not state.is_hidden}
+
+    async def _described(self, names: Iterable[str]) -> dict[str, TopicState]:
         wanted = set(names)
         retry = Retry("describe topics", topics=sorted(wanted))
         while True:
@@ -273,18 +356,26 @@ class Cluster:
 
         Raises:
             TopicReplaced: one does not exist, and did not for GONE_AFTER_S.
+            TransportError: this user may not see one, and might not for GONE_AFTER_S.
         """
         wanted = set(names)
         retry = Retry("find topics", topics=sorted(wanted))
         while True:
-            there = await self.topics([*wanted, *besides])
+            described = await self._described([*wanted, *besides])
+            there = {name: state for name, state in described.items() if not state.is_hidden}
+            if hidden := sorted(wanted & described.keys() - there.keys()):
+                refused = kafka.TopicAuthorizationFailedError(hidden[0])
+                if retry.seconds > GONE_AFTER_S:
+                    raise TransportError(f"{hidden[0]}: this user may not see the topic: {explained(refused)}")
+                await retry.wait(refused)
+                continue
             if missing := sorted(wanted - there.keys()):
                 if retry.seconds > GONE_AFTER_S:
                     raise TopicReplaced(
                         f"{missing[0]}: there is no such topic any more. Bring it back, or see "
                         "docs/reference/halted.md for the ways on"
                     )
-                await retry.wait(f"no topic {missing[0]}")
+                await retry.wait(TopicMissing(f"no topic {missing[0]}"))
                 continue
             return there
 
@@ -345,7 +436,7 @@ class Cluster:
         while True:
             try:
                 response = await self.send(await self.leader(topic, partition), request, connection)
-                _, code, _, stable_end, _, aborted, _, records, tags = fetched_partition(response)
+                _, code, high, stable_end, _, aborted, _, records, tags = fetched_partition(response)
                 if code in NOT_THIS_TOPIC:
                     await self._still(topic, topic_id)
                 raise_for(code)
@@ -354,7 +445,7 @@ class Cluster:
                     error = truncated(topic, partition, position, last_epoch, instead)
                     error.is_certain = True
                     raise error
-                return Fetched(records or b"", [entry[:2] for entry in aborted or []], stable_end)
+                return Fetched(records or b"", [entry[:2] for entry in aborted or []], stable_end, high)
             except kafka.OffsetOutOfRangeError:
                 await self._holds(topic, partition, position, connection)
                 if last_epoch != NO_EPOCH and retry.seconds > GONE_AFTER_S:

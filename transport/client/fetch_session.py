@@ -47,11 +47,15 @@ class Spot(NamedTuple):
     last_epoch: int = NO_EPOCH
 
 
+NO_OFFSET: Final = -1
+
+
 class Looked(NamedTuple):
     """What the broker says of a partition.
 
     error_code: 0 where all is well; stable_end: the last stable offset; has_records: whether the answer brings some;
-    parts: whether the log as it is now is not the one that was read up to the position
+    parts: whether the log as it is now is not the one that was read up to the position; high_watermark: the end for
+    readers of uncommitted records
     """
 
     topic_id: bytes
@@ -60,6 +64,7 @@ class Looked(NamedTuple):
     stable_end: int
     has_records: bool
     parts: bool
+    high_watermark: int = NO_OFFSET
 
 
 class SessionAnswer(NamedTuple):
@@ -168,7 +173,7 @@ def answer_of(response: SessionFetchResponse_v13) -> SessionAnswer:
     for _ in range(answer.length()):
         topic_id = answer.take_bytes(ID_BYTES)
         for _ in range(answer.length()):
-            partition, code, _, stable_end, _ = answer.take(_ANSWERED)
+            partition, code, high, stable_end, _ = answer.take(_ANSWERED)
             for _ in range(answer.length()):
                 answer.skip(_ABORTED)
                 answer.skip_tags()
@@ -176,6 +181,6 @@ def answer_of(response: SessionFetchResponse_v13) -> SessionAnswer:
             records = answer.length()
             answer.skip(records)
             parts = DIVERGING_EPOCH in answer.tags()
-            looked.append(Looked(topic_id, partition, code, stable_end, records > 0, parts))
+            looked.append(Looked(topic_id, partition, code, stable_end, records > 0, parts, high))
         answer.skip_tags()
     return SessionAnswer(error_code, session_id, looked)

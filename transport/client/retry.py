@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import Final
+from weakref import WeakSet
 
 import structlog
 
@@ -19,11 +21,51 @@ SAY_LEAST_OFTEN_S: Final = 60.0
 """... and more of them with doubled pauses, up to this one: every lane has lines of its own."""
 
 
+class Attempts:
+    """Requests that one task and its children are trying at the moment, for stall detection.
+
+    A `Retry` lives in the function that tries, so it leaves this set as soon as that function returns.
+    """
+
+    def __init__(self) -> None:
+        self._retries: WeakSet[Retry] = WeakSet()
+
+    def follow(self) -> None:
+        """Take in each `Retry` that the current task makes from now on."""
+        _ATTEMPTS.set(self)
+
+    def add(self, retry: Retry) -> None:
+        """Take in one."""
+        self._retries.add(retry)
+
+    def clear(self) -> None:
+        """Drop all: an exception's traceback may keep one alive that tries no more."""
+        self._retries.clear()
+
+    def longest(self) -> Retry | None:
+        """Return the oldest one."""
+        return max(self._retries, key=lambda each: each.seconds, default=None)
+
+    def failed(self) -> Retry | None:
+        """Return the youngest one with a failure: of nested requests the one that keeps the others waiting."""
+        failed = [each for each in self._retries if each.error is not None]
+        return min(failed, key=lambda each: each.seconds, default=None)
+
+
+_ATTEMPTS: ContextVar[Attempts | None] = ContextVar("attempts", default=None)
+
+
 class Retry:
     """Pauses between tries, and a line in the log when it takes long. Time is the event loop's."""
 
     def __init__(self, what: str, **facts: object) -> None:
         self.what, self.facts = what, facts
+        self.error: type[BaseException] | None = None
+        """Class of the last failure. Not the error itself: its traceback would keep this object alive."""
+        self.reason = ""
+        """Last failure, in its own words."""
+        if (attempts := _ATTEMPTS.get()) is not None:
+            attempts.add(self)
         self.pause_s = RETRY_FIRST_S
         self.say_after_s = SAY_AFTER_S
         self._clock = asyncio.get_running_loop().time
@@ -37,6 +79,7 @@ class Retry:
     async def wait(self, reason: object) -> None:
         """Sleep a little longer than the last time."""
         now = self._clock()
+        self.error, self.reason = type(reason) if isinstance(reason, BaseException) else None, explained(reason)
         if now - self.said > self.say_after_s:
             self.said = now
             self.say_after_s = min(self.say_after_s * 2, SAY_LEAST_OFTEN_S)

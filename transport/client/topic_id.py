@@ -13,6 +13,7 @@ import base64
 import struct
 from typing import Any, Final, NamedTuple
 
+from aiokafka import errors as kafka
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     AbstractType,
@@ -72,11 +73,12 @@ def id_text(topic_id: bytes) -> str:
 class TopicState(NamedTuple):
     """A topic as it is now.
 
-    id: 16 bytes; partitions: how many
+    id: 16 bytes; partitions: how many; is_hidden: this user may not see it, and both are unknown
     """
 
     id: bytes
     partitions: int
+    is_hidden: bool = False
 
 
 class MetadataResponse_v12(Response):  # type: ignore[misc]
@@ -129,7 +131,7 @@ THROTTLE: Final = 4
 
 
 def topics_of(response: MetadataResponse_v12) -> dict[str, TopicState]:
-    """Those that exist; a topic with an error is left out."""
+    """Return those that exist, and those that this user may not see; others with an error are left out."""
     answer = Reader(response.body, THROTTLE)
     for _ in range(answer.length()):
         answer.skip(_NODE)
@@ -154,6 +156,8 @@ def topics_of(response: MetadataResponse_v12) -> dict[str, TopicState]:
         answer.skip_tags()
         if not code and partitions:
             found[name] = TopicState(topic_id, partitions)
+        elif code == kafka.TopicAuthorizationFailedError.errno:
+            found[name] = TopicState(topic_id, 0, is_hidden=True)
     return found
 
 
@@ -247,7 +251,7 @@ _ONE_PARTITION: Final = struct.Struct(">iiiibiiB16sBiiqiqiBBBBB")
 _NONE, _EMPTY, _ONE = 0, 1, 2
 """Lengths in compact encoding (KIP-482): no tags; an empty array or text; an array of one."""
 
-READ_COMMITTED: Final = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _CONSUMER, _NO_SESSION, _SESSIONLESS = -1, 0, -1
 _NO_LOG_START: Final = -1
 

@@ -19,7 +19,14 @@ from typing import Final, Protocol
 import structlog
 from aiokafka import errors as kafka
 
-from kafka_ratchet.transport.client.fetch_session import NO_SESSION, Looked, SessionFetchRequest, Spot, answer_of
+from kafka_ratchet.transport.client.fetch_session import (
+    NO_OFFSET,
+    NO_SESSION,
+    Looked,
+    SessionFetchRequest,
+    Spot,
+    answer_of,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +62,8 @@ class Place:
         self.is_covered = False
         """Whether a request that looks there was answered. The next one is under way then, so what comes is noticed at
         once; of the first nobody knows whether it has reached the broker: its connection may still be made."""
+        self.high_watermark = NO_OFFSET
+        """Last one that the broker gave for this partition; NO_OFFSET before the first."""
         self._called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -129,9 +138,11 @@ class _Session:
         self.pause_s = 0.0
         for asked in self._asked:
             asked.is_covered = True
-        for topic_id, partition, code, stable_end, has_records, parts in looked:
+        for topic_id, partition, code, stable_end, has_records, parts, high in looked:
             key = topic_id, partition
             place = self._known.get(key)  # the one that was asked for, whoever waits there now
+            if place is not None and not code:
+                place.high_watermark = high
             if place is not None and (code or has_records or parts or stable_end > place.spot.position):
                 self.remove(key, place)
                 place.call()

@@ -9,6 +9,7 @@ import numpy as np
 
 from kafka_ratchet.errors import SourceError
 from kafka_ratchet.producers import FileSource, Published
+from kafka_ratchet.producers.formats import may_have_hole
 from kafka_ratchet.producers.headers import NOTHING_YET
 from kafka_ratchet.transport.publishing.encode import Records
 from kafka_ratchet.transport.publishing.lines import BLANK, ODD, RECORD, find_lines
@@ -86,6 +87,8 @@ def read_block(source: FileSource, offset: int, text: bytes) -> _Read:
         text.decode()
     except UnicodeDecodeError:
         lines[KIND] = ODD  # which of them it is, is for `parse_at` to find
+    if may_have_hole(text):
+        lines[KIND] = ODD
     keys: dict[int, bytes] = {}
     bad = None
     for row in np.flatnonzero(lines[KIND] == ODD).tolist():

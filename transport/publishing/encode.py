@@ -14,7 +14,8 @@ from kafka_ratchet.errors import RecordTooLarge
 from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, finish, varint
 from kafka_ratchet.transport.batch.kernels import HEADER_SIZE, OPTIONS, copy_bytes, varint_size, write_varint
-from kafka_ratchet.transport.batch.rows import Ints, Spans
+from kafka_ratchet.transport.batch.rows import Ints, Spans, spans
+from kafka_ratchet.transport.publishing.lines import find_lines
 
 RECORD_OVERHEAD: Final = 24
 """Most bytes of a record besides key, value and headers: length, attributes, two deltas, and two lengths."""
@@ -228,3 +229,9 @@ def _write(  # type: ignore[no-untyped-def]
         taken += max(key, 0) + max(value, 0)
         n += 1
     return n, at, taken
+
+
+def compile_publishing() -> None:
+    """Take one record all the way through. Numba keeps the result beside the source or in the user's cache."""
+    find_lines(b'{"a":"b"}\n', True, "a")
+    Encoder("compile", b"a", 1, 1000, "none").encode(Records(np.arange(1), spans([b"a"]), spans([b"b"])))

@@ -134,9 +134,57 @@ def _is_name(data, at, end, name):  # type: ignore[no-untyped-def]
     return True
 
 
+@njit(inline="always", **OPTIONS)
+def _scalar(data, at, end, in_string):  # type: ignore[no-untyped-def]
+    """Return the byte behind a string, number or word, and whether escapes are in it; -1 where there is none."""
+    c = data[at]
+    if c == QUOTE:
+        return _string(data, at + 1, end, in_string)
+    return (_number(data, at, end) if c == 0x2D or 0x30 <= c <= 0x39 else _word(data, at, end)), False
+
+
+@njit(inline="always", **OPTIONS)
+def _next_value(data, at, end, depth, objects):  # type: ignore[no-untyped-def]
+    """Pass the ends of levels behind a value, and a comma.
+
+    Returns:
+        (position, -1 where the text is no JSON; depth, 0 at the end of the text; `objects` of `_json`)
+    """
+    while depth:
+        at = _blanks(data, at, end)
+        if at >= end:
+            return -1, depth, objects
+        c = data[at]
+        at += 1
+        if c == 0x2C:
+            break
+        if c != (0x7D if objects & np.uint64(1) else 0x5D):
+            return -1, depth, objects
+        depth -= 1
+        objects >>= np.uint64(1)
+    return _blanks(data, at, end), depth, objects
+
+
+@njit(inline="always", **OPTIONS)
+def _member(data, at, end, in_string):  # type: ignore[no-untyped-def]
+    """Read the name of a member.
+
+    Returns:
+        (begin of its value, -1 where the text is no JSON; begin and end of the name; whether escapes are in it)
+    """
+    if at >= end or data[at] != QUOTE:
+        return -1, at, at, False
+    began = at + 1
+    behind, escaped = _string(data, began, end, in_string)
+    at = _blanks(data, behind, end) if behind >= 0 else end
+    if at >= end or data[at] != 0x3A:
+        return -1, began, began, False
+    return _blanks(data, at + 1, end), began, behind - 1, escaped
+
+
 @njit(**OPTIONS)
 def _json(data, at, end, name, wanted, in_string):  # type: ignore[no-untyped-def]
-    """One JSON text in data[at:end], which does not begin with a blank.
+    """Read one JSON text in data[at:end], which does not begin with a blank.
 
     Args:
         data: uint8[bytes]
@@ -155,67 +203,34 @@ def _json(data, at, end, name, wanted, in_string):  # type: ignore[no-untyped-de
     is_key = False
     if wanted and data[at] != 0x7B:
         return ODD, key, key_length
-    while True:
-        # A value begins at `at`.
-        if at >= end:
-            return ODD, key, key_length
-        c = data[at]
-        began = at
-        opened = False
-        if c == QUOTE:
-            at, escaped = _string(data, at + 1, end, in_string)
-            if at < 0 or (is_key and escaped):
-                return ODD, key, key_length
-            if is_key:
-                key, key_length = began + 1, at - began - 2
-        elif c == 0x7B or c == 0x5B:
+    while at < end:
+        c, began = data[at], at
+        opened = c == 0x7B or c == 0x5B
+        if opened:
             if is_key or depth == DEPTH_MOST:
-                return ODD, key, key_length
+                break
             depth += 1
             objects = (objects << np.uint64(1)) | np.uint64(c == 0x7B)
             at = _blanks(data, at + 1, end)
-            if at < end and data[at] == (0x7D if c == 0x7B else 0x5D):
-                at += 1
-                depth -= 1
-                objects >>= np.uint64(1)
-            else:
-                opened = True
+            opened = at >= end or data[at] != (0x7D if c == 0x7B else 0x5D)
         else:
-            at = _number(data, at, end) if c == 0x2D or 0x30 <= c <= 0x39 else _word(data, at, end)
-            if at < 0 or (is_key and c == 0x6E):
-                return ODD, key, key_length
-            if is_key:
-                key, key_length = began, at - began
-        is_key = False
-        # Behind a value: what ends, until something goes on.
-        while not opened:
-            at = _blanks(data, at, end)
-            if depth == 0:
-                return RECORD if at == end and (key_length >= 0 or not wanted) else ODD, key, key_length
-            if at >= end:
-                return ODD, key, key_length
-            c = data[at]
-            at += 1
-            if c == 0x2C:
-                at = _blanks(data, at, end)
+            at, escaped = _scalar(data, at, end, in_string)
+            if at < 0 or (is_key and (escaped or c == 0x6E)):
                 break
-            if c != (0x7D if objects & np.uint64(1) else 0x5D):
-                return ODD, key, key_length
-            depth -= 1
-            objects >>= np.uint64(1)
+            if is_key:
+                quote = np.int64(c == QUOTE)
+                key, key_length = began + quote, at - began - 2 * quote
+        is_key = False
+        if not opened:
+            at, depth, objects = _next_value(data, at, end, depth, objects)
+            if at < 0 or depth == 0:
+                return RECORD if at == end and (key_length >= 0 or not wanted) else ODD, key, key_length
         if objects & np.uint64(1):
-            # A member's name.
-            if at >= end or data[at] != QUOTE:
-                return ODD, key, key_length
-            began = at + 1
-            at, escaped = _string(data, began, end, in_string)
+            at, name_at, name_end, escaped = _member(data, at, end, in_string)
             if at < 0 or (escaped and depth == 1 and wanted):
-                return ODD, key, key_length
-            is_key = wanted and depth == 1 and _is_name(data, began, at - 1, name)
-            at = _blanks(data, at, end)
-            if at >= end or data[at] != 0x3A:
-                return ODD, key, key_length
-            at = _blanks(data, at + 1, end)
+                break
+            is_key = wanted and depth == 1 and _is_name(data, name_at, name_end, name)
+    return ODD, key, key_length
 
 
 @njit(**OPTIONS)

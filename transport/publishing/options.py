@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.producers.client import require_servers
 from kafka_ratchet.producers.tls import Options
-from kafka_ratchet.transport.batch.heads import CODECS
+from kafka_ratchet.transport.batch.chunk import CODECS
 from kafka_ratchet.transport.client.security import client_options
 
 MESSAGE_MAX_BYTES: Final = 1_000_000

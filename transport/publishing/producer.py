@@ -16,6 +16,7 @@ from kafka_ratchet.producers import ProducerMetrics, Source, TopicDecision
 from kafka_ratchet.producers.headers import SEQUENCE_MAX, check_bytes
 from kafka_ratchet.producers.many import in_parts
 from kafka_ratchet.producers.named import NamedProducer
+from kafka_ratchet.producers.standstill import Standstill, standstill_of
 from kafka_ratchet.transport.batch.rows import spans
 from kafka_ratchet.transport.publishing.encode import Encoder, Records
 from kafka_ratchet.transport.publishing.options import understood
@@ -206,7 +207,11 @@ class BatchProducer(NamedProducer[BatchSender]):
             timeout_s=timeout_s,
             say=self._say,
             acknowledged=self._delivered,
+            why=self._why_silent,
         )
+
+    def _why_silent(self, throttle_s: float, heard: str) -> Standstill:
+        return standstill_of(self._progress_store.admin, self._options, self.topic, throttle_s=throttle_s, heard=heard)
 
     def _send_taken(self) -> None:
         """Encode what `send` has taken; the turn is held."""

@@ -27,6 +27,7 @@ from kafka_ratchet.errors import (
     TransportError,
 )
 from kafka_ratchet.producers.metrics import Measures
+from kafka_ratchet.producers.standstill import UNEXPLAINED, Standstill
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.connection import refused_by
 from kafka_ratchet.transport.client.errors import UNAUTHORIZED, InvalidRecord, explained, raise_for
@@ -42,6 +43,7 @@ SILENCE_S: Final = 3.0
 """As of librdkafka's path (`kafka_ratchet.producers.accumulator`): when Kafka's silence is said, and how often."""
 
 TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+AWAY: Final = (kafka.KafkaConnectionError, kafka.NodeNotReadyError, kafka.RequestTimedOutError)
 REFUSED: Final = (InvalidRecord, kafka.PolicyViolationError, kafka.InvalidTimestampError, kafka.InvalidTopicError)
 LOST: Final = (
     kafka.OutOfOrderSequenceNumber,
@@ -86,6 +88,7 @@ class BatchSender:
         timeout_s: how long to look for Kafka at the start, in seconds.
         say: told, every few seconds, that Kafka does not answer.
         acknowledged: told of each batch that Kafka has, in the order of its partition: the partition, and its seconds.
+        why: finds the cause of missing acknowledgements, from seconds of delay by quota and the last connection error.
 
     Raises:
         BrokerUnavailable: Kafka cannot be reached within `timeout_s`.
@@ -103,8 +106,9 @@ class BatchSender:
         timeout_s: float,
         say: Callable[[str], None],
         acknowledged: Callable[[int, float], None],
+        why: Callable[[float, str], Standstill],
     ) -> None:
-        self.topic, self.name, self._say, self._acknowledged = topic, name, say, acknowledged
+        self.topic, self.name, self._say, self._acknowledged, self._why = topic, name, say, acknowledged, why
         self.measures = Measures()
         self.failure: RatchetError | None = None
         self.is_over = False
@@ -115,7 +119,9 @@ class BatchSender:
         self.closed = threading.Event()
         """Set by `stop`."""
         self._heard_at = time.monotonic()
-        self._said: object = ""
+        self._last_error: Exception | None = None
+        self.standstill: Standstill | None = None
+        """Cause of missing acknowledgements, while it lasts."""
         self._lanes: dict[int, _Lane] = {}
         self._next: dict[int, int] = {}  # each partition's next sequence in the sense of Kafka: of its records
         self._cluster = Cluster(options, request_timeout_ms)
@@ -275,7 +281,7 @@ class BatchSender:
                     if (refusal := self._final(error, each, is_alone)) is not None:
                         self.fail(refusal)
                         return
-                    self._said = error
+                    self._last_error = error
                     self._cluster.refresh()
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, RETRY_MOST_S)
@@ -310,7 +316,7 @@ class BatchSender:
         """Kafka has it. The report comes first: who finds nothing under way any more finds everything reported."""
         crash_point("batch-there")
         self._heard_at = time.monotonic()
-        self._said = ""
+        self._last_error = self.standstill = None
         self._acknowledged(each.batch.partition, self._heard_at - each.put_at)
         with self._changed:
             self._records -= each.batch.batch.count
@@ -351,10 +357,20 @@ class BatchSender:
                 self._heard_at = now  # silence is counted from when there is something to hear
             elif now - self._heard_at >= SILENCE_S and not self.is_over:
                 self._heard_at += SILENCE_S
+                self.standstill = found = await self._why_silent()
                 self._say(
                     f"Kafka acknowledges nothing; {self._records} records of producer {self.name!r} wait and will be "
-                    f"sent when it does{f': {explained(self._said)}' if self._said else ''}"
+                    f"sent when it does ({found.cause}): {found.text}"
                 )
+
+    async def _why_silent(self) -> Standstill:
+        error = self._last_error
+        heard = "" if error is None else explained(error)
+        is_away = error is None or isinstance(error, AWAY)
+        found = await asyncio.to_thread(self._why, self._cluster.throttle_s, heard if is_away else "")
+        if found.cause == UNEXPLAINED and not is_away:
+            return Standstill("refused", f"Kafka refuses a batch: {heard}")
+        return found
 
     async def _end(self) -> None:
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

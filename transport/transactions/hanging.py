@@ -5,6 +5,9 @@ A lane completes by itself what Kafka has left open, as long as somebody knows h
 operator decides: for our own producer id by recording an outcome, by which the lane ends it, for another with the
 markers that Kafka's own
 `kafka-transactions.sh abort` writes (KIP-664), which need the right to alter the cluster.
+
+An operator cannot decide against an end that is known. Where a coordinator or a recorded outcome still says how the
+transaction ended, only that end is accepted (docs/decisions/0079-the-coordinators-word.md).
 """
 
 from __future__ import annotations
@@ -28,17 +31,22 @@ from kafka_ratchet.transport.client.errors import explained, raise_for
 from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.client.topic_id import TAGS, TEXT
 from kafka_ratchet.transport.transactions.outcome import (
+    ENDS,
     ID_NOT_FOUND,
     NO_TRANSACTION,
     HangingTransaction,
     OpenAt,
+    known_end,
     last_transaction,
     record_outcome,
+    recorded_ends,
 )
 
 HANGS_AFTER_S: Final = 60.0
 """Beyond the transaction's own time-out. Kafka looks for those that have timed out every 10 s, and a lane completes
 what was left open within about as long."""
+
+ENDED: Final = {"commit": "committed", "abort": "aborted"}
 
 ONGOING: Final = "Ongoing"
 """A coordinator's word for a transaction that is open; it aborts one that has timed out."""
@@ -48,7 +56,8 @@ class Hanging(NamedTuple):
     """An open transaction in one partition that has outlived its time-out.
 
     start: offset of its first record; idle_s: since the time of its last record, by our clock. It is the record's own
-    time: in a topic that keeps events' times, that of an event
+    time: in a topic that keeps events' times, that of an event;
+    ends: "commit" or "abort" where its end is known
     """
 
     topic: str
@@ -58,16 +67,23 @@ class Hanging(NamedTuple):
     coordinator_epoch: int
     start: int
     idle_s: float
+    ends: str | None = None
+
+    @property
+    def place(self) -> tuple[str, int, int, int, int]:
+        """Topic, partition, producer id, epoch and first offset."""
+        return self.topic, self.partition, self.producer_id, self.epoch, self.start
 
     def is_old(self, timeout_ms: int) -> bool:
         """Whether its last record says that it has outlived a time-out of so many ms."""
         return self.idle_s > timeout_ms / 1000 + HANGS_AFTER_S
 
     def __str__(self) -> str:
+        end = f". It was {ENDED[self.ends]}, and its marker is missing here" if self.ends else ""
         return (
             f"{self.topic}, partition {self.partition}: a transaction of producer id {self.producer_id}, epoch "
             f"{self.epoch}, is open from offset {self.start} on, and no coordinator names it to this user as open (it "
-            f"names those that this user may describe). The time of its last record is {self.idle_s:.0f} s ago"
+            f"names those that this user may describe). The time of its last record is {self.idle_s:.0f} s ago{end}"
         )
 
 
@@ -156,8 +172,8 @@ async def find_hanging(
         return []
     coordinated = await _coordinated(cluster, found, connection)
     # One that was at work may have ended before its coordinator was asked.
-    still_open = {one[:-1] for one in await _open_in(cluster, partitions, connection, now)}
-    return [one for one in found if one not in coordinated and one[:-1] in still_open]
+    still_open = {one.place for one in await _open_in(cluster, partitions, connection, now)}
+    return [one for one in found if one not in coordinated and one.place in still_open]
 
 
 async def _open_in(
@@ -201,13 +217,19 @@ async def _coordinated(cluster: Cluster, found: Collection[Hanging], connection:
             await retry.wait(error)
 
 
-async def _ask_coordinators(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[Hanging]:
+async def _names(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[str]:
+    """Return the transactional ids of their producer ids, of those that this user may see."""
     producer_ids = sorted({one.producer_id for one in found})
     names = set()
     for broker in cluster.client.cluster.brokers():
         response = await cluster.send(broker.nodeId, ListTransactionsRequest(producer_ids), connection)
         raise_for(response.error_code, "transactions")
         names |= {name for name, *_ in response.transactions}
+    return names
+
+
+async def _ask_coordinators(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[Hanging]:
+    names = await _names(cluster, found, connection)
     coordinated = set()
     for name in names:
         async with cluster.asking_coordinator(TRANSACTION, name) as node:
@@ -228,6 +250,54 @@ async def _ask_coordinators(cluster: Cluster, found: Collection[Hanging], connec
     return coordinated
 
 
+async def with_known_ends(
+    cluster: Cluster, transactional_id: str, hanging: Collection[Hanging], connection: Hashable
+) -> list[Hanging]:
+    """Add to hanging transactions how they ended, where a coordinator or a recorded outcome says so.
+
+    Args:
+        cluster: connected
+        transactional_id: of the partition's lane
+        hanging: as `find_hanging` found them
+        connection: on which to ask
+
+    Raises:
+        TransactionError: this user may not ask.
+    """
+    retry = Retry("ask how hanging transactions ended")
+    while True:
+        try:
+            last = await last_transaction(cluster, transactional_id, connection)
+            others = [one for one in hanging if last is None or one.producer_id != last.producer_id]
+            names = await _names(cluster, others, connection) if others else set()
+            ends = [await _known_end(cluster, transactional_id, names, one, connection) for one in hanging]
+            return [one._replace(ends=end) for one, end in zip(hanging, ends, strict=True)]
+        except kafka.TransactionalIdAuthorizationFailed as error:
+            raise TransactionError(explained(error)) from None
+        except kafka.KafkaError as error:
+            cluster.refresh()
+            await retry.wait(error)
+
+
+async def _known_end(
+    cluster: Cluster, transactional_id: str, names: Collection[str], one: Hanging, connection: Hashable
+) -> str | None:
+    """Return "commit" or "abort", or None where nothing says how a transaction ended.
+
+    names: further transactional ids that it may be of
+    """
+    stuck = {(one.topic, one.partition): OpenAt(one.epoch, one.start)}
+    for name in (transactional_id, *sorted(names)):
+        last = await last_transaction(cluster, name, connection)
+        if last is not None and last.producer_id == one.producer_id:
+            recorded = await recorded_ends(cluster, name, one.producer_id, stuck, connection)
+            end = known_end(last, stuck, recorded)
+            return None if end is None else ENDS[end]
+    # The id has another producer id by now: its epochs cannot be compared.
+    recorded = await recorded_ends(cluster, transactional_id, one.producer_id, stuck, connection)
+    return ENDS[recorded[0].committed] if recorded else None
+
+
 async def end_hanging(
     cluster: Cluster, transactional_id: str, hanging: Collection[Hanging], connection: Hashable, *, commit: bool
 ) -> None:
@@ -241,8 +311,16 @@ async def end_hanging(
         commit: whether their records are to count
 
     Raises:
-        TransactionError: Kafka refuses.
+        TransactionError: one of them is known to have ended otherwise, or Kafka refuses.
     """
+    hanging = await with_known_ends(cluster, transactional_id, hanging, connection)
+    if otherwise := [one for one in hanging if one.ends and one.ends != ENDS[commit]]:
+        places, right = ", ".join(f"{one.topic}, partition {one.partition}" for one in otherwise), ENDS[not commit]
+        raise TransactionError(
+            f"{transactional_id}: this transaction was {ENDED[right]}, and its marker is missing in "
+            f"{places}. The other end would contradict that, so nothing was changed. Start a worker, which completes "
+            f"it, or give --open-transaction {right}"
+        )
     last = await last_transaction(cluster, transactional_id, connection)
     ours = {
         (one.topic, one.partition): OpenAt(one.epoch, one.start)
@@ -252,7 +330,7 @@ async def end_hanging(
     try:
         if last is not None and ours:
             await record_outcome(
-                cluster, transactional_id, HangingTransaction(last.producer_id, commit, ours), connection
+                cluster, transactional_id, HangingTransaction(last.producer_id, commit, ours, last.epoch), connection
             )
         for one in hanging:
             if (one.topic, one.partition) not in ours:

@@ -10,11 +10,16 @@ input once more, and its next commit makes both visible. So whoever takes over a
 Taking over makes the coordinator forget how the last transaction ended. Whoever is about to take over records that
 outcome before: as the committed offset of a group that is named as the transactional id, for each partition that is
 still open, with the outcome as the offset's metadata (docs/decisions/0016-a-note-before-taking-over.md).
+
+A record of an outcome can be wrong: a coordinator that was replaced answers from memory, and the record may be written
+long after it was decided. So the coordinator's word counts more, unless the epochs show a take-over since; and a record
+counts only where the id is still about as old as it says (docs/decisions/0079-the-coordinators-word.md).
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Collection, Hashable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -38,6 +43,7 @@ ID_NOT_FOUND: Final = 105
 EMPTY: Final = "Empty"
 """Taken over, and no transaction has begun since."""
 COMPLETE: Final = {"CompleteCommit": True, "CompleteAbort": False}
+OFFSETS: Final = "__consumer_offsets"
 NO_TRANSACTION: Final = -1
 MARKERS_S: Final = 0.005
 """A few times of what the markers of a transaction take while all is well."""
@@ -52,8 +58,16 @@ ORPHANED: Final = (
     "Kafka has left a transaction open, and whoever took its id over has recorded no outcome: nobody knows how it "
     "was meant to end. See docs/reference/halted.md"
 )
-OUTCOME: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}"
+OUTCOME: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}, seen at epoch {seen}"
+RECORDED: Final = re.compile(r"ratchet: (commit|abort) by producer (\d+), epoch (\d+), seen at epoch (\d+)")
 ENDS: Final = {True: "commit", False: "abort"}
+WORD_WITHIN: Final = 1
+"""Epochs from open records to the coordinator's last end, if that end is theirs. An end raises the epoch by one or not
+at all; a take-over and a further end raise it by two."""
+RECORD_WITHIN: Final = 1
+"""Epochs between a recorded outcome and the take-over that it was recorded for. The next owner records it again."""
+TIMED_OUT: Final = 1
+"""Further epochs where the coordinator has aborted the completing transaction after its time-out."""
 
 LEADERS_WITHIN_S: Final = 10.0
 """How long a transaction that is to begin waits for leaders, whose change takes less. Then its lane starts again: there
@@ -74,6 +88,8 @@ class LastTransaction(NamedTuple):
     state: str
     producer_id: int
     epoch: int
+    members: frozenset[TopicPartition] = frozenset()
+    """Partitions of the open transaction, the group's offsets left out."""
 
 
 class OpenAt(NamedTuple):
@@ -95,6 +111,13 @@ class HangingTransaction(NamedTuple):
     def explains(self, producer_id: int, stuck: Mapping[TopicPartition, OpenAt]) -> bool:
         """Whether these open records are part of it."""
         return producer_id == self.producer_id and stuck.items() <= self.open.items()
+
+
+class RecordedEnd(NamedTuple):
+    """Recorded outcome of open records. seen: epoch of the id when the outcome was learned."""
+
+    committed: bool
+    seen: int
 
 
 class Orphaned(kafka.KafkaError):  # type: ignore[misc]
@@ -138,9 +161,7 @@ async def find_hanging_transaction(
         is_over = known.state in COMPLETE
         # The coordinator will end what an open transaction has written itself, and nothing older than that.
         stuck = {where: there for where, there in left.items() if is_over or there.epoch < known.epoch}
-        committed = (
-            await _recorded_outcome(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else None
-        )
+        recorded = await recorded_ends(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else []
         # The leaders may have kept us waiting while an owner that is alive has ended its transaction.
         if await last_transaction(cluster, transactional_id, connection) == known:
             break
@@ -148,14 +169,33 @@ async def find_hanging_transaction(
         return None
     if not stuck:
         return None
-    if committed is None and is_over:
-        committed = COMPLETE[known.state]
+    committed = known_end(known, stuck, recorded)
     if committed is None and remembered is not None and remembered.explains(known.producer_id, stuck):
-        committed = remembered.committed
+        committed = known_end(known, stuck, [RecordedEnd(remembered.committed, remembered.taken_over_at)])
     hanging = None if committed is None else HangingTransaction(known.producer_id, committed, stuck, known.epoch)
-    if not is_over:
+    if hanging is None or not is_over:
         raise Orphaned(f"{transactional_id}: open in {list(stuck)}, and its state is {known.state}", known, hanging)
     return hanging
+
+
+def known_end(
+    last: LastTransaction, stuck: Mapping[TopicPartition, OpenAt], recorded: Collection[RecordedEnd]
+) -> bool | None:
+    """Return whether open records were committed; None where their end is not known.
+
+    Args:
+        last: as the coordinator has it
+        stuck: open records of its producer id without a marker to come
+        recorded: outcomes recorded for them
+    """
+    is_over = last.state in COMPLETE
+    if is_over and all(0 <= last.epoch - there.epoch <= WORD_WITHIN for there in stuck.values()):
+        return COMPLETE[last.state]
+    within = RECORD_WITHIN + (TIMED_OUT if is_over else 0)
+    ends = {each.committed for each in recorded}
+    if len(ends) == 1 and all(0 <= last.epoch - each.seen <= within for each in recorded):
+        return ends.pop()
+    return None
 
 
 async def last_end(
@@ -192,6 +232,9 @@ async def last_end(
             if orphaned.hanging is None:
                 if clock() - since > ORPHANED_FOR_S:
                     raise TransactionError(f"{orphaned}. {ORPHANED}") from None
+            elif orphaned.last.state != EMPTY and not _completes(orphaned.last, orphaned.hanging):
+                # Its owner has other partitions than we have. Taking over aborts it, as it does with any other.
+                return orphaned.hanging
             elif clock() - since > OWNER_S:
                 if orphaned.last.state == EMPTY:
                     return orphaned.hanging
@@ -206,6 +249,11 @@ def may_not_ask(transactional_id: str, error: kafka.KafkaError) -> TransactionEr
     return TransactionError(
         f"{transactional_id}: this user may not ask how its last transaction ended: {explained(error)}"
     )
+
+
+def _completes(last: LastTransaction, hanging: HangingTransaction) -> bool:
+    """Return whether the open transaction has no partition outside the hanging one."""
+    return bool(last.members) and last.members <= hanging.open.keys()
 
 
 async def _end_for_another(
@@ -230,7 +278,7 @@ async def record_outcome(
         aiokafka.errors.KafkaError: the group's coordinator does not answer, or refuses.
     """
     topics = [
-        (topic, [(partition, there.start, _metadata(hanging.committed, hanging.producer_id, there))])
+        (topic, [(partition, there.start, _metadata(hanging, there))])
         for (topic, partition), there in hanging.open.items()
     ]
     request = OffsetCommitRequest(
@@ -243,36 +291,38 @@ async def record_outcome(
     await _ask_group(cluster, transactional_id, request, connection)
 
 
-async def _recorded_outcome(
+async def recorded_ends(
     cluster: Cluster,
     transactional_id: str,
     producer_id: int,
     stuck: Mapping[TopicPartition, OpenAt],
     connection: Hashable,
-) -> bool | None:
-    """Whether these open records were to be committed; None where no outcome is recorded for all of them."""
+) -> list[RecordedEnd]:
+    """Return the outcome recorded for each of these open records; none where one of them has none."""
     request = OffsetFetchRequest(transactional_id, [(topic, [partition]) for topic, partition in stuck])
     try:
         response = await _ask_group(cluster, transactional_id, request, connection)
     except kafka.GroupAuthorizationFailedError:
-        return None  # then it could not be recorded either, and who tried has said so
+        return []  # then it could not be recorded either, and who tried has said so
     recorded = {
         (topic, partition): (offset, metadata)
         for topic, partitions in response.topics
         for partition, offset, metadata, _ in partitions
     }
-    for committed in ENDS:
+    ends = []
+    for where, there in stuck.items():
+        offset, metadata = recorded.get(where, (-1, ""))
+        found = RECORDED.fullmatch(metadata)
         # Producer id, epoch and offset are this transaction's alone: an older record does not pass for one about it.
-        if all(
-            recorded.get(where) == (there.start, _metadata(committed, producer_id, there))
-            for where, there in stuck.items()
-        ):
-            return committed
-    return None
+        if found is None or (offset, int(found[2]), int(found[3])) != (there.start, producer_id, there.epoch):
+            return []
+        ends.append(RecordedEnd(found[1] == ENDS[True], int(found[4])))
+    return ends
 
 
-def _metadata(committed: bool, producer_id: int, there: OpenAt) -> str:
-    return OUTCOME.format(end=ENDS[committed], producer_id=producer_id, epoch=there.epoch)
+def _metadata(hanging: HangingTransaction, there: OpenAt) -> str:
+    end, seen = ENDS[hanging.committed], hanging.taken_over_at
+    return OUTCOME.format(end=end, producer_id=hanging.producer_id, epoch=there.epoch, seen=seen)
 
 
 async def _ask_group(cluster: Cluster, group: str, request: Any, connection: Hashable) -> Any:
@@ -296,7 +346,7 @@ async def last_transaction(cluster: Cluster, transactional_id: str, connection: 
     try:
         async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
             response = await cluster.send(node, DescribeTransactionsRequest(transactional_id), connection)
-            code, _, state, _, started_ms, producer_id, epoch, *_ = response.transactions[0]
+            code, _, state, _, started_ms, producer_id, epoch, topics, *_ = response.transactions[0]
             if code == ID_NOT_FOUND:
                 return None
             raise_for(code, transactional_id)
@@ -304,7 +354,8 @@ async def last_transaction(cluster: Cluster, transactional_id: str, connection: 
         raise TransactionError(f"{transactional_id}: Kafka 3.0 or newer is needed: {error}") from None
     if state.startswith("Prepare"):
         raise kafka.ConcurrentTransactions  # the markers are being written
-    return LastTransaction(started_ms, state, producer_id, epoch)
+    members = frozenset((topic, number) for topic, numbers, *_ in topics for number in numbers if topic != OFFSETS)
+    return LastTransaction(started_ms, state, producer_id, epoch, members)
 
 
 async def left_open(
@@ -364,19 +415,3 @@ def describe(hanging: HangingTransaction) -> dict[str, Any]:
     """A hanging transaction as the fields of a line in the log."""
     still_open = [f"{topic}-{partition}" for topic, partition in hanging.open]
     return {"producer_id": hanging.producer_id, "ended": ENDS[hanging.committed], "open": still_open}
-
-
-async def is_known(cluster: Cluster, transactional_id: str, connection: Hashable) -> bool:
-    """Whether the coordinator has ever heard of an id. Tries until it answers.
-
-    Raises:
-        TransactionError: Kafka is too old to be asked.
-    """
-    retry = Retry("ask for a transactional id", id=transactional_id)
-    while True:
-        try:
-            return await last_transaction(cluster, transactional_id, connection) is not None
-        except (kafka.ConcurrentTransactions, kafka.TransactionalIdAuthorizationFailed):
-            return True
-        except kafka.KafkaError as error:
-            await retry.wait(error)

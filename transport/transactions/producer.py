@@ -24,9 +24,10 @@ from typing import Any, Final
 import structlog
 from aiokafka import errors as kafka
 
-from kafka_ratchet.errors import Aborted, Fenced, TransactionError
+from kafka_ratchet.errors import Aborted, Fenced, RatchetError, RecordRefused, RecordTooLarge, TransactionError
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
-from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.cluster import TRANSACTION, Cluster
+from kafka_ratchet.transport.client.errors import InvalidRecord, explained
 from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.transactions.crash_points import crash_point
 from kafka_ratchet.transport.transactions.outcome import (
@@ -41,9 +42,38 @@ from kafka_ratchet.transport.transactions.outcome import (
     record_outcome,
     soon,
 )
-from kafka_ratchet.transport.transactions.refusals import as_ours
 from kafka_ratchet.transport.transactions.requests import END_FOR_S, FENCED, LAST_EPOCH, Appended, TransactionRequests
 from kafka_ratchet.transport.transactions.states import State, transition
+
+TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+REFUSED: Final = (
+    InvalidRecord,
+    kafka.InvalidTimestampError,
+    kafka.InvalidTopicError,
+    kafka.PolicyViolationError,
+    kafka.TopicAuthorizationFailedError,
+    kafka.UnsupportedForMessageFormatError,
+)
+"""What is wrong with the record or the topic, and stays so however often it is tried."""
+
+
+def as_ours(error: kafka.KafkaError, transactional_id: str, timeout_ms: int) -> RatchetError:
+    """The error for what has ended a transaction. timeout_ms: after which the coordinator would have aborted it."""
+    if isinstance(error, FENCED):
+        return Fenced(
+            f"{transactional_id}: fenced ({error!r}): another worker owns the partition now, or the "
+            f"transaction was open for more than {timeout_ms} ms"
+        )
+    if isinstance(error, TOO_LARGE):
+        return RecordTooLarge(f"{transactional_id}: {error!r}. Raise max.message.bytes of the topic written to")
+    if isinstance(error, REFUSED):
+        return RecordRefused(
+            f"{transactional_id}: Kafka refuses what is written: {error!r}. Look at that topic's "
+            "cleanup.policy (a compacted topic takes no record without a key), message.timestamp.after.max.ms and "
+            "message.timestamp.before.max.ms, and at this user's right to write"
+        )
+    return Aborted(f"{transactional_id}: {explained(error)}")
+
 
 log = structlog.get_logger(__name__)
 
@@ -124,7 +154,6 @@ class TransactionalProducer:
             if self._owed is not None:
                 self._to(State.COMPLETING)
                 await self._guard(self._complete(self._owed, taken_over))
-                self._owed = None  # the coordinator knows now
                 self._to(State.INITIALISING)
             if not self._requests.spent:
                 break
@@ -142,6 +171,7 @@ class TransactionalProducer:
             # that takes it over in that moment may use up its last epoch, and then we would get another producer id.
             try:
                 ends_raise = await self._requests.ends_raise_epochs()
+                node = await self.cluster.coordinator(TRANSACTION, self.transactional_id)
             except kafka.TransactionalIdAuthorizationFailed as error:
                 raise may_not_ask(self.transactional_id, error) from None
             except kafka.KafkaError as error:
@@ -149,7 +179,12 @@ class TransactionalProducer:
                 continue
             self._owed = await self._hanging()
             if self._owed is not None and self._owed != recorded:
-                await self._record(self._owed)
+                # One try: by the next, the coordinator may say otherwise.
+                try:
+                    await self._record(self._owed)
+                except kafka.KafkaError as error:
+                    await retry.wait(error)
+                    continue
                 recorded = self._owed
                 crash_point("noted")
                 continue  # it took a moment, in which an owner that is alive may have gone on
@@ -161,7 +196,10 @@ class TransactionalProducer:
                 break
             try:
                 await self._requests.initialise(self.timeout_ms, ends_raise=ends_raise)
-                break
+                if await self._is_known(node):
+                    break
+                # The look was answered by a coordinator that had been replaced.
+                await retry.wait(kafka.NotCoordinatorForGroupError())
             except REFUSED_ID as error:
                 raise TransactionError(
                     f"{self.transactional_id}: the coordinator refuses this transactional id: {error!r}. "
@@ -177,22 +215,34 @@ class TransactionalProducer:
     async def _hanging(self) -> HangingTransaction | None:
         return await last_end(self.cluster, self.transactional_id, self.partitions, self._asking, self._owed)
 
+    def _follows(self, hanging: HangingTransaction) -> bool:
+        """Return whether nothing came between the look at the last transaction and taking its id over."""
+        if hanging.producer_id != self._requests.producer_id:
+            return True
+        return self._requests.epoch == hanging.taken_over_at + 1
+
+    async def _is_known(self, node: int) -> bool:
+        """Return whether the look at the last transaction, answered by this node, was up to date at the take-over."""
+        if self._owed is None:
+            # Nothing can be open after the take-over, unless a replaced coordinator had answered from memory.
+            return not await left_open(self.cluster, self._requests.producer_id, self.partitions, self._asking)
+        return self._follows(self._owed) or node == await self.cluster.coordinator(TRANSACTION, self.transactional_id)
+
     async def _record(self, hanging: HangingTransaction) -> None:
-        """Record the outcome in Kafka: the coordinator is about to forget it, and this process may die."""
-        retry = Retry("record how a transaction ended", id=self.transactional_id)
-        while True:
-            try:
-                return await record_outcome(self.cluster, self.transactional_id, hanging, self._asking)
-            except kafka.GroupAuthorizationFailedError:
-                log.warning(
-                    "this user may not commit offsets for a group that is named as its transactional id: if the "
-                    "worker dies in the next moment, an operator has to decide how the transaction ends",
-                    id=self.transactional_id,
-                    **describe(hanging),
-                )
-                return None
-            except kafka.KafkaError as error:
-                await retry.wait(error)
+        """Record the outcome in Kafka: the coordinator is about to forget it, and this process may die.
+
+        Raises:
+            aiokafka.errors.KafkaError: the group's coordinator does not answer.
+        """
+        try:
+            await record_outcome(self.cluster, self.transactional_id, hanging, self._asking)
+        except kafka.GroupAuthorizationFailedError:
+            log.warning(
+                "this user may not commit offsets for a group that is named as its transactional id: if the "
+                "worker dies in the next moment, an operator has to decide how the transaction ends",
+                id=self.transactional_id,
+                **describe(hanging),
+            )
 
     async def _complete(self, hanging: HangingTransaction, taken_over: float) -> None:
         """End a hanging transaction as it ended elsewhere: by an empty transaction of the same producer id.
@@ -276,16 +326,6 @@ class TransactionalProducer:
         while self._sent:
             await self._guard(asyncio.shield(self._sent[0]))
             del self._sent[0]
-
-    def of(self, transactional_id: str) -> TransactionalProducer:
-        """A producer of another id over the same partitions; it is only initialised, to fence who has that id.
-
-        transactional_id: as an earlier version of Ratchet had it for this partition
-        """
-        group = self._requests.group
-        return TransactionalProducer(
-            self.cluster, transactional_id, group, self.timeout_ms, self.partitions, self._asking
-        )
 
     async def commit(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
         """Commit everything produced together with the consumed offset (the next one to read).

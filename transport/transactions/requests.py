@@ -36,13 +36,12 @@ LAST_EPOCH: Final = (1 << 15) - 2
 Kafka has left open in spite of it. So the id is initialised at this epoch, after a look at that."""
 END_FOR_S: Final = 60.0
 """How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
-OFFSET_METADATA: Final = "ratchet 2 {topic} {epoch}"
+OFFSET_METADATA: Final = "ratchet 1 {topic} {epoch}"
 """Left with every offset that is committed together with changelog entries: the id of the topic that the offset is in,
 and the leader epoch of the batch before it. An operator who moves the group's offset with Kafka's tools leaves none: so
 a position that the changelog must know of differs from one that was set on purpose."""
-OURS: Final = re.compile(r"ratchet (?:1|2 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+))")
-"""1 was without the two."""
-NEWER: Final = re.compile(r"ratchet (?P<format>(?![12]\b)\d+)\b.*")
+OURS: Final = re.compile(r"ratchet 1 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+)")
+NEWER: Final = re.compile(r"ratchet (?P<format>(?!1\b)\d+)\b.*")
 """Of what is not `OURS`: a newer version has left it, with an offset that no person has set."""
 
 
@@ -54,6 +53,12 @@ def offset_metadata(topic_id: str, epoch: int) -> str:
 def is_ours(metadata: str) -> bool:
     """Whether an offset was committed in a lane's transaction, by what was left with it."""
     return OURS.fullmatch(metadata) is not None
+
+
+def topic_in(metadata: str) -> str | None:
+    """Return the id of the topic that an offset is in; None where its metadata does not name one."""
+    found = OURS.fullmatch(metadata)
+    return found["topic"] if found else None
 
 
 class Appended(NamedTuple):
@@ -160,6 +165,7 @@ class TransactionRequests:
 
     async def produce(self, leader: int, topic: str, partition: int, data: memoryview) -> Appended:
         """Send a sealed batch to a partition's leader."""
+        _trying = Retry("produce", topic=topic, partition=partition)  # for stall detection; it is not tried twice
         request = BatchRequest(self.transactional_id, self.cluster.request_timeout_ms, topic, partition, data)
         response = await self.cluster.send(leader, request, self.connection)
         _, code, offset, at_ms, *_ = response.topics[0][1][0]
@@ -178,6 +184,7 @@ class TransactionRequests:
             self.epoch,
             [(topic, [(partition, offset, metadata)])],
         )
+        _trying = Retry("commit the offset", group=self.group)  # for stall detection; it is not tried twice
         async with self.cluster.asking_coordinator(GROUP, self.group) as node:
             response = await self.cluster.send(node, request, self.connection)
             for code in _partition_codes(response):

@@ -49,7 +49,7 @@ def encode(
         empty = HEAD.pack(base, 49, 0, 2, 0, attributes, last_delta or 0, -1, top_time or -1, producer, 0, -1, 0)
         return seal(empty)
     builder = DefaultRecordBatchBuilder(2, COMPRESSIONS.index(compression), 0, producer, 0, 0, 1 << 30)
-    deltas = []
+    deltas: list[int] = []
     for record in records:
         delta = record.delta if record.delta is not None else (deltas[-1] + 1 if deltas else 0)
         deltas.append(delta)

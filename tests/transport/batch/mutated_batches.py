@@ -121,10 +121,12 @@ def _varints(records: bytes, count: int) -> list[tuple[int, int]]:
     for _ in range(count):
         read()
         at += 1  # attributes
-        read(), read()
-        skip_span(), skip_span()
-        for _ in range(read()):
-            skip_span(), skip_span()
+        read()
+        read()
+        skip_span()
+        skip_span()
+        for _ in range(2 * read()):
+            skip_span()
     assert at == len(records)
     return found
 

@@ -102,7 +102,7 @@ def decompress(codec: int, data: bytes) -> bytes:
     name = {3: "lz4", 4: "zstd"}.get(codec)
     if name is None:
         raise Unreadable(f"compression {codec}")
-    return pa.CompressedInputStream(io.BytesIO(data), name).read()
+    return bytes(pa.CompressedInputStream(io.BytesIO(data), name).read())
 
 
 def unsnappy(data: bytes) -> bytes:
@@ -114,7 +114,7 @@ def unsnappy(data: bytes) -> bytes:
             size += (byte & 0x7F) << (7 * group)
             if byte < 0x80:
                 break
-        return pa.Codec("snappy").decompress(data, size, asbytes=True)
+        return bytes(pa.Codec("snappy").decompress(data, size, asbytes=True))
     source = Bytes(data[16:])
     plain = b""
     while source.rest():

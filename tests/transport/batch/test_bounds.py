@@ -31,7 +31,7 @@ async def site(broker: str, tmp_path: Path) -> AsyncIterator[Site]:
 
 def changelog_of(site: Site) -> list[tuple[int, int, bytes, bytes | None]]:
     """(offset, ms, key, value) of every committed entry."""
-    options = {"bootstrap.servers": site.bootstrap, "group.id": "reader", "enable.auto.commit": False}
+    options: dict[str, Any] = {"bootstrap.servers": site.bootstrap, "group.id": "reader", "enable.auto.commit": False}
     consumer = Consumer({**options, "isolation.level": "read_committed", "enable.partition.eof": True})
     consumer.assign([TopicPartition(site.changelog, 0, 0)])
     found = []
@@ -99,7 +99,7 @@ async def test_nobody_is_quiet_for_a_worker_that_was_stopped(site: Site, monkeyp
     owner.lane.start()
     site.produce([event(b"a", 1)])
     await owner.reach(1)
-    stopped = []
+    stopped: list[int | None] = []
 
     def stop_at(point: str) -> None:
         if point == "produced" and not stopped:  # c is judged, and the input ended behind it
@@ -121,4 +121,6 @@ async def test_nobody_is_quiet_for_a_worker_that_was_stopped(site: Site, monkeyp
     await owner.reach(3)
     assert stopped == [2]
     assert len(site.output_values()) == 2
-    assert owner.sequences.partition(0).progress[1:3] == (2, 1)
+    progress = owner.sequences.partition(0).progress
+    assert progress is not None
+    assert progress[1:3] == (2, 1)

@@ -123,7 +123,9 @@ def test_an_aborted_transaction_whose_first_offset_is_inside_of_a_batch() -> Non
 def test_random_transactions_read_like_the_slow_reading() -> None:
     dice = random.Random(1)
     for _ in range(40):
-        data, at, aborted, open_since = b"", 0, [], {}
+        aborted: list[tuple[int, int]] = []
+        open_since: dict[int, int] = {}
+        data, at = b"", 0
         for _ in range(dice.randrange(1, 25)):
             who = dice.randrange(4)
             if who and dice.random() < 0.4 and who in open_since:

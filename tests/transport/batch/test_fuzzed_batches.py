@@ -148,6 +148,7 @@ print(sum(tests.fuzz(tests.SEED + 1, 0, int(sys.argv[3])).values()))
 """
 
 
+@pytest.mark.matrix  # everything is compiled once more
 def test_compiled_code_that_checks_its_bounds_finds_no_read_outside(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(

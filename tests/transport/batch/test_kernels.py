@@ -289,7 +289,7 @@ class Guarded:
 
     def __getitem__(self, at: Any) -> int:
         assert 0 <= at < len(self.data), f"read at {at} of {len(self.data)} bytes"
-        return self.data[at]
+        return int(self.data[at])
 
 
 @pytest.fixture
@@ -305,10 +305,11 @@ def plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def read_guarded(data: bytes, count: int, columns: np.ndarray) -> tuple[int, int, bool]:
     one = np.ones(1, np.int64)
     with np.errstate(over="ignore"):
-        return kernels.read_records(
+        found = kernels.read_records(
             Guarded(data), one * 0, one * len(data), one * 0, one * 1000, one * 0, one * -1, one * count, 0,
             Guarded(NAME), Guarded(OTHER), Guarded(b"ratchet-replay"), columns, np.empty(columns.shape[1], np.int64),
-        )[:3]  # fmt: skip
+        )  # fmt: skip
+    return int(found[0]), int(found[1]), bool(found[2])
 
 
 def test_no_read_leaves_its_batch(plain_kernels: None) -> None:

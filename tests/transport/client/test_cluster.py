@@ -10,11 +10,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as Topic
 
-from kafka_ratchet.errors import PositionLost
+from kafka_ratchet.errors import PositionLost, TransportError
 from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.client import cluster as cluster_module
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, TRANSACTION, Cluster, Fetched
 from kafka_ratchet.transport.client.errors import explained, raise_for
 from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.client.topic_id import TopicState
 from kafka_ratchet.transport.transactions.producer import TransactionalProducer
 from tests.transport.kafka_side import delete_before, read_topic
 
@@ -61,6 +63,26 @@ async def test_a_topic_that_appears_while_it_is_waited_for(cluster: Cluster, bro
     assert await asyncio.wait_for(waiting, 60) == 0
 
 
+async def test_a_negative_offset_is_asked_for_again(
+    cluster: Cluster, broker: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, sent, refused = new_topic(1), cluster.send, list[int]()
+    publish(broker, topic, 3)
+
+    async def send(node: Any, request: Any, *arguments: Any) -> Any:
+        response = await sent(node, request, *arguments)
+        if not refused:
+            [(name, [(partition, code, at, _)])] = response.topics
+            response.topics = [(name, [(partition, code, at, -1001)])]
+            refused.append(partition)
+        return response
+
+    monkeypatch.setattr(cluster, "send", send)
+    assert await cluster.offset(topic, 0, LATEST, "here") == 3
+    assert refused == [0]
+    assert await cluster.offset(topic, 0, 2**60, "here") == -1  # no record is as late
+
+
 async def test_offsets_and_what_is_fetched_from_them(cluster: Cluster, broker: str, new_topic: NewTopic) -> None:
     topic = new_topic(2)
     publish(broker, topic, 10, 1)
@@ -75,7 +97,7 @@ async def test_offsets_and_what_is_fetched_from_them(cluster: Cluster, broker: s
 
 async def test_a_fetch_at_the_end_is_empty(cluster: Cluster, new_topic: NewTopic) -> None:
     fetched = await fetch(cluster, new_topic(1), 0, 0, "here", max_bytes=1 << 20, max_wait_ms=10)
-    assert fetched == (b"", [], 0)
+    assert fetched == (b"", [], 0, 0)
 
 
 async def test_one_batch_beyond_max_bytes_comes_whole(cluster: Cluster, broker: str, new_topic: NewTopic) -> None:
@@ -164,3 +186,24 @@ def test_a_connection_that_closes_while_it_is_written_to_is_a_connection_error(b
             await cluster.close()
 
     uvloop.run(ask())
+
+
+async def test_a_topic_that_this_user_may_not_see_is_not_taken_for_deleted(
+    cluster: Cluster, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(1)
+    there = (await cluster.topics([topic]))[topic]
+
+    async def described(names: object) -> dict[str, TopicState]:
+        return {topic: hidden}
+
+    hidden = TopicState(there.id, 0, is_hidden=True)
+    monkeypatch.setattr(cluster, "_described", described)
+    monkeypatch.setattr(cluster_module, "GONE_AFTER_S", 0.2)
+    assert await cluster.topics([topic]) == {}
+    with pytest.raises(TransportError, match=f"{topic}: this user may not see the topic: .*rights.md"):
+        await cluster.found([topic])
+    finding = asyncio.create_task(cluster.found([topic]))
+    await asyncio.sleep(0)
+    hidden = there
+    assert await finding == {topic: there}

@@ -201,7 +201,7 @@ def test_an_answer_to_nobody_ends_the_connection() -> None:
     async def run() -> None:
         async with connected(twice) as connection:
             assert bytes(records_of(await connection.send(fetching()))) == b"first"
-            for _ in range(100):
+            for _ in range(6_000):
                 await asyncio.sleep(0.01)
                 if not connection.connected():
                     return

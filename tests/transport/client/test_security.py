@@ -1,6 +1,7 @@
 import ssl
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka.client import AIOKafkaClient
@@ -14,7 +15,7 @@ def test_nothing_but_the_bootstrap() -> None:
 
 
 def test_sasl_names_are_translated() -> None:
-    options = {
+    options: dict[str, Any] = {
         "security.protocol": "sasl_plaintext",
         "sasl.mechanism": "scram-sha-512",
         "sasl.username": "me",
@@ -35,13 +36,18 @@ def test_sasl_names_are_translated() -> None:
 
 
 async def test_aiokafka_takes_them() -> None:
-    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+    options: dict[str, Any] = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
     client = AIOKafkaClient(**client_options("127.0.0.1:1", options))
     await client.close()
 
 
 def test_options_that_only_librdkafka_knows_are_left_to_it() -> None:
-    options = {"socket.keepalive.enable": True, "statistics.interval.ms": 5_000, "debug": "broker"}
+    options: dict[str, Any] = {"socket.keepalive.enable": True, "statistics.interval.ms": 5_000, "debug": "broker"}
     assert client_options("a:1", options) == {"bootstrap_servers": ["a:1"]}
 
 

@@ -23,8 +23,8 @@ from confluent_kafka.admin import (
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.producers import made_topic
 from kafka_ratchet.tables.identity import Identity
-from kafka_ratchet.tables.ownership import Ownership
 from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.tables.recovery import Ownership
 from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.transport.client.topic_id import FetchByIdRequest, FetchRequest_v13
 from kafka_ratchet.transport.lane_spec import LaneState
@@ -192,7 +192,7 @@ async def test_an_input_that_lost_its_end_halts_the_lane_however_long_it_grows_a
         topic=site.input,
         partition=0,
         group=f"group-{site.input}",
-        ids=("", f"id-{site.input}"),
+        transactional_id=f"id-{site.input}",
         writes=(site.output, site.dead, site.changelog),
     )
     await move.read()
@@ -202,8 +202,9 @@ async def test_an_input_that_lost_its_end_halts_the_lane_however_long_it_grows_a
 
 
 async def test_a_changelog_that_lost_its_end_halts_whoever_has_an_old_store(
-    site: Site, own_broker: EmbeddedBroker
+    site: Site, own_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("kafka_ratchet.transport.transactions.outcome.ORPHANED_FOR_S", 0.5)
     owner = await served(site, 3)
     await until(lambda: owner.sequences.partition(0).sighting)
     site.produce(events(4))
@@ -281,7 +282,7 @@ async def test_a_changelog_of_a_newer_format_is_refused(site: Site) -> None:
     )
 
 
-async def test_state_of_an_earlier_version_gets_its_owner_without_waiting_for_an_event(
+async def test_state_without_an_owner_entry_gets_it_without_waiting_for_an_event(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

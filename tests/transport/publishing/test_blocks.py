@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from kafka_ratchet.errors import SourceError
 from kafka_ratchet.producers import FileSource, Record
-from kafka_ratchet.producers import lines as lines_module
+from kafka_ratchet.producers import files as files_module
+from kafka_ratchet.producers.file_mark import FileMark
 from kafka_ratchet.transport.publishing.blocks import read_block
 
 KEYS = ["user", "ключ", 'a"b']
@@ -137,14 +138,14 @@ def test_the_same_records_and_errors(
     path.write_bytes(end.join(texts) + (end if ended else b""))
     key = key if format == "ndjson" else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines_module, "BLOCK_BYTES", block)
+        patch.setattr(files_module, "BLOCK_BYTES", block)
         made = in_blocks(FileSource(path, format=format, key=key))
     assert made == by_lines(FileSource(path, format=format, key=key))
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_marks_of_blocks_are_those_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: bool) -> None:
-    monkeypatch.setattr(lines_module, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(files_module, "BLOCK_BYTES", 500)
     chance = random.Random(7)
     text = b"".join(
         b"\n" * chance.randrange(3) + b'{"user":"u%d","n":"%s"}\n' % (n, b"x" * chance.randrange(80))
@@ -167,7 +168,7 @@ def test_marks_of_blocks_are_those_of_lines(tmp_path: Path, monkeypatch: pytest.
             # It goes on behind that record, in blocks as by lines.
             rest = [record.sequence for record in fresh.read(found.last[0] + 1)]
             more = FileSource(path, key="user")
-            again = []
+            again: list[int] = []
             for at, part in more.read_blocks(found.last[0] + 1):
                 records = read_block(more, at, part).records
                 again += records.sequences.tolist() if records is not None else []
@@ -175,12 +176,27 @@ def test_marks_of_blocks_are_those_of_lines(tmp_path: Path, monkeypatch: pytest.
     assert len(read) > 10
     everything = list(whole.read(0))
     assert read[-1] == everything[-1].sequence
-    assert json.loads(blocks.mark(read[-1])[6:])["digest"] == json.loads(whole.mark(read[-1])[6:])["digest"]
+    marks = [FileMark.decode(source.mark(read[-1])) for source in (blocks, whole)]
+    assert marks[0] is not None
+    assert marks[1] is not None
+    assert marks[0].digest == marks[1].digest
+
+
+@pytest.mark.parametrize("hole", [b"\0" * 899 + b"three\n", b"\0\n", b"th" + b"\0" * 8 + b"ree\n"])
+@pytest.mark.parametrize("format", ["lines", "ndjson"])
+def test_a_hole_that_a_truncation_left_is_named(tmp_path: Path, hole: bytes, format: str) -> None:
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n2\n" + hole + b"4\n")
+    source = FileSource(path, format=format)
+    ((offset, text),) = source.read_blocks(0)
+    read = read_block(source, offset, text)
+    assert (read.text, read.records and len(read.records.sequences)) == (b"1\n2\n", 2)
+    assert "line 3 (byte 4): has NUL bytes" in str(read.bad)
 
 
 def test_a_line_longer_than_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines_module, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(files_module, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(files_module, "MAX_LINE_BYTES", 1000)
     path = tmp_path / "lines"
     for longest in (b"x" * 1500 + b"\nmore\n", b"x" * 1500):
         path.write_bytes(b"short\n" + longest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,7 @@ from hypothesis import strategies as st
 
 from kafka_ratchet.producers import partition_of
 from kafka_ratchet.transport.batch import kernels
-from kafka_ratchet.transport.batch.chunk import read_chunk
-from kafka_ratchet.transport.batch.heads import CODECS, TRANSACTIONAL
+from kafka_ratchet.transport.batch.chunk import CODECS, TRANSACTIONAL, read_chunk
 from kafka_ratchet.transport.batch.rows import spans
 from kafka_ratchet.transport.publishing.encode import Encoder, Records
 
@@ -28,7 +28,7 @@ def read(encoder: Encoder, rows: list[Row], partitions: int) -> dict[int, list[R
     for number, outgoing in enumerate(encoder.encode(records)):
         sealed = bytes(outgoing.batch.seal(7, 0, number))
         assert not sealed[22] & TRANSACTIONAL
-        headers = {"sequence_header": b"ratchet-sequence", "identity_header": b"ratchet-producer"}
+        headers: dict[str, Any] = {"sequence_header": b"ratchet-sequence", "identity_header": b"ratchet-producer"}
         batch = read_chunk("t", outgoing.partition, 0, sealed, [], **headers)
         assert batch.count == outgoing.batch.count
         columns = batch.columns

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewTopic as Topic
 
-from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
+from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import RecordTooLarge, SettingsError, TopicMissing
 from kafka_ratchet.producers import Producer
 from kafka_ratchet.transport.publishing.producer import BLOCK_LEAST, RECORD_COSTS, BatchProducer
@@ -109,10 +112,10 @@ def test_options_of_librdkafka_alone_are_refused_by_their_names(broker: str, new
 
 def test_a_broker_that_is_killed_while_batches_are_under_way(name: str) -> None:
     """In flight on several partitions, answers lost, sent again: each record once, in order, and none missing."""
-    with EmbeddedBroker(options=one.LET_IN_AGAIN_SOON) as embedded:
-        options = {"bootstrap.servers": embedded.bootstrap, "queue.buffering.max.kbytes": 4096}
-        admin = one.AdminClient(options)
-        admin.create_topics([one.Topic("events", 3, 1)])["events"].result(30)
+    with EmbeddedBroker(options=LET_IN_AGAIN_SOON) as embedded:
+        options: dict[str, Any] = {"bootstrap.servers": embedded.bootstrap, "queue.buffering.max.kbytes": 4096}
+        admin = AdminClient(options)
+        admin.create_topics([Topic("events", 3, 1)])["events"].result(30)
         with BatchProducer("events", name, options=options, say=lambda sentence: None) as producer:
             values = [b"%d" % n + b"x" * 300 for n in range(60_000)]
             keys = [b"k%d" % (n % 100) for n in range(60_000)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,8 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
 
 from kafka_ratchet.errors import RecordTooLarge, TransportError
-from kafka_ratchet.transport.batch.heads import HEAD
+from kafka_ratchet.producers.standstill import Standstill
+from kafka_ratchet.transport.batch.chunk import HEAD
 from kafka_ratchet.transport.batch.rows import spans
 from kafka_ratchet.transport.client.produce import BatchRequest
 from kafka_ratchet.transport.publishing import sender as sender_module
@@ -69,6 +71,8 @@ class Kafka:
     def refresh(self) -> None:
         pass
 
+    throttle_s = 0.0
+
     async def leader(self, topic: str, partition: int) -> int:
         return 1
 
@@ -116,6 +120,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> type[Kafka]:
 
 def sender(told: list[int], **more: Any) -> BatchSender:
     settings = {"room_bytes": 10_000, "request_timeout_ms": 1000, "timeout_s": 5.0, "say": print}
+    settings["why"] = lambda throttle_s, heard: Standstill("unexplained", heard)
     settings["acknowledged"] = lambda partition, seconds: told.append(partition)
     return BatchSender("t", "me", {"bootstrap_servers": ["nowhere:1"]}, **{**settings, **more})
 
@@ -182,3 +187,21 @@ def test_a_sender_that_waits_for_room_is_woken_by_an_end(kafka: type[Kafka]) -> 
     sending.stop()
     with pytest.raises(TransportError, match="taken over"):
         sending.check()
+
+
+def test_a_silence_names_its_cause(kafka: type[Kafka], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender_module, "SILENCE_S", 0.05)
+    kafka.broken = NOT_LEADER
+    said: list[str] = []
+    sending = sender([], say=said.append)
+    sending.put(batches(0, 10, 1))
+    while not said:
+        time.sleep(0.01)
+    assert "10 records of producer 'me' wait and will be sent when it does (refused): Kafka refuses a batch:" in said[0]
+    named = sending.standstill
+    assert named is not None
+    kafka.broken = None
+    sending.drain()
+    assert sending.standstill is None
+    sending.stop()
+    kafka.partitions.clear()

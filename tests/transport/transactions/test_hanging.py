@@ -58,7 +58,8 @@ async def test_a_transaction_that_its_coordinator_has_open_hangs_nowhere(
 ) -> None:
     topic = new_topic(1)
     await cluster.offset(topic, 0, LATEST, "here")
-    producer = Producer({"bootstrap.servers": broker, "transactional.id": f"alive-{topic}"})
+    options = {"bootstrap.servers": broker, "transactional.id": f"alive-{topic}", "transaction.timeout.ms": 600_000}
+    producer = Producer(options)
     producer.init_transactions(30)
     producer.begin_transaction()
     # What Kafka tells of a transaction's last record is the record's own time: that of an event of last week.
@@ -68,4 +69,5 @@ async def test_a_transaction_that_its_coordinator_has_open_hangs_nowhere(
     # And a clock that is an hour ahead ends nothing either.
     assert await find_hanging(cluster, [(topic, 0)], 60_000, "here", lambda: time.time() + 3600) == []
     producer.commit_transaction(30)
+    await until(lambda: not has_open_transaction(broker, [topic]), "the marker")
     assert [row.value for row in read_topic(broker, topic)] == [b"of last week"]

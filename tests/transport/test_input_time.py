@@ -1,4 +1,4 @@
-"""Since when a lane's first uncommitted record has been there."""
+"""Time since which a lane's first uncommitted record waits, and the time until which its input is judged."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from kafka_ratchet.transport.batch import kernels
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.input_time import InputEnd, Unread
 from kafka_ratchet.transport.lane_spec import LaneStatus
-from kafka_ratchet.transport.unread import Unread
 
 
 def batch(start: int, *timestamps: int) -> RecordBatch:
@@ -18,7 +18,8 @@ def batch(start: int, *timestamps: int) -> RecordBatch:
 
 def test_the_first_uncommitted_record_tells() -> None:
     unread = Unread()
-    assert unread.since_ms is None
+    before = unread.since_ms
+    assert before is None
     unread.fetched(batch(0, 10, 20))
     unread.fetched(batch(2, 30, 40))  # fetched while the first is worked on
     unread.fetched(batch(4))  # markers only
@@ -41,3 +42,20 @@ def test_the_lag_in_seconds_is_not_known_before_a_record_was_fetched() -> None:
     assert status.lag_s(30.0) == 0.0  # a clock that is ahead of ours
     status.position = 7
     assert status.lag_s(100.0) == 0.0
+
+
+def test_an_answer_holds_as_of_its_question() -> None:
+    end = InputEnd()
+    assert end.judged_until_ms(0) is None  # nobody has asked
+    end.told(7, end.known_ms)
+    assert (end.judged_until_ms(6), end.judged_until_ms(7)) == (None, 0)  # nobody knows since when
+    end.appended(1_000)
+    asked = end.known_ms
+    end.appended(5_000)
+    end.appended(4_000)  # another broker's clock is behind
+    assert end.known_ms == 5_000
+    assert end.judged_until_ms(7) == 0  # what was appended since says nothing of the input
+    end.told(9, 5_000)
+    assert (end.judged_until_ms(8), end.judged_until_ms(9)) == (None, 5_000)
+    end.told(8, asked)  # a fetch that was under way for longer: it says less, and of an earlier time
+    assert (end.judged_until_ms(7), end.judged_until_ms(8)) == (None, 1_000)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kafka_ratchet.transport.client.together import Together
+from kafka_ratchet.transport.client.descriptions import Together
 
 
 class Asked:

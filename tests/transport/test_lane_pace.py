@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_ratchet.transport.pace import BEHIND_S, WORTH_A_COMMIT, open_s
+from kafka_ratchet.transport.lane import BEHIND_S, WORTH_A_COMMIT, open_s
 
 
 @pytest.mark.parametrize("left", [None, 0, 1, WORTH_A_COMMIT])

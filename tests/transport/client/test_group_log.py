@@ -1,0 +1,97 @@
+"""Commits of a group as Kafka's own log records them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.group_log import Commit, GroupHistory, group_log, partition_of
+from kafka_ratchet.transport.client.groups import Member
+
+NewTopic = Callable[..., str]
+KEY = b"\x00\x01\x00\x04shop\x00\x02in\x00\x00\x00\x03"
+VALUE = b"\x00\x04" + (94).to_bytes(8, "big") + b"\xff\xff\xff\xff\x01" + bytes(9)
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"),
+    [("hello", 99_162_322 % 50), ("polygenelubricants", 0), ("", 0), ("\U0001f600", 1_772_899 % 50)],
+)
+def test_a_group_is_in_the_partition_that_java_computes(group: str, partition: int) -> None:
+    assert partition_of(group, 50) == partition  # by String.hashCode, of which the second has the least
+
+
+def test_a_commit_without_members_or_with_unknown_ones() -> None:
+    history = GroupHistory("shop")
+    history.take(KEY, VALUE, 5)
+    assert history.commits == {("in", 3): Commit(94, 5, None)}
+    history.take(b"\x00\x02\x00\x04shop", None, 6)
+    history.take(KEY, VALUE, 7)
+    assert history.commits == {("in", 3): Commit(94, 7, ())}
+    assert "no members" in str(history.commits["in", 3])
+    history.take(KEY, None, 8)
+    assert history.commits == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"", b""),
+        (KEY[:-2], VALUE),
+        (KEY, VALUE[:5]),
+        (KEY.replace(b"shop", b"shoq"), VALUE),
+        (b"\x00\x02\x00\x04shop", b"\x00\x03\x7f\xff"),
+        (b"\x00\x02\x00\x04shop", b"\x00\x63"),
+        (b"\x00\x05\x00\x04shop\x00\x01a", b"\x00\x00\xff\xff\xff"),
+        (b"\x00\x63\x00\x04shop", b"\x00\x00"),
+    ],
+)
+def test_bytes_that_cannot_be_read_are_left_out(key: bytes, value: bytes) -> None:
+    history = GroupHistory("shop")
+    history.take(key, value, 1)
+    assert history.commits == {}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_commit_names_its_members_and_its_time(
+    cluster: Cluster, broker: str, new_topic: NewTopic, protocol: str
+) -> None:
+    topic = group = new_topic(1)
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce(topic, b"one")
+    producer.flush(30)
+    before_ms = int(time.time() * 1000)
+    options = {"client.id": "console", "auto.offset.reset": "earliest", "group.protocol": protocol}
+
+    def read() -> None:
+        stranger = Consumer({"bootstrap.servers": broker, "group.id": group, **options})
+        stranger.subscribe([topic])
+        assert len(stranger.consume(1, 60)) == 1
+        stranger.close()  # which commits and leaves
+
+    await asyncio.to_thread(read)
+    known = group_log(cluster, group)
+    found = await known.commit(cluster, topic, 0, 1, "test")
+    assert found is not None
+    assert found.members == (Member("console", "/127.0.0.1"),)
+    assert before_ms - 60_000 <= found.at_ms <= time.time() * 1000 + 60_000
+    assert "1 member: client id 'console' at 127.0.0.1" in str(found)
+    assert await known.commit(cluster, topic, 0, 2, "test") is None  # another commit than the one in question
+
+    admin = AdminClient({"bootstrap.servers": broker})
+    moved = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 0)])]
+    await asyncio.to_thread(admin.alter_consumer_group_offsets(moved)[group].result, 30)
+    by_tool = await known.commit(cluster, topic, 0, 0, "test")
+    assert by_tool is not None
+    assert by_tool.members == ()
+    assert group_log(cluster, group) is known
+
+
+async def test_a_group_without_commits_is_not_told(cluster: Cluster, new_topic: NewTopic) -> None:
+    assert await group_log(cluster, "nobody").commit(cluster, new_topic(1), 0, 0, "test") is None

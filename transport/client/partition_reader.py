@@ -1,0 +1,169 @@
+"""Bounded reader of one partition's committed record batches, with the worker's client.
+
+Surveys, verify's columns, dead letters, recounts and the group's log read with it. Lanes and changelogs follow a topic
+without an end, and compare leader epochs: they fetch by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Hashable
+from typing import Final, NamedTuple
+
+from kafka_ratchet.errors import BrokerUnavailable, PositionLost
+from kafka_ratchet.transport.batch.chunk import BATCH_MOST, HEAD, LOG_APPEND_TIME, read_chunk
+from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster, Fetched
+
+EMPTY_MOST: Final = 40
+"""Empty answers in a row until reading is given up."""
+
+
+class Place(NamedTuple):
+    """Partition to read.
+
+    id: 16 bytes of the topic
+    """
+
+    topic: str
+    partition: int
+    id: bytes
+
+
+class Fetching(NamedTuple):
+    """Options of each fetch.
+
+    connection: on which to fetch
+    max_bytes: size of an answer
+    wait_ms: time for which the broker may hold back an empty answer
+    batch_most: bytes that one batch may unpack to
+    sequence_header, identity_header: headers to find in every record; b"" for none
+    committed: False: records of aborted transactions too
+    in_thread: unpack in a thread, so that the event loop goes on
+    """
+
+    connection: Hashable
+    max_bytes: int
+    wait_ms: int
+    batch_most: int = BATCH_MOST
+    sequence_header: bytes = b""
+    identity_header: bytes = b""
+    committed: bool = True
+    in_thread: bool = False
+
+
+class PartitionReader:
+    """Record batches of a partition from a position on.
+
+    Args:
+        cluster: connected.
+        place: partition.
+        position: first offset.
+        fetching: options.
+        skips_deleted: go on at the first offset where retention was quicker, and count `deleted`.
+    """
+
+    def __init__(
+        self, cluster: Cluster, place: Place, position: int, fetching: Fetching, *, skips_deleted: bool = True
+    ) -> None:
+        self._cluster, self._place, self._fetching, self._skips_deleted = cluster, place, fetching, skips_deleted
+        self.position = position
+        """Next offset to read."""
+        self.stable_end = -1
+        """Last stable offset, as of the last fetch."""
+        self.deleted = 0
+        """Offsets that retention deleted before they were read."""
+        self.log_append_time: bool | None = None
+        """Flag of the broker's timestamps in all batches; None: no batch was read."""
+
+    async def read(self, end: int) -> RecordBatch | None:
+        """Fetch once, and move the position.
+
+        Args:
+            end: end of reading, which bounds `deleted`.
+
+        Returns:
+            the batch, which may be without records and at the same position; None: nothing is left before the end.
+
+        Raises:
+            PositionLost: the topic does not hold the position any more.
+            TopicReplaced: the topic of that id is gone.
+            BatchTooLarge: see `read_chunk`.
+            CorruptBatch: see `read_chunk`.
+        """
+        topic, partition, topic_id = self._place
+        options = self._fetching
+        while self.position < end:
+            try:
+                fetched = await self._cluster.fetch(
+                    topic,
+                    partition,
+                    self.position,
+                    options.connection,
+                    max_bytes=options.max_bytes,
+                    max_wait_ms=options.wait_ms,
+                    topic_id=topic_id,
+                )
+            except PositionLost:
+                if not await self._skip_deleted(end):
+                    raise
+                continue
+            self.stable_end = fetched.stable_end
+            if len(fetched.data) >= HEAD.size:
+                attributes = HEAD.unpack_from(fetched.data)[5]
+                self.log_append_time = bool(attributes & LOG_APPEND_TIME) and self.log_append_time is not False
+            batch = await asyncio.to_thread(self._unpack, fetched) if options.in_thread else self._unpack(fetched)
+            self.position = max(self.position, batch.next)
+            return batch
+        return None
+
+    def _unpack(self, fetched: Fetched) -> RecordBatch:
+        options = self._fetching
+        return read_chunk(
+            self._place.topic,
+            self._place.partition,
+            self.position,
+            fetched.data,
+            fetched.aborted if options.committed else [],
+            sequence_header=options.sequence_header,
+            identity_header=options.identity_header,
+            most=options.batch_most,
+        )
+
+    async def _skip_deleted(self, end: int) -> bool:
+        """Move to the first offset; returns False where nothing before it was deleted, or it is not to be skipped."""
+        topic, partition, _ = self._place
+        first = await self._cluster.offset(topic, partition, EARLIEST, self._fetching.connection)
+        if not self._skips_deleted or first <= self.position:
+            return False
+        self.deleted += min(first, end) - self.position
+        self.position = first
+        return True
+
+    async def batches(self, end: int, *, stops_at_open: bool = False) -> AsyncGenerator[RecordBatch, None]:
+        """Read all batches that have records up to an end. The last one may hold records after it.
+
+        Args:
+            end: last stable offset, or an offset before it.
+            stops_at_open: the end may be after an open transaction, which is an end then.
+
+        Raises:
+            BrokerUnavailable: Kafka returns no records, though it has some.
+            RatchetError: see `read`.
+        """
+        empty, start = 0, self.position
+        while (batch := await self.read(end)) is not None:
+            if self.position > start:
+                empty, start = 0, self.position
+                if batch.count:
+                    yield batch
+                continue
+            if stops_at_open and self.stable_end <= self.position:
+                return
+            empty += 1
+            if empty == EMPTY_MOST:
+                topic, partition, _ = self._place
+                raise BrokerUnavailable(
+                    f"{topic}, partition {partition}: Kafka returned no records from offset {self.position} on, though "
+                    f"it holds them up to {self.stable_end}. Run the command again"
+                )
