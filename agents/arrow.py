@@ -12,12 +12,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_ratchet.agents.event import event_ids, known_times
 from kafka_ratchet.agents.kernels import count_headers, find_headers, write_headers
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.batch.rows import Spans, encode_rows
-from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.delivery import Delivery, Output
 
 try:
     import pyarrow as pa
@@ -27,10 +28,10 @@ except ModuleNotFoundError:  # pragma: no cover - the tests have it
 Rows = NDArray[np.int64]
 
 KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET = "key", "value", "timestamp", "sequence", "headers", "offset"
+ID: Final = "id"
+"""Id of each record's event, as text. Made where it is named, for it is a step of Python for each record."""
 COLUMNS: Final = (KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET)
 """Of a batch that is read. In one that is yielded, sequence and offset are left out: a new record has its own."""
-UNKNOWN_TIME: Final = -1
-"""What Kafka has in place of a timestamp."""
 
 
 class BatchAtHand:
@@ -59,7 +60,7 @@ class BatchAtHand:
     @property
     def newest(self) -> int:
         """Of the fetched batch, the record with the latest timestamp, which is that of what is sent for the batch."""
-        return int(self._rows[np.argmax(self._delivery.batch.timestamps[self._rows])])
+        return int(self._rows[np.argmax(known_times(self._delivery.batch.timestamps[self._rows]))])
 
     def emit(self, output: Any) -> None:
         """Hand over what the program yields for this batch.
@@ -103,7 +104,7 @@ class BatchAtHand:
         delivery, spec = self._delivery, self._delivery.spec
         count = output.num_rows
         names = output.schema.names
-        unknown = sorted(set(names) - set(COLUMNS))
+        unknown = sorted(set(names) - {*COLUMNS, ID})
         if unknown or len(set(names)) < len(names) or not {KEY, VALUE} <= set(names):
             raise TypeError(
                 f"yielded columns {', '.join(names)}: new records have key and value, and timestamp and headers if "
@@ -116,22 +117,22 @@ class BatchAtHand:
         if TIMESTAMP in names:
             times = _times(output.column(TIMESTAMP))
         else:
-            times = np.full(count, delivery.batch.timestamps[self._rows].max(), np.int64)
+            times = np.full(count, delivery.batch.timestamps[self.newest], np.int64)
         what = f"{spec.output}, partition {spec.partition}: yielded for {self.place}"
         for encoded in encode_rows(keys, values, times, spec.output_limit, what, delivery.compression, headers):
-            delivery.outputs.append((spec.output, spec.partition, encoded))
+            delivery.outputs.append(Output(spec.output, spec.partition, encoded))
 
 
 def require_columns(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The columns that a program asks for; None: all of them.
+    """Return the columns that a program asks for; None: all of them but ids.
 
     Raises:
         SettingsError: pyarrow is missing, or there is no such column.
     """
     if pa is None:
         raise SettingsError("batches() hands out pyarrow's RecordBatch: pip install pyarrow (it is in the extra spark)")
-    if unknown := [name for name in names or () if name not in COLUMNS]:
-        raise SettingsError(f"batches(columns=...): no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+    if unknown := [name for name in names or () if name not in _MAKE]:
+        raise SettingsError(f"batches(columns=...): no column {', '.join(unknown)}; there are {', '.join(_MAKE)}")
     return COLUMNS if names is None else tuple(dict.fromkeys(names))
 
 
@@ -188,6 +189,7 @@ _MAKE: Final[dict[str, Callable[[Delivery, Rows], Any]]] = {
     SEQUENCE: _sequences,
     HEADERS: _headers,
     OFFSET: lambda delivery, rows: pa.array(delivery.batch.offsets[rows]),
+    ID: lambda delivery, rows: pa.array(event_ids(delivery, rows.tolist()), pa.string()),
 }
 
 
@@ -229,8 +231,6 @@ def _times(array: Any) -> Rows:
     if array.null_count:
         raise TypeError(f"yielded column timestamp with {array.null_count} nulls: each record has one")
     times: Rows = array.cast(pa.int64()).to_numpy().astype(np.int64)
-    if times.min(initial=0) < UNKNOWN_TIME:
-        raise TypeError(f"yielded timestamp {times.min()}: Kafka takes no time before 1970")
     return times
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from kafka_ratchet.agents.event import known_times
 from kafka_ratchet.agents.reading import NO_RECORD, NO_ROWS, Reading
-from kafka_ratchet.tables.values.own_table import NO_TIME
+from kafka_ratchet.tables.values.own_table import NO_TIME, NO_TIMESTAMP
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
@@ -53,7 +54,7 @@ class AtHand:
         if delivery is None or index == NO_RECORD:
             return None
         if self._stamps is None:
-            self._stamps = np.maximum(delivery.batch.timestamps, 0).tolist()
+            self._stamps = delivery.batch.timestamps.tolist()
         return self._stamps[index]
 
     @property
@@ -65,7 +66,7 @@ class AtHand:
         if self._times is None:
             batch, rows = delivery.batch, self._rows
             along = np.zeros(batch.count, np.int64)
-            stamps = np.maximum(batch.timestamps[rows], 0)
+            stamps = known_times(batch.timestamps[rows])
             along[rows] = np.maximum.accumulate(np.maximum(stamps, self._partition.stream_time))
             self._times = along.tolist()
         return self._times[index]
@@ -86,7 +87,10 @@ class StreamClock:
 
     def advance(self, batch: RecordBatch, rows: NDArray[np.int64]) -> None:
         """Push the time that these records bring the partition to. rows: int64[records], of the batch; at least one."""
-        before, stamps = self._partition.stream_time, np.maximum(batch.timestamps[rows], 0)
+        rows = rows[batch.timestamps[rows] != NO_TIMESTAMP]
+        if not len(rows):
+            return
+        before, stamps = self._partition.stream_time, batch.timestamps[rows]
         self._partition.advance(int(stamps.max()))
         first = stamps[0] if before == NO_TIME else before
         along = np.maximum.accumulate(np.concatenate(([first], stamps)))

@@ -1,12 +1,23 @@
-"""One event as an agent sees it, where it asks for more than values."""
+"""One event as an agent sees it, and the id that names it wherever it goes."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from kafka_ratchet.tables.replays import letter_of
+from kafka_ratchet.tables.values.own_table import NO_TIME, NO_TIMESTAMP
 from kafka_ratchet.transport.batch.record_batch import Header, unpack_headers
+from kafka_ratchet.transport.delivery import LETTER_EVENT, Delivery
+
+EVENT_ID: Final = LETTER_EVENT
+"""Header with the id of the event that a record stands for: `group_by` and a re-sent dead letter carry it."""
+ID_MOST: Final = 1024
+"""Bytes of an id in a header; a longer one is ignored."""
 
 
 class Event(msgspec.Struct, eq=False, frozen=True):
@@ -15,11 +26,15 @@ class Event(msgspec.Struct, eq=False, frozen=True):
     Attributes:
         key: bytes; None where it is null
         value: decoded by the stream's value_type
-        timestamp: ms since the epoch
+        timestamp: ms since the epoch; -1 where the record has none
         partition, offset: where it is in the input
         producer: whose sequence it is, where the stream is judged by producer; else None
         sequence: by which it was judged; None where the stream is not judged
         packed_headers: as they stand in the record, with their number before them
+        topic: the input
+        topic_id: id of that topic, as Kafka's tools print it
+        id_header: header that has the event's id; "" where none of this stream has
+        known_id: id of the event that was sent again; None where the record was not
     """
 
     # A Struct, because one is made for each record: that takes a third of the time of a class of one's own.
@@ -31,11 +46,77 @@ class Event(msgspec.Struct, eq=False, frozen=True):
     offset: int
     producer: str | None = None
     sequence: int | None = None
+    topic: str = ""
+    topic_id: str = ""
+    id_header: str = ""
+    known_id: str | None = None
 
     @property
     def headers(self) -> tuple[Header, ...]:
         """As in the record, in their order; a name may come more than once."""
         return tuple(unpack_headers(self.packed_headers))
 
+    @property
+    def id(self) -> str:
+        """Name of the event: TOPIC-ID/PARTITION/OFFSET of the record that brought it first.
+
+        It stays the same through `group_by` and when its dead letter is sent again. No two events share one.
+        """
+        if self.known_id is not None:
+            return self.known_id
+        named = id_in(self.headers, self.id_header) if self.id_header else None
+        return own_id(self.topic_id, self.partition, self.offset) if named is None else named
+
     def __repr__(self) -> str:
         return f"<Event {self.partition}:{self.offset} key={self.key!r} value={self.value!r}>"
+
+
+def own_id(topic_id: str, partition: int, offset: int) -> str:
+    """Return the id of the record at a place of a topic. topic_id: as Kafka's tools print it."""
+    return f"{topic_id}/{partition}/{offset}"
+
+
+def id_in(headers: Iterable[Header], name: str) -> str | None:
+    """Return the id in the last header of a name.
+
+    None where it is missing, empty, no UTF-8 or too long.
+    """
+    found = [value for each, value in headers if each == name]
+    if not found or not found[-1] or len(found[-1]) > ID_MOST:
+        return None
+    try:
+        return found[-1].decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def ids_sent_again(delivery: Delivery) -> dict[int, str]:
+    """Return the ids of a batch's re-sent dead letters, by index of the record.
+
+    The header counts only where the record names a dead letter of this stream: records copied from an output have both.
+    """
+    batch, letters = delivery.batch, delivery.spec.letters
+    found: dict[int, str] = {}
+    for index in batch.replays.tolist():
+        headers = batch.headers(index)
+        if letter_of(headers, letters) is not None and (named := id_in(headers, EVENT_ID)) is not None:
+            found[index] = named
+    return found
+
+
+def event_ids(delivery: Delivery, indices: Iterable[int]) -> list[str]:
+    """Return the ids of some records of a batch."""
+    batch, spec = delivery.batch, delivery.spec
+    again, found = ids_sent_again(delivery), []
+    for index in indices:
+        named = again.get(index)
+        if named is None and spec.event_header:
+            named = id_in(batch.headers(index), spec.event_header)
+        found.append(own_id(spec.input_id, batch.partition, int(batch.offsets[index])) if named is None else named)
+    return found
+
+
+def known_times(stamps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return timestamps, with NO_TIME for events without one."""
+    known: NDArray[np.int64] = np.where(stamps == NO_TIMESTAMP, NO_TIME, stamps)
+    return known

@@ -1,11 +1,14 @@
-"""Where a record's sequence comes from: a header (compiled), a field of a JSON value, or the user's own function."""
+"""Readers of sequences and identities: from a header (compiled), a field of a JSON value, or the user's own function.
+
+Identities in the columns of a batch are read by `kafka_ratchet.tables.identities.in_columns`.
+"""
 
 from __future__ import annotations
 
 import importlib
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -16,8 +19,27 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.agents import kernels
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import SEQUENCE_MAX, SequenceForm, SequenceSource
-from kafka_ratchet.tables.reasons import REASONS, SEQUENCE_NEGATIVE, SEQUENCE_OUT_OF_RANGE
+from kafka_ratchet.tables.identities import Identities, in_columns
+from kafka_ratchet.tables.identity import (
+    MAX_IDENTITY_BYTES,
+    SEQUENCE_MAX,
+    Identity,
+    IdentityPart,
+    SequenceForm,
+    SequenceSource,
+    path_names,
+)
+from kafka_ratchet.tables.map import kernels as map_kernels
+from kafka_ratchet.tables.nesting import decoded, is_too_deep
+from kafka_ratchet.tables.reasons import (
+    IDENTITY_MISSING,
+    IDENTITY_TOO_LONG,
+    NONE,
+    REASONS,
+    SEQUENCE_NEGATIVE,
+    SEQUENCE_OUT_OF_RANGE,
+    not_json,
+)
 from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 
 log = structlog.get_logger(__name__)
@@ -49,6 +71,7 @@ _FORMS: Final = {
     SequenceForm.GUESS: kernels.GUESS,
     SequenceForm.TEXT: kernels.TEXT,
     SequenceForm.INTEGER: kernels.INTEGER,
+    SequenceForm.LITTLE_ENDIAN: kernels.LITTLE,
 }
 
 
@@ -123,20 +146,22 @@ def field_reader(path: str, missing: str) -> Callable[[bytes | None], bytes | st
                 "Level", [("inner", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET)], rename={"inner": part}
             )
         ).decode
-        for part in path.split(".")
+        for part in path_names(path)
     ]
 
     def read(value: bytes | None) -> bytes | str:
         found: Any = value
-        if found is None:
+        if value is None:
             return missing
+        if is_too_deep(value):
+            return not_json(value)
         for decode in decoders:
             try:
-                found = decode(found).inner
+                found = decoded(decode, found).inner
             except msgspec.ValidationError:
                 return missing  # no object
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                return "value-not-json"
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                return not_json(value)
             if found is msgspec.UNSET:
                 return missing
         return bytes(found)
@@ -210,3 +235,143 @@ def called(extract: Callable[[Record], Found], name: str, batch: RecordBatch, in
         reason = "".join(traceback.format_exception_only(error)).strip()
         log.warning("extractor failed", function=name, offset=int(batch.offsets[index]), reason=reason)
         return "extractor-failed"
+
+
+class Whose(Protocol):
+    """What reads the identities of a batch."""
+
+    def __call__(self, batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
+        """Whose its records are. reasons: uint8[records]; where it is NONE, why a record has no identity is put in."""
+
+
+def whose(identity: Identity) -> Whose | None:
+    """What reads such identities; None where they stand in the batch's columns.
+
+    Raises:
+        SettingsError: the user's function cannot be imported.
+    """
+    if not identity.is_computed:
+        return None
+    parts = [_part(part) for part in identity.parts]
+    return parts[0] if len(parts) == 1 else partial(_joined, parts)
+
+
+def reads(identity: Identity) -> Whose:
+    """What reads such identities wherever they stand, with the reason of each record that has none.
+
+    Raises:
+        SettingsError: the user's function cannot be imported.
+    """
+    return whose(identity) or partial(_in_columns, identity)
+
+
+def _part(part: IdentityPart) -> Whose:
+    match part.kind:
+        case "field":
+            return partial(_identities, _identity_field(part.name))
+        case "function":
+            return partial(_identities, _identity_function(part.name))
+        case "header":
+            return partial(_header, np.frombuffer(part.name.encode(), np.uint8))
+    return partial(_in_columns, Identity.KEY)
+
+
+def _in_columns(identity: Identity, batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
+    found = in_columns(batch, identity)
+    _note(reasons, found)
+    return found
+
+
+def _header(name: NDArray[np.uint8], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
+    begins, lengths, times = (np.empty(batch.count, np.int64) for _ in range(3))
+    kernels.find_header(batch.data, batch.columns, name, begins, lengths, times)
+    found = Identities(batch.data, begins, lengths, times, least=1)
+    _note(reasons, found)
+    return found
+
+
+def _note(reasons: NDArray[np.uint8], found: Identities) -> None:
+    map_kernels.note(found.lengths, found.times, found.least, MAX_IDENTITY_BYTES, reasons)
+
+
+def _identities(
+    read: Callable[[RecordBatch, int], bytes | str], batch: RecordBatch, reasons: NDArray[np.uint8]
+) -> Identities:
+    """One Python call per record that is good so far. read: returns the identity, or the reason why there is none."""
+    lengths = np.full(batch.count, -1, np.int64)
+    found = []
+    for i in np.flatnonzero(reasons == NONE).tolist():
+        one = read(batch, i)
+        if isinstance(one, str):
+            reasons[i] = REASONS.index(one)
+        elif not one:
+            reasons[i] = IDENTITY_MISSING
+        elif len(one) > MAX_IDENTITY_BYTES:
+            reasons[i] = IDENTITY_TOO_LONG
+        else:
+            lengths[i] = len(one)
+            found.append(one)
+    ends = np.cumsum(np.maximum(lengths, 0))
+    return Identities(np.frombuffer(b"".join(found), np.uint8), ends - np.maximum(lengths, 0), lengths)
+
+
+def _joined(parts: Sequence[Whose], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
+    """All parts of each record, as `kafka_ratchet.tables.identity.joined` writes them."""
+    found = [part(batch, reasons) for part in parts]
+    lengths = np.zeros(batch.count, np.int64)
+    for each in found:
+        lengths += each.lengths + np.where(each.lengths > kernels.VARINT_BYTE_MOST, 2, 1)
+    is_good = reasons == NONE
+    lengths[~is_good] = 0
+    begins = np.cumsum(lengths) - lengths
+    data, at = np.empty(int(lengths.sum()), np.uint8), begins.copy()
+    for each in found:
+        kernels.append_part(each.data, each.begins, each.lengths, is_good, data, at)
+    data.flags.writeable = False  # the passes are compiled for one kind of array
+    return Identities(data, begins, np.where(is_good, lengths, -1))
+
+
+_WHOLE: Final = re.compile(rb"-?[0-9]+")
+
+
+def _identity_field(path: str) -> Callable[[RecordBatch, int], bytes | str]:
+    find = field_reader(path, "identity-missing")
+
+    def read(batch: RecordBatch, index: int) -> bytes | str:
+        found = find(batch.value(index))
+        return found if isinstance(found, str) else parse_id(found)
+
+    return read
+
+
+def parse_id(text: bytes) -> bytes | str:
+    """The identity that a JSON text or whole number is; otherwise the reason why it is none."""
+    if text.startswith(b'"'):
+        try:
+            return msgspec.json.decode(text, type=str).encode()
+        except (msgspec.DecodeError, UnicodeError):
+            return "identity-not-text"
+    if text == b"null":
+        return "identity-missing"
+    if not _WHOLE.fullmatch(text):
+        return "identity-not-text"
+    return b"0" if text == b"-0" else text
+
+
+def _identity_function(name: str) -> Callable[[RecordBatch, int], bytes | str]:
+    extract = imported(name, "identity")
+
+    def made(record: Any) -> bytes | str | None:
+        found = extract(record)
+        if found is None:
+            return None
+        if isinstance(found, str):
+            try:
+                return str.encode(found)  # a subclass may do what it likes
+            except UnicodeEncodeError:
+                return "identity-not-text"
+        if isinstance(found, bytes):
+            return b"".join((found,))
+        raise TypeError(f"returned a {type(found).__name__}")
+
+    return lambda batch, index: called(made, name, batch, index) or "identity-missing"

@@ -16,66 +16,72 @@ from kafka_ratchet.tables.reasons import (
 )
 from kafka_ratchet.transport.batch import kernels as records
 
-GUESS, TEXT, INTEGER = 0, 1, 2
+GUESS, TEXT, INTEGER, LITTLE = 0, 1, 2, 3
 """Forms of a sequence in a header, see `kafka_ratchet.tables.identity.SequenceForm`."""
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
 
+@njit(inline="always", **records.OPTIONS)
+def eight_bytes(data: U8, start: int, is_little: bool) -> np.int64:
+    """Return the signed number in eight bytes, in either order."""
+    raw = np.uint64(0)
+    for q in range(8):
+        at = start + 7 - q if is_little else start + q
+        raw = (raw << np.uint64(8)) | np.uint64(data[at])
+    return np.int64(raw)
+
+
+@njit(inline="always", **records.OPTIONS)
+def is_decimal(data: U8, start: int, length: int) -> bool:
+    """Tell whether bytes are decimal digits, with or without a minus before them."""
+    first = start + 1 if length > 1 and data[start] == 45 else start
+    for q in range(first, start + length):
+        if data[q] < 48 or data[q] > 57:
+            return False
+    return length > 0
+
+
+@njit(inline="always", **records.OPTIONS)
+def number_of(data: U8, start: int, length: int, form: int) -> tuple[np.int64, int]:
+    """Return the sequence in some bytes, -1 where there is none, and the reason for that.
+
+    GUESS takes eight bytes that read as decimal text (digits, or a minus and digits) as text, and any other eight
+    bytes as a big-endian integer.
+    """
+    none = np.int64(-1)
+    if length <= 0:
+        return none, SEQUENCE_MISSING
+    if form == INTEGER or form == LITTLE or not is_decimal(data, start, length):
+        if length != 8 or form == TEXT:
+            return none, SEQUENCE_NOT_A_NUMBER
+        number = eight_bytes(data, start, form == LITTLE)
+        return (none, SEQUENCE_NEGATIVE) if number < 0 else (number, NONE)
+    is_negative = data[start] == 45
+    total = np.uint64(0)
+    for q in range(start + (1 if is_negative else 0), start + length):
+        digit = np.uint64(data[q] - 48)
+        if total > (np.uint64(0x7FFFFFFFFFFFFFFF) - digit) // np.uint64(10):
+            return none, SEQUENCE_NEGATIVE if is_negative else SEQUENCE_OUT_OF_RANGE
+        total = total * np.uint64(10) + digit
+    if is_negative and total > np.uint64(0):
+        return none, SEQUENCE_NEGATIVE
+    return np.int64(total), NONE
+
+
 @njit(**records.OPTIONS)
 def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8, form: int) -> None:
-    """Sequences from the header in columns FIRST: 8-byte big-endian, or decimal text.
+    """Read sequences from the header in columns FIRST.
 
-    form is TEXT, INTEGER or GUESS: eight bytes that read as decimal text (digits, or a minus and digits) are text, any
-    other eight bytes are an integer.
     Fills sequences int64[records] and reasons uint8[records].
     """
     for i in range(columns.shape[1]):
-        sequences[i] = -1
-        start, length = columns[records.FIRST, i], columns[records.FIRST_LENGTH, i]
         if columns[records.FIRST_TIMES, i] > 1:
-            reasons[i] = SEQUENCE_REPEATED
+            sequences[i], reasons[i] = -1, SEQUENCE_REPEATED
             continue
-        if length <= 0:
-            reasons[i] = SEQUENCE_MISSING
-            continue
-        negative = data[start] == 45  # "-"
-        text = form != INTEGER and not (negative and length == 1)
-        if text:
-            for q in range(start + (1 if negative else 0), start + length):
-                if data[q] < 48 or data[q] > 57:
-                    text = False
-                    break
-        if not text:
-            if length != 8 or form == TEXT:
-                reasons[i] = SEQUENCE_NOT_A_NUMBER
-                continue
-            raw = np.uint64(0)
-            for q in range(start, start + 8):
-                raw = (raw << np.uint64(8)) | np.uint64(data[q])
-            number = np.int64(raw)
-            if number < 0:
-                reasons[i] = SEQUENCE_NEGATIVE
-                continue
-            sequences[i] = number
-            reasons[i] = NONE
-            continue
-        total = np.uint64(0)
-        over = False
-        for q in range(start + (1 if negative else 0), start + length):
-            digit = np.uint64(data[q] - 48)
-            if total > (np.uint64(0x7FFFFFFFFFFFFFFF) - digit) // np.uint64(10):
-                over = True
-                break
-            total = total * np.uint64(10) + digit
-        if negative and (over or total > np.uint64(0)):
-            reasons[i] = SEQUENCE_NEGATIVE
-        elif over:
-            reasons[i] = SEQUENCE_OUT_OF_RANGE
-        else:
-            sequences[i] = np.int64(total)
-            reasons[i] = NONE
+        start, length = columns[records.FIRST, i], columns[records.FIRST_LENGTH, i]
+        sequences[i], reasons[i] = number_of(data, start, length, form)
 
 
 @njit(**records.OPTIONS)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.rows import encode_rows, spans
-from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.delivery import Delivery, Output
 
 FORWARD: Final = object()
 """In place of a value: the record itself, byte for byte."""
@@ -76,4 +76,4 @@ class Outputs:
         for encoded in encode_rows(
             keys, spans(values), batch.timestamps[rows], spec.output_limit, what, delivery.compression
         ):
-            delivery.outputs.append((spec.output, spec.partition, encoded))
+            delivery.outputs.append(Output(spec.output, spec.partition, encoded))

@@ -6,18 +6,77 @@ Nothing here knows Kafka. The settings say which topics a stream has; the worker
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from kafka_ratchet.agents.faust_names import refuse
-from kafka_ratchet.agents.steps import regroup
 from kafka_ratchet.agents.timers import TimedStream, Timer, Timers
 from kafka_ratchet.agents.topic import Topic
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.errors import NotInApp, SettingsError
 from kafka_ratchet.tables.values.codec import Serializer
 from kafka_ratchet.tables.values.global_table import GlobalTable
 from kafka_ratchet.tables.values.table import Table
+
+Key = Callable[[Any], Any]
+
+
+def regroup(name: str, topic: Topic, key: Any) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """The agent that forwards each event of a stream to an internal one, under another key.
+
+    Args:
+        name: of the internal stream
+        topic: of the same
+        key: from a value to the new key; or a field of the value's class, as `Order.user`
+
+    Raises:
+        SettingsError: it is neither.
+    """
+    if not callable(key):
+        field = getattr(key, "__name__", None)
+        if field is None or not hasattr(key, "__get__"):
+            raise SettingsError(
+                f"group_by {name}: key is {key!r:.100}: give a function of the value, or a field of its class"
+            )
+        key = attrgetter(field)
+    key_of: Key = key
+
+    async def forward(stream: Any) -> None:
+        async for value in stream:
+            topic.send_event(key_of(value))
+
+    forward.__name__ = f"group_by {name}"
+    return forward
+
+
+INSTEAD: Final = {
+    "app": "there is no Faust app behind it, because a Faust agent or table runs outside the transactions. Write "
+    "`@app.agent(app.stream(...))` and `app.Table(...)`",
+    "SetTable": "write `app.Table(NAME, default=set, value_type=set[str])`",
+    "SetGlobalTable": "write `app.Table(NAME, default=set, value_type=set[str])`",
+    "actor": "write `@app.agent(app.stream(...))`",
+    "channel": "call a function, or send to a topic",
+    "command": "write a script of its own",
+    "conf": "settings stand in ratchet.toml and RATCHET_* variables",
+    "crontab": "write `@app.timer(60)` and look at the clock, or have a cron job publish an event",
+    "main": "write `ratchet worker --app MODULE:app`",
+    "page": "run a web server of its own; `ratchet web` shows tables",
+    "service": "run it in a process of its own",
+}
+"""Only asked for names that App lacks: one that is added there needs no change here."""
+
+
+def refuse(name: str) -> NoReturn:
+    """Raise for an attribute that an App does not have.
+
+    Raises:
+        NotInApp: Faust's has it.
+        AttributeError: no App has it.
+    """
+    if name in INSTEAD:
+        raise NotInApp(f"app.{name}: {INSTEAD[name]}. docs/guide/from-faust.md has Faust's names side by side")
+    raise AttributeError(f"an App of kafka_ratchet has no {name!r}")
+
 
 OnError = Literal["halt", "dead-letter"]
 Function = Callable[[Any], Any]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from functools import partial
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents.event import Event
+from kafka_ratchet.agents.event import Event, event_ids, ids_sent_again
 from kafka_ratchet.errors import AgentFailed
 from kafka_ratchet.tables.identity import PRODUCER_HEADER
+from kafka_ratchet.tables.nesting import NESTING_MOST, SHALLOW_BYTES, decoded, is_too_deep
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.delivery import Delivery
@@ -35,6 +38,7 @@ _Columns = tuple[
     list[int],  # offsets
     list[int] | list[None],  # sequences
     list[str | None] | None,  # producers; None: the stream is not judged by producer
+    dict[int, str],  # ids of the records that were sent again
 ]
 """What events take from a batch besides values: lists, because asking an array for one number is slow."""
 COPIED_MOST: Final = 8 << 20
@@ -76,6 +80,8 @@ class Reading:
         self.batch: BatchAtHand | None = None
         self.reads_batches = False
         self.away: list[bool] = [True]
+        self.held: list[int] = []
+        """Records of the batch taken together with the one at hand, and rejected with it."""
         self.agent: str | None = None
         """Who reads, for the dead letters of its stream."""
         self._decode, self._null = decoder(value_type)
@@ -109,6 +115,7 @@ class Reading:
     def begin(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
         """Have a batch at hand. fresh: int64[records], which of it to hand out."""
         self.delivery, self.index, self._fresh, self._left = delivery, NO_RECORD, fresh, None
+        self.held.clear()
 
     def end(self) -> None:
         """The batch goes back: nothing of it is kept."""
@@ -116,6 +123,7 @@ class Reading:
             batch = self.delivery.batch
             self._before = f"{batch.topic}, partition {batch.partition}, after offset {batch.next - 1}"
         self.delivery, self.index, self.event, self.batch, self._columns = None, NO_RECORD, None, None, None
+        self.held.clear()
 
     def stop(self) -> None:
         """Hand out no more: the transaction was rolled back."""
@@ -148,15 +156,27 @@ class Reading:
             batch.start if self.index == NO_RECORD else int(batch.offsets[self.index])
         ) | ({} if self.agent is None else {"agent": self.agent})
 
-    def reject(self, reason: str) -> None:
-        """Make the record at hand a dead letter."""
+    def reject(self, reason: str, *, alone: bool = False) -> None:
+        """Make dead letters of the records held together, or of the one at hand where none is.
+
+        alone: only of the one at hand; the others stay held
+        """
         assert self.delivery is not None  # noqa: S101 - a record is at hand
-        self.delivery.dead_letter(self.index, reason, self.agent)
-        self.index = NO_RECORD
+        for index in [self.index] if alone or not self.held else self.held:
+            self.delivery.dead_letter(index, reason, self.agent, *event_ids(self.delivery, [index]))
+        if not alone:
+            self.held.clear()
+        self.index = self.held[-1] if self.held else NO_RECORD
+
+    @property
+    def remaining(self) -> int:
+        """Number of unread records of the batch."""
+        return 0 if self.delivery is None else length_hint(self._left_over())
 
     async def values(self) -> AsyncIterator[Any]:
         """For `async for value in stream`."""
         decode, null, partition, before_record = self._decode, self._null, self._partition, self._before_record
+        decode_long = bytes if decode is bytes else partial(_decode_within, decode)
         lent, away = partition.lent, self.away
         while True:
             if away:
@@ -175,7 +195,10 @@ class Reading:
                     before_record()
                 start, length = starts[index], lengths[index]
                 try:
-                    value = decode(data[start : start + length]) if length >= 0 else null()
+                    if length <= SHALLOW_BYTES:
+                        value = decode(data[start : start + length]) if length >= 0 else null()
+                    else:
+                        value = decode_long(data[start : start + length])
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                     self.reject(f"value does not decode: {error}")
                     continue
@@ -205,8 +228,8 @@ class Reading:
             columns = self._columns
             if columns is None:
                 columns = self._columns = _columns(self.delivery)
-            data, keys, key_ends, headers, ends, timestamps, offsets, sequences, producers = columns
-            at = self.index
+            data, keys, key_ends, headers, ends, timestamps, offsets, sequences, producers, again = columns
+            at, spec = self.index, self.delivery.spec
             key_end = key_ends[at]
             self.event_index = at
             self.event = event = Event(
@@ -218,6 +241,10 @@ class Reading:
                 offsets[at],
                 None if producers is None else producers[at],
                 sequences[at],
+                spec.topic,
+                spec.input_id,
+                spec.event_header,
+                again.get(at),
             )
             del data, columns  # a batch that is done must not stay in memory while this waits
             yield event
@@ -283,6 +310,7 @@ def _columns(delivery: Delivery) -> _Columns:
         batch.offsets.tolist(),
         [None] * batch.count if delivery.sequences is None else delivery.sequences.tolist(),
         _producers(delivery),
+        ids_sent_again(delivery),
     )
 
 
@@ -304,6 +332,13 @@ def decoder(value_type: Any) -> tuple[Callable[[memoryview], Any], Callable[[], 
         return bytes, lambda: None
     decode = msgspec.json.Decoder(Any if value_type is None else value_type).decode
     return decode, (_none if value_type is None else _refused)
+
+
+def _decode_within(decode: Callable[[memoryview], Any], value: memoryview) -> Any:
+    """Decode JSON text that may be nested deeper than it may be."""
+    if is_too_deep(bytes(value)):
+        raise msgspec.DecodeError(f"nested deeper than {NESTING_MOST} levels")
+    return decoded(decode, value)
 
 
 def _none() -> None:

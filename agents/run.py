@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.agents.at_hand import AtHand, StreamClock
-from kafka_ratchet.agents.event import Event
+from kafka_ratchet.agents.event import Event, event_ids
 from kafka_ratchet.agents.holding import HOLDERS, line_of
 from kafka_ratchet.agents.outputs import FORWARD, Outputs, encode_json
 from kafka_ratchet.agents.program import Agent
@@ -31,7 +31,7 @@ from kafka_ratchet.agents.sends import Sends
 from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.agents.timers import Timer
 from kafka_ratchet.agents.topic import at_hand
-from kafka_ratchet.errors import AgentFailed, RatchetError, TableError
+from kafka_ratchet.errors import Aborted, AgentFailed, RatchetError, TableError
 from kafka_ratchet.tables.replays import agents_of
 from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 from kafka_ratchet.tables.values.table import Table
@@ -74,6 +74,27 @@ class Stream:
             columns: names of those that are needed; None: all
         """
         return self._reading.batches(columns)
+
+    @property
+    def remaining(self) -> int:
+        """Number of unread records of the batch at hand."""
+        return self._reading.remaining
+
+    def hold(self) -> None:
+        """Have the record at hand rejected together with those that follow, until `release`."""
+        self._reading.held.append(self._reading.index)
+
+    def drop(self) -> None:
+        """Hold the record at hand no more: it has no effect."""
+        self._reading.held.pop()
+
+    def release(self) -> None:
+        """Hold no record any more: the next failure rejects the record at hand alone."""
+        self._reading.held.clear()
+
+    def reject(self, reason: str) -> None:
+        """Make the record at hand a dead letter, and leave those held with it."""
+        self._reading.reject(reason, alone=True)
 
 
 class AgentRun:
@@ -151,12 +172,12 @@ class AgentRun:
         A program that catches its cancellation goes on for a while, beside the next run: nothing here is shared with
         that one, and there are no more events.
         """
-        self._is_over = True
+        self._is_over, place = True, self._reading.place
         if self._task is not None:
             self._task.cancel()
         self._reading.stop()
         if self._given_back is not None and not self._given_back.done():
-            self._given_back.cancel()
+            self._given_back.set_exception(Aborted(place + ": the agent was stopped while it held its batch"))
 
     async def _drive(self) -> None:
         """Run the program, from its first event on, until it fails.
@@ -271,27 +292,26 @@ class PartitionProgram:
         self._agents, self._tables, self._partition = agents, tables, partition
         self.runs = self._new_runs()
         self._stream_clock = StreamClock(partition)
-        self._work: asyncio.Task[None] | None = None
         partition.rolled_back.append(self.abandon)
 
     def _new_runs(self) -> list[AgentRun]:
         return [AgentRun(agent, self._tables, self._partition) for agent in self._agents]
 
-    def take(self, delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
-        """Begin with a batch; it goes back to its lane when all agents are through. fresh: bool[batch.count]."""
-        delivery.is_taken = True
-        self._work = asyncio.create_task(self._through(delivery, np.flatnonzero(fresh)))
+    async def take(self, delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
+        """Have all agents take a batch. fresh: bool[batch.count].
 
-    async def _through(self, delivery: Delivery, rows: NDArray[np.int64]) -> None:
-        delivery.is_taken = False
-        async with delivery:
-            had = self._had(delivery, rows) if len(delivery.batch.replays) else {}
-            for run in self.runs:
-                left_out = had.get(run.agent.name)
-                await run.take(delivery, rows if left_out is None else rows[~np.isin(rows, left_out)])
-            if len(rows) and self._partition.has_windows:
-                with self._partition.opened():
-                    self._stream_clock.advance(delivery.batch, rows)
+        Raises:
+            AgentFailed: see `AgentRun.take`.
+            Aborted: the transaction was rolled back.
+        """
+        rows = np.flatnonzero(fresh)
+        had = self._had(delivery, rows) if len(delivery.batch.replays) else {}
+        for run in self.runs:
+            left_out = had.get(run.agent.name)
+            await run.take(delivery, rows if left_out is None else rows[~np.isin(rows, left_out)])
+        if len(rows) and self._partition.has_windows:
+            with self._partition.opened():
+                self._stream_clock.advance(delivery.batch, rows)
 
     def _had(self, delivery: Delivery, rows: NDArray[np.int64]) -> dict[str, list[int]]:
         """By agent, the replayed records of a batch that it has had: those that another one had rejected alone.
@@ -310,7 +330,7 @@ class PartitionProgram:
                 gone = ", ".join(sorted(wanted - names))
                 for name in sorted(wanted):
                     why = f"agent {gone}: is to have it again, and is not among the stream's agents"
-                    delivery.dead_letter(index, why, name)
+                    delivery.dead_letter(index, why, name, *event_ids(delivery, [index]))
                 wanted = frozenset()
             for name in names - wanted:
                 had[name].append(index)
@@ -318,9 +338,6 @@ class PartitionProgram:
 
     def abandon(self) -> None:
         """End every run; see `AgentRun.abandon`. The next `take` begins others."""
-        if self._work is not None:
-            self._work.cancel()
-            self._work = None
         for run in self.runs:
             run.abandon()
         self.runs = self._new_runs()
@@ -348,12 +365,12 @@ class StreamProgram:
         self._running: dict[int, PartitionProgram] = {}
         self._ticking: dict[int, PartitionTimers] = {}
 
-    def take(self, delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
-        """Have the partition's run take a batch. fresh: bool[batch.count]."""
+    async def take(self, delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
+        """Have the partition's runs take a batch; see `PartitionProgram.take`. fresh: bool[batch.count]."""
         number = delivery.batch.partition
         if number not in self._running:
             self._running[number] = PartitionProgram(self._agents, self._tables, self._partition(number))
-        self._running[number].take(delivery, fresh)
+        await self._running[number].take(delivery, fresh)
 
     def ticks(self, number: int) -> PartitionTimers | None:
         """What calls the stream's timers on a partition; None where it has none."""

@@ -6,29 +6,35 @@ partitions, and the rows of a partition become record batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kafka_ratchet.agents.event import Event
+from kafka_ratchet.agents.event import EVENT_ID, Event, id_in, ids_sent_again, own_id
+from kafka_ratchet.agents.extraction import reads
 from kafka_ratchet.agents.outputs import encode_json, output_value
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
 from kafka_ratchet.errors import SendRefused
+from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.tables.reasons import NONE, REASONS
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import varint
 from kafka_ratchet.transport.batch.partitioner import choose_partitions
-from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_varint, unpack_headers
 from kafka_ratchet.transport.batch.rows import Ints, Spans, encode_rows, spans
-from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.delivery import Delivery, Output
 
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 BY_KEY: Final = -1
 """In place of a partition."""
-OF_EVENT: Final = -1
+OF_EVENT: Final = -(2**63)
 """In place of a timestamp: that of the event at hand."""
 TIME_MOST: Final = 2**63 - 1
+FIRST_OF_TWO: Final = 0x80
+"""Bytes from this one on are followed by another byte of a varint."""
 
 Row = tuple[str, int, bytes | None, bytes | None, bytes, int, int, bool]
 """A record to be sent: topic; of the batch, the index of the event at hand; key, value, headers, partition, timestamp;
@@ -73,23 +79,23 @@ class Sends:
             TypeError, ValueError: one of the arguments cannot be sent.
         """
         delivery, event = self._at_hand(topic)
-        if partition is None:
-            partition = BY_KEY
-        elif type(partition) is not int or not 0 <= partition < delivery.spec.sends[topic].partitions:
-            last = delivery.spec.sends[topic].partitions - 1
-            raise ValueError(f"topic {topic}: there is no partition {partition!r:.100}; it has 0 to {last}")
+        partition = _partition(delivery, topic, partition)
         if timestamp is None:
             timestamp = OF_EVENT
-        elif type(timestamp) is not int or not 0 <= timestamp <= TIME_MOST:
+        elif type(timestamp) is not int or not OF_EVENT < timestamp <= TIME_MOST:
             raise ValueError(f"topic {topic}: timestamp {timestamp!r:.100}: write milliseconds since the epoch, an int")
         data = b"" if headers is None else _header_bytes(headers)
         row = topic, event, key_bytes(key), _value_bytes(value), data, partition, timestamp, False
         self._rows.append(row)
 
-    def send_event(self, topic: str, key: Any) -> None:
-        """Send the event at hand with another key, and as it is otherwise."""
-        _, event = self._at_hand(topic)
-        self._rows.append((topic, event, key_bytes(key), None, b"", BY_KEY, OF_EVENT, True))
+    def send_event(
+        self, topic: str, key: Any, partition: int | None = None, header: tuple[str, bytes] | None = None
+    ) -> None:
+        """Send the event at hand with another key, and as it is otherwise; see `Topic.send_event`."""
+        delivery, event = self._at_hand(topic)
+        number = _partition(delivery, topic, partition)
+        more = b"" if header is None else _header(*header)
+        self._rows.append((topic, event, key_bytes(key), None, more, number, OF_EVENT, True))
 
     def _at_hand(self, topic: str) -> tuple[Delivery, int]:
         delivery, event = self._reading.delivery, self._reading.index
@@ -121,6 +127,15 @@ class Sends:
             _flush(delivery, topic, rows)
 
 
+def _partition(delivery: Delivery, topic: str, partition: int | None) -> int:
+    if partition is None:
+        return BY_KEY
+    count = delivery.spec.sends[topic].partitions
+    if type(partition) is not int or not 0 <= partition < count:
+        raise ValueError(f"topic {topic}: there is no partition {partition!r:.100}; it has 0 to {count - 1}")
+    return partition
+
+
 def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
     batch, spec = delivery.batch, delivery.spec
     count, limit, _ = spec.sends[topic]
@@ -132,10 +147,12 @@ def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
         if any(headers):
             header_spans = spans(headers)
     elif all(as_they_are):
-        value_spans, header_spans = contents(batch, at)
+        named = map(_with_header, named_headers(delivery, events), headers)
+        value_spans, header_spans = contents(batch, at)[0], spans(list(named))
     else:
+        by_event = dict(zip(events, named_headers(delivery, events), strict=True))
         own = [
-            (batch.value(event), batch.header_bytes(event)) if is_event else (value, header)
+            (batch.value(event), _with_header(by_event[event], header)) if is_event else (value, header)
             for event, value, header, is_event in zip(events, values, headers, as_they_are, strict=True)
         ]
         value_spans, header_spans = spans([value for value, _ in own]), spans([header for _, header in own])
@@ -149,7 +166,7 @@ def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
         its_keys, its_values = spans_at(key_spans, mine), spans_at(value_spans, mine)
         its_headers = None if header_spans is None else spans_at(header_spans, mine)
         for encoded in encode_rows(its_keys, its_values, times[mine], limit, what, delivery.compression, its_headers):
-            delivery.outputs.append((topic, int(numbers[mine[0]]), encoded))
+            delivery.outputs.append(Output(topic, int(numbers[mine[0]]), encoded))
 
 
 def contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
@@ -158,6 +175,41 @@ def contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
     starts = columns[records.HEADERS, at]
     values = batch.data, columns[records.VALUE, at], columns[records.VALUE_LENGTH, at]
     return values, (batch.data, starts, columns[records.BODY_END, at] - starts)
+
+
+def named_headers(delivery: Delivery, indices: Sequence[int]) -> list[bytes]:
+    """Return the headers of some records of a batch, each with the id of its event as the last one.
+
+    An id that a record brought and that counts is not repeated. Any other header of that name comes before ours, and
+    the last one counts.
+    """
+    batch, spec = delivery.batch, delivery.spec
+    is_internal = spec.event_header == EVENT_ID
+    again, at = ids_sent_again(delivery), np.array(indices, np.int64)
+    starts, ends = batch.columns[records.HEADERS, at].tolist(), batch.columns[records.BODY_END, at].tolist()
+    data, name = batch.data.data, varint(len(EVENT_ID)) + EVENT_ID.encode()
+    prefix = own_id(spec.input_id, batch.partition, 0)[:-1]
+    found = []
+    for index, start, end, offset in zip(indices, starts, ends, batch.offsets[at].tolist(), strict=True):
+        own = bytes(data[start:end])
+        event = again.get(index)
+        if event is None and spec.event_header:
+            event = id_in(unpack_headers(own), spec.event_header)
+            if event is not None and is_internal:
+                found.append(own)
+                continue
+        value = f"{prefix}{offset}".encode() if event is None else event.encode()
+        count, after = (own[0] >> 1, 1) if own[0] < FIRST_OF_TWO else read_varint(own, 0)
+        found.append(varint(count + 1) + own[after:] + name + varint(len(value)) + value)
+    return found
+
+
+def _with_header(named: bytes, more: bytes) -> bytes:
+    """Return headers with one more at their end. more: as `_header` makes it."""
+    if not more:
+        return named
+    count, after = read_varint(named, 0)
+    return varint(count + 1) + named[after:] + more
 
 
 def spans_at(parts: Spans, mine: Ints) -> Spans:
@@ -180,8 +232,12 @@ def _value_bytes(value: Any) -> bytes | None:
 
 
 def _header_bytes(headers: Headers) -> bytes:
-    """Headers as a record has them, with their count before them."""
-    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    """Return headers as a record has them, with their count before them.
+
+    An event's id is left out: a new record is another event, and its headers may be copied from this one.
+    """
+    given = headers.items() if isinstance(headers, Mapping) else headers
+    pairs = [(name, value) for name, value in given if name != EVENT_ID]
     return varint(len(pairs)) + b"".join(_header(name, value) for name, value in pairs)
 
 
@@ -190,3 +246,40 @@ def _header(name: str, value: bytes | str | None) -> bytes:
         raise TypeError(f"header {name!r:.100}: {value!r:.100}: write a name, and bytes, text or None")
     key, data = name.encode(), value.encode() if isinstance(value, str) else value
     return varint(len(key)) + key + (varint(-1) if data is None else varint(len(data)) + data)
+
+
+def router(identity: Identity, topic: str) -> Callable[[Delivery, NDArray[np.bool_]], Awaitable[None]]:
+    """What sends a batch's records to their partitions, for `kafka_ratchet.agents.deduplicate.Deduplicator`.
+
+    A record whose identity cannot be read becomes a dead letter here, and goes no further: in whatever partition it
+    were judged, its identity might be read there all the same, by a function that fails now and then.
+
+    Args:
+        identity: whose records are judged together
+        topic: one of the lane's `sends`
+
+    Raises:
+        SettingsError: the user's function cannot be imported.
+    """
+    read = reads(identity)
+
+    async def send(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
+        batch, sent = delivery.batch, delivery.spec.sends[topic]
+        reasons = np.full(batch.count, NONE, np.uint8)
+        found = read(batch, reasons)
+        for index in np.flatnonzero(reasons != NONE).tolist():
+            delivery.dead_letter(index, REASONS[reasons[index]])
+        rows = np.flatnonzero(fresh & (reasons == NONE))
+        numbers = np.full(len(rows), -1, np.int64)
+        choose_partitions(spans_at((found.data, found.begins, found.lengths), rows), numbers, sent.partitions, 0)
+        keys = batch.data, batch.columns[records.KEY], batch.columns[records.KEY_LENGTH]
+        what = f"{topic}: sent between offsets {batch.start} and {batch.next - 1} of {batch.topic}-{batch.partition}"
+        order = np.argsort(numbers, kind="stable")
+        for mine in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(rows) else ():
+            at = rows[mine]
+            values, headers = contents(batch, at)
+            times = batch.timestamps[at]
+            for one in encode_rows(spans_at(keys, at), values, times, sent.limit, what, delivery.compression, headers):
+                delivery.outputs.append(Output(topic, int(numbers[mine[0]]), one))
+
+    return send

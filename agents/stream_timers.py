@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -19,10 +20,11 @@ from kafka_ratchet.agents.said import RAISED, is_ended_by, said_of
 from kafka_ratchet.agents.sends import Sends
 from kafka_ratchet.agents.timers import Timer
 from kafka_ratchet.agents.topic import at_hand
-from kafka_ratchet.errors import AgentFailed, RatchetError, TableError
+from kafka_ratchet.errors import Aborted, AgentFailed, RatchetError, TableError
 from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 from kafka_ratchet.tables.values.table import Table
-from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.correlation import correlate
+from kafka_ratchet.transport.delivery import Delivery, Output
 
 TICK: Final = 0
 """Of the batch that a lane makes for a tick, the only record: no key, no value, the time now. Nothing of it is sent;
@@ -30,7 +32,7 @@ what a timer yields has its key and its timestamp."""
 
 
 class PartitionTimers:
-    """Satisfies `kafka_ratchet.transport.ticks.Ticks`.
+    """Satisfies `kafka_ratchet.transport.delivery.Ticks`.
 
     A call whose transaction is rolled back has not happened: the timer is due at once.
     """
@@ -71,32 +73,45 @@ class PartitionTimers:
         """See `Ticks`."""
         return max(0.0, min(self._due.values()) - self._clock())
 
-    def take(self, delivery: Delivery) -> None:
-        """See `Ticks`."""
-        delivery.is_taken = True
-        self._work = asyncio.create_task(self._through(delivery))
-        HOLDERS[self._work] = delivery.held_by = partial(self._held_by, delivery)
+    async def process(self, delivery: Delivery) -> deque[Output]:
+        """See `Ticks`. The timers run in a task of their own, which a rollback cancels.
 
-    def call(self, timers: Sequence[Timer], delivery: Delivery) -> None:
-        """Call these, whether they are due or not; see `take`."""
+        Raises:
+            AgentFailed: a timer raised.
+            Aborted: the task was cancelled.
+        """
+        work = self._work = asyncio.create_task(self._call_due(delivery))
+        work.add_done_callback(_retrieve)
+        HOLDERS[work] = delivery.held_by = partial(self._held_by, delivery)
+        await asyncio.wait({work})  # not for longer than the lane does, whatever a timer makes of its cancellation
+        if work.cancelled():
+            batch = delivery.batch
+            raise Aborted(
+                f"{batch.topic}, partition {batch.partition}: the timers were stopped while they held offset "
+                f"{batch.start}"
+            )
+        work.result()
+        return delivery.outputs
+
+    async def call(self, timers: Sequence[Timer], delivery: Delivery) -> None:
+        """Call these, whether they are due or not; see `process`."""
         for timer in self.timers:
             self._due[timer] = self._clock() + (0 if timer in timers else timer.interval_s)
-        self.take(delivery)
+        await self.process(delivery)
 
-    async def _through(self, delivery: Delivery) -> None:
-        delivery.is_taken = False
-        async with delivery:
-            for table in self._tables:
-                table.here.set(self._partition.of(table.name))
-            AT_WORK.set(self._partition)
-            now, rollbacks = self._clock(), self._rollbacks
-            for timer, due in list(self._due.items()):
-                if due <= now:
-                    await self._call(timer, delivery)
-                    if self._rollbacks != rollbacks:
-                        return  # the timer has caught its cancellation: it was not called
-                    self._open.setdefault(timer, due)
-                    self._due[timer] = timer.after(due, self._clock())
+    async def _call_due(self, delivery: Delivery) -> None:
+        correlate(partial(delivery.spec.correlation, delivery.batch.start))
+        for table in self._tables:
+            table.here.set(self._partition.of(table.name))
+        AT_WORK.set(self._partition)
+        now, rollbacks = self._clock(), self._rollbacks
+        for timer, due in list(self._due.items()):
+            if due <= now:
+                await self._call(timer, delivery)
+                if self._rollbacks != rollbacks:
+                    return  # the timer has caught its cancellation: it was not called
+                self._open.setdefault(timer, due)
+                self._due[timer] = timer.after(due, self._clock())
 
     def _held_by(self, delivery: Delivery) -> str:
         batch = delivery.batch
@@ -145,6 +160,12 @@ class PartitionTimers:
         self._rollbacks += 1
         self._due |= self._open
         self._open.clear()
+
+
+def _retrieve(work: asyncio.Task[None]) -> None:
+    """Retrieve the exception so that asyncio does not log it."""
+    if not work.cancelled():
+        work.exception()
 
 
 async def _no_more() -> None:

@@ -24,7 +24,9 @@ class Sender(Protocol):
     ) -> None:
         """See `Topic.send`."""
 
-    def send_event(self, topic: str, key: Any) -> None:
+    def send_event(
+        self, topic: str, key: Any, partition: int | None = None, header: tuple[str, bytes] | None = None
+    ) -> None:
         """See `Topic.send_event`."""
 
 
@@ -78,13 +80,18 @@ class Topic:
         self._sender().send(self.name, key, value, headers, partition, timestamp)
         return _SENT
 
-    def send_event(self, key: Any) -> None:
+    def send_event(self, key: Any, *, partition: int | None = None, header: tuple[str, bytes] | None = None) -> None:
         """Send the event at hand under another key; value, headers and timestamp stay what they are, byte for byte.
+
+        Args:
+            key: as in `send`
+            partition: as in `send`
+            header: one more, after those of the event
 
         Raises:
             SendRefused: no event is at hand, or the topic may not be written to.
         """
-        self._sender().send_event(self.name, key)
+        self._sender().send_event(self.name, key, partition, header)
 
     def _sender(self) -> Sender:
         sender = at_hand.get()

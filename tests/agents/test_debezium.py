@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kafka_ratchet.agents.extraction import reader_for
-from kafka_ratchet.agents.whose import whose
+from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition

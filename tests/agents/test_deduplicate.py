@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from kafka_ratchet.agents.deduplicate import deduplicate, withhold
+from kafka_ratchet.agents.deduplicate import Deduplicator, withhold
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import RecordTooLarge
 from kafka_ratchet.tables.identity import Identity, SequenceSource
@@ -22,6 +23,7 @@ from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
+from tests.agent_queue import AgentQueue, process_all
 
 Headers = list[tuple[str, bytes | None]]
 Row = tuple[bytes | None, bytes | None, Headers, int]
@@ -40,7 +42,7 @@ def fetched(rows: list[Row], start: int = 0, codec: int = 0) -> RecordBatch:
         builder.append(delta, time, key, value, headers)
     data = bytearray(builder.build())
     struct.pack_into(">q", data, 0, start)
-    wanted = {"sequence_header": b"ratchet-sequence", "identity_header": b"ratchet-producer"}
+    wanted: dict[str, Any] = {"sequence_header": b"ratchet-sequence", "identity_header": b"ratchet-producer"}
     return read_chunk("events", 2, start, bytes(data), [], **wanted)
 
 
@@ -74,20 +76,14 @@ class Given:
         self.sequences = sequences
         names = {"output": "events-out", "dead_letters": "events-dead", "group": "g", "transactional_id": "t"}
         spec = {"topic": "events", "partition": 2, **names, **spec}
-        self.lane = Lane(Cluster({}), LaneSpec(**spec), sequences.partition(2), self._nobody)
-
-    async def _nobody(self, delivery: Delivery) -> None:
-        raise AssertionError("the lane is not started")
+        self.lane = Lane(Cluster({}), LaneSpec(**spec), sequences.partition(2), Deduplicator(sequences, READ))
 
     def delivery(self, rows: list[Row], start: int = 0, codec: int = 0) -> Delivery:
         return Delivery(self.lane.spec, self.lane.switch.policy, fetched(rows, start, codec))
 
-    async def run(self, *deliveries: Delivery, **options: Any) -> None:
-        async def channel() -> AsyncIterator[Delivery]:
-            for delivery in deliveries:
-                yield delivery
-
-        await deduplicate(self.sequences, READ, **options)(channel())
+    async def run(self, *deliveries: Delivery, **options: Any) -> list[Exception | None]:
+        """Return the error of each."""
+        return await process_all(Deduplicator(self.sequences, READ, **options), *deliveries)
 
 
 def outputs(delivery: Delivery, topic: str) -> list[Row]:
@@ -105,9 +101,7 @@ async def test_fresh_records_are_forwarded_and_duplicates_dropped(sequences: Seq
         row(b"a", b"6", b"late"),
     ]
     delivery = given.delivery(rows, codec=codec)
-    await given.run(delivery)
-    assert delivery.done.done()
-    assert delivery.done.exception() is None
+    assert await given.run(delivery) == [None]
     assert [topic for topic, *_ in delivery.outputs] == ["events-out"]
     assert outputs(delivery, "events-out") == [rows[0], rows[2], rows[3]]
     assert sequences.last(b"a") == {2: LastSequence(-1, 7)}
@@ -116,8 +110,7 @@ async def test_fresh_records_are_forwarded_and_duplicates_dropped(sequences: Seq
 async def test_nothing_fresh_sends_nothing(sequences: Sequences) -> None:
     given = Given(sequences)
     first, second = given.delivery([row(b"a", b"1")]), given.delivery([row(b"a", b"1"), row(b"a", b"0")], start=1)
-    await given.run(first, second)
-    assert second.done.result() is None
+    assert await given.run(first, second) == [None, None]
     assert not second.outputs
 
 
@@ -170,11 +163,10 @@ async def test_an_error_gives_the_batch_back_and_the_agent_goes_on(
     given = Given(sequences, **{limit: 200})
     large = row(b"a", b"1" if topic == "output" else b"one", bytes(range(256)) * 4)
     failing, next_one = given.delivery([row(b"b", b"1"), large], start=30), given.delivery([row(b"c", b"1")], start=32)
-    await given.run(failing, next_one)
-    error = failing.done.exception()
+    error, next_error = await given.run(failing, next_one)
     assert isinstance(error, RecordTooLarge)
     assert "events, partition 2, offset 31" in str(error)
-    assert next_one.done.exception() is None
+    assert next_error is None
     assert outputs(next_one, "events-out") == [row(b"c", b"1")]
     # What the lane does with the error; then the batch can be judged once more.
     sequences.partition(2).rollback()
@@ -227,8 +219,7 @@ async def test_of_dropped_records_only_key_and_headers_may_be_kept(sequences: Se
 async def test_a_dropped_record_that_does_not_fit_gives_the_batch_back(sequences: Sequences) -> None:
     given = Given(sequences, duplicates="events-dropped", duplicates_limit=300)
     delivery = given.delivery([row(b"a", b"3"), row(b"a", b"3", bytes(range(256)))], start=7)
-    await given.run(delivery)
-    error = delivery.done.exception()
+    (error,) = await given.run(delivery)
     assert isinstance(error, RecordTooLarge)
     assert str(error).startswith("events-dropped, partition 2: dropped of events, offsets 8 to 8: a record of ")
 
@@ -236,8 +227,7 @@ async def test_a_dropped_record_that_does_not_fit_gives_the_batch_back(sequences
 async def test_a_stream_for_its_counts_alone_forwards_nothing(sequences: Sequences) -> None:
     given = Given(sequences)
     delivery = given.delivery([row(b"a", b"3"), row(b"a", b"3"), row(None, b"3")])
-    await given.run(delivery, then=withhold)
-    assert delivery.done.result() is None
+    assert await given.run(delivery, then=withhold) == [None]
     assert [topic for topic, *_ in delivery.outputs] == ["events-dead"]
     assert sequences.last(b"a") == {2: LastSequence(-1, 3)}
 
@@ -245,8 +235,15 @@ async def test_a_stream_for_its_counts_alone_forwards_nothing(sequences: Sequenc
 async def test_a_batch_that_its_lane_no_longer_waits_for_is_left_alone(sequences: Sequences) -> None:
     given = Given(sequences)
     left = given.delivery([row(b"a", b"5")])
-    left.done.cancel()  # the lane has stopped; its partition may have a new owner in this very process
+    processor, queue = Deduplicator(sequences, READ), AgentQueue()
+    calls = processor.connect(queue)
+    waiting = asyncio.create_task(processor.process(left))
+    await asyncio.sleep(0)
+    waiting.cancel()  # the lane has stopped; its partition may have a new owner in this very process
     same = given.delivery([row(b"a", b"5")])
-    await given.run(left, same)
+    processing = asyncio.create_task(processor.process(same))
+    agent = asyncio.create_task(calls.agent(queue.each()))
+    await processing
+    agent.cancel()
     assert not left.outputs
     assert outputs(same, "events-out") == [row(b"a", b"5")]

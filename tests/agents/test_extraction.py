@@ -97,6 +97,10 @@ FIELDS: list[tuple[str, bytes | None, int | str]] = [
     ("n", b'\xef\xbb\xbf{"n": 5}', "value-not-json"),
     ("n", b"\xff\xfe\0\x01", "value-not-json"),
     ("n", b'{"n": 5}\0', "value-not-json"),
+    ("n", b'\0\0\0\0\7{"n": 5}', "value-schema-registry"),
+    ("n", b"\0\0\0\0\7 [1]", "value-schema-registry"),
+    ("n", b"\0\0\0\0\7", "value-not-json"),
+    ("n", b"\0\0\0\0\7\2ab", "value-not-json"),
     ("n", DEEP, "value-not-json"),
     ("n", DEEP[:50_000], "value-not-json"),
 ]
@@ -308,7 +312,10 @@ def test_a_function_that_is_not_there_is_refused_at_the_start(extractors: str, f
     assert f"function:{function}" in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["header:n", "header:a:b.c", "field:n", "field:a.b.c", "function:a.b:c"])
+@pytest.mark.parametrize(
+    "text",
+    ["header:n", "header:a:b.c", "field:n", "field:a.b.c", 'field:"a.b".c', 'field:x."a, key"', "function:a.b:c"],
+)
 def test_a_source_reads_what_it_prints(text: str) -> None:
     assert str(SequenceSource.parse(text)) == text
 
@@ -327,6 +334,12 @@ def test_a_source_reads_what_it_prints(text: str) -> None:
         ("field:a.", "empty part"),
         ('field:a"b', "quote or a backslash"),
         ("field:a\\b", "quote or a backslash"),
+        *(
+            (f"field:{path}", "quote or a backslash")
+            for path in ('"a', 'a"', '"a"b', 'a."b', '"a\\"b"', '"a"."', '"""')
+        ),
+        ('field:"a".', "empty part"),
+        ('field:.""', "empty part"),
         ("field:a\0b", "cannot be printed"),
         ("header:\udcff", "cannot be printed"),
         ("function:module", "is no function"),

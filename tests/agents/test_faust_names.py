@@ -8,7 +8,7 @@ import faust
 import pytest
 
 from kafka_ratchet import App, RatchetError
-from kafka_ratchet.agents.faust_names import INSTEAD
+from kafka_ratchet.agents.program import INSTEAD
 
 
 def test_there_is_no_faust_app_behind_an_app() -> None:

@@ -35,19 +35,18 @@ class Program:
         self.tables.add(self.seen.codec, self.seen.default)
         self.began, self.offset = False, 0
 
-    def take(self, *numbers: int) -> Delivery:
+    def take(self, *numbers: int) -> tuple[Delivery, asyncio.Task[None]]:
         if not self.began:
             self.began, self.program = True, PartitionProgram(self.numbers.agents, [self.seen], self.tables)
         batch = fetched("numbers", self.offset, [(None, b"%d" % number) for number in numbers])
         self.offset += len(numbers)
         delivery = Delivery(lane_spec("numbers", ["alerts"]), Policy(), batch)
-        self.program.take(delivery, np.ones(len(numbers), np.bool_))
-        return delivery
+        return delivery, asyncio.create_task(self.program.take(delivery, np.ones(len(numbers), np.bool_)))
 
     async def commit(self, *numbers: int) -> list[Any]:
         """What is yielded and sent."""
-        delivery = self.take(*numbers)
-        await asyncio.wait_for(delivery.done, 5)
+        delivery, taking = self.take(*numbers)
+        await asyncio.wait_for(taking, 60)
         written = [read_chunk("numbers", 0, 0, bytes(each[-1].seal(1, 0, 0)), []) for each in delivery.outputs]
         self.tables.encode(LIMIT)
         self.tables.commit()
@@ -80,8 +79,8 @@ async def test_a_table_is_not_written_while_a_commit_is_under_way(known: bool, m
             key = "known" if known else "new"
             program.seen.update({key: 7}) if many else program.seen.__setitem__(key, 7)
 
-    delivery = program.take(1)
-    await delivery.done
+    _, taking = program.take(1)
+    await taking
     assert program.tables.encode(LIMIT)
     timeout.reschedule(0)  # while the lane produces, and waits for Kafka
     await late.wait()
@@ -160,9 +159,9 @@ async def test_a_time_out_between_two_batches_loses_nothing() -> None:
     await program.commit(1, 2)
     timeout.reschedule(0)
     await settled()
-    delivery = program.take(3)
+    _, taking = program.take(3)
     timeout.reschedule(0)  # and one that comes together with a batch
-    await delivery.done
+    await taking
     await program.commit(4)
     assert [number for each in taken for number in each] == [1, 2, 3, 4]
     assert len(taken) > 1
@@ -281,11 +280,11 @@ async def test_an_agent_that_is_cancelled_from_outside_halts_its_partition() -> 
             begun.set()
             await asyncio.sleep(60)
 
-    delivery = program.take(1)
+    _, taking = program.take(1)
     await begun.wait()
     task.cancel()
     with pytest.raises(AgentFailed, match="offset 0: agent waits was ended by CancelledError"):
-        await asyncio.wait_for(delivery.done, 5)
+        await asyncio.wait_for(taking, 60)
 
 
 @pytest.mark.parametrize("text", ["\ud800", "ü" * 3_000_000])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kafka_ratchet.agents.route import router
+from kafka_ratchet.agents.sends import router
 from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.testing.program_run import lane_spec
@@ -27,7 +27,7 @@ def routed(identity: str, rows: list[Row]) -> tuple[dict[int, list[Row]], list[R
 
     async def send() -> Delivery:
         delivery = Delivery(spec, Policy(deduplicate=False), fetched(rows))
-        router(Identity.parse(identity), "sent")(delivery, np.ones(len(rows), np.bool_))
+        await router(Identity.parse(identity), "sent")(delivery, np.ones(len(rows), np.bool_))
         return delivery
 
     sent, letters = defaultdict[int, list[Row]](list), list[Row]()

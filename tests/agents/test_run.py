@@ -55,12 +55,12 @@ async def test_a_damaged_store_is_no_dead_letter_and_nothing_of_it_commits(
     partition.add(seen.codec, seen.default)
     program = PartitionProgram(numbers.agents, [seen], partition)
     delivery = Delivery(lane_spec("numbers"), Policy(), fetched("numbers", 0, [(None, b"1")]))
-    program.take(delivery, np.ones(1, np.bool_))
+    taking = program.take(delivery, np.ones(1, np.bool_))
     if swallows:
-        await delivery.done
+        await taking
     else:
         with pytest.raises(StoreDamaged, match="cannot be read"):
-            await delivery.done
+            await taking
     assert not delivery.outputs
     with pytest.raises(StoreDamaged, match="cannot be read"):
         partition.encode(1 << 20)
@@ -99,17 +99,15 @@ async def test_a_run_that_outlives_its_transaction_has_no_part_in_the_next(raise
     two = fetched("numbers", 0, [(None, b"1"), (None, b"2")])
 
     def deliver() -> Delivery:
-        delivery = Delivery(lane_spec("numbers"), Policy(), two)
-        program.take(delivery, np.ones(2, np.bool_))
-        return delivery
+        return Delivery(lane_spec("numbers"), Policy(), two)
 
-    lost = deliver()
+    lost = asyncio.create_task(program.take(deliver(), np.ones(2, np.bool_)))
     await asyncio.sleep(0.01)
     partition.rollback()
     with pytest.raises(Aborted):
-        await lost.done
+        await lost
     again = deliver()
-    await again.done
+    await program.take(again, np.ones(2, np.bool_))
     assert late == [1]
     assert all(task.done() for task in runs[:1])
     ((_, _, encoded),) = again.outputs
@@ -242,8 +240,7 @@ async def test_an_event_has_the_sequence_and_the_producer_it_was_judged_by(by_pr
     delivery = Delivery(spec, Policy(), batch)
     delivery.sequences = np.array([40, -1, 42])
     program = PartitionProgram(app.of("numbers"), [], PartitionTables(nowhere, nothing))
-    program.take(delivery, np.array([True, False, True]))
-    await delivery.done
+    await program.take(delivery, np.array([True, False, True]))
     producers = ("p-0", "p-2") if by_producer else (None, None)
     headers = [{"ratchet-producer": f"p-{n}".encode(), "ratchet-sequence": b"4%d" % n, "other": None} for n in (0, 2)]
     assert seen == [(0, 7, producers[0], 40, headers[0]), (2, 9, producers[1], 42, headers[1])]
@@ -254,8 +251,7 @@ async def test_an_event_that_was_not_judged_has_neither() -> None:
     delivery = Delivery(
         replace(lane_spec("numbers"), identity_header=b"ratchet-producer"), Policy(), fetched_rows([ROW])
     )
-    PartitionProgram(app.of("numbers"), [], PartitionTables(nowhere, nothing)).take(delivery, np.ones(1, bool))
-    await delivery.done
+    await PartitionProgram(app.of("numbers"), [], PartitionTables(nowhere, nothing)).take(delivery, np.ones(1, bool))
     assert [event[:4] for event in seen] == [(1, 0, None, None)]
 
 
@@ -268,8 +264,7 @@ async def taken(
     """What becomes of these records: topic and headers of each output."""
     batch = fetched_rows(list(rows))
     delivery = Delivery(replace(lane_spec("numbers"), letters=b"shop/letters/id/"), Policy(), batch)
-    program.take(delivery, np.full(batch.count, fresh))
-    await delivery.done
+    await program.take(delivery, np.full(batch.count, fresh))
     return [(topic, rows_of(encoded)[0][2]) for topic, _, encoded in delivery.outputs]
 
 
@@ -291,7 +286,7 @@ async def test_a_replayed_record_goes_to_the_agents_that_rejected_it_and_to_no_o
 
     for name in ("first", "second", "third"):
         agent(name)
-    program = PartitionProgram(numbers.agents, [], PartitionTables(nothing, nowhere))
+    program = PartitionProgram(numbers.agents, [], PartitionTables(nowhere, nothing))
     ((topic, headers),) = await taken(program, ROW)
     assert (topic, headers[-5]) == ("numbers-dead-letters", ("ratchet-agents", b'["second", "third"]'))
     assert headers[-6][0] == "ratchet-app"
@@ -326,7 +321,8 @@ async def test_a_replayed_record_goes_to_the_agents_that_rejected_it_and_to_no_o
     gone = ("ratchet-replayed-for", b'["third", "gone"]')
     assert not await taken(program, (key, value, [*own, *REPLAYED, gone], time), fresh=False)
     # Without the name of a letter of this stream it is a header of anybody.
-    for name in ([], [("ratchet-replayed-from", b"others/id/2/0")]):
-        assert not await taken(program, (key, value, [*own, *name, ("ratchet-replayed-for", b'["third"]')], time))
+    others: tuple[list[tuple[str, bytes]], ...] = ([], [("ratchet-replayed-from", b"others/id/2/0")])
+    for other in others:
+        assert not await taken(program, (key, value, [*own, *other, ("ratchet-replayed-for", b'["third"]')], time))
         assert [name for name, _ in met] == ["first", "second", "third"]
         met.clear()

@@ -13,7 +13,7 @@ import pytest
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
-from kafka_ratchet.errors import AgentFailed, RecordTooLarge, SendRefused
+from kafka_ratchet.errors import Aborted, AgentFailed, RecordTooLarge, SendRefused
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table_partition import nothing, nowhere
 from kafka_ratchet.testing import Output, run
@@ -35,9 +35,8 @@ async def taken(app: App, pairs: list[tuple[bytes | None, bytes | None]], **opti
     spec = replace(lane_spec(name, app.topics), **options)
     program = PartitionProgram(app.of(name), [], PartitionTables(nowhere, nothing))
     delivery = Delivery(spec, Policy(), fetched(name, 0, pairs))
-    program.take(delivery, np.ones(len(pairs), np.bool_))
     try:
-        await delivery.done
+        await program.take(delivery, np.ones(len(pairs), np.bool_))
     finally:
         program.abandon()
     return delivery
@@ -61,7 +60,7 @@ def test_what_is_sent_is_what_was_given() -> None:
             yield number
             await alerts.send(key=b"\xff", value=b"as it is", headers=[("again", b"1"), ("again", b"2")])
             await alerts.send(key=None, value=None)
-            alerts.send(key=7, value=[number])  # type: ignore[unused-coroutine]
+            alerts.send(key=7, value=[number])
 
     ran = run(app, {"in": [1]})
     assert [output for output in ran.outputs if output.topic == "alerts"] == [
@@ -102,6 +101,20 @@ async def test_each_partition_has_its_records_in_order_and_in_few_batches() -> N
     assert found["others", 3] == [-i for i in range(3_000)]  # without a key: 7 modulo 4
     (of_zero,) = (batch for topic, number, batch in batches if (topic, number) == ("others", 0))
     assert of_zero.timestamps.tolist() == list(range(0, 3_000, 2))
+
+
+async def test_timestamps_before_1970_are_sent() -> None:
+    app = App()
+    others, stamps = app.topic("others"), (-1, -60_000, -62_135_596_800_000)
+
+    @app.agent(app.stream("in"))
+    async def send(stream: Any) -> None:
+        async for event in stream.events():
+            await others.send(value=event.value, timestamp=stamps[event.value])
+
+    pairs: list[tuple[bytes | None, bytes | None]] = [(None, b"%d" % i) for i in range(3)]
+    ((_, _, batch),) = written(await taken(app, pairs, sends={"others": SentTopic(1, 1 << 20)}))
+    assert batch.timestamps.tolist() == list(stamps)
 
 
 def test_for_a_batch_and_from_a_timer() -> None:
@@ -175,7 +188,7 @@ def test_a_dead_letter_has_sent_nothing(batch: int) -> None:
     ("record", "says"),
     [
         ({"timestamp": 1.5}, r"timestamp 1\.5: write milliseconds since the epoch"),
-        ({"timestamp": -5}, "timestamp -5"),
+        ({"timestamp": -(2**63)}, "timestamp -9223372036854775808"),
         ({"partition": "0"}, "there is no partition '0'"),
         ({"headers": {"a": 1}}, "header 'a': 1: write a name, and bytes, text or None"),
         ({"value": object()}, "Encoding objects of type object is unsupported"),
@@ -212,7 +225,7 @@ def test_where_no_event_is_at_hand() -> None:
     alerts = app.topic("alerts")
     assert app.topic("alerts") is alerts
     with pytest.raises(SendRefused, match="topic alerts: records are sent inside an agent only"):
-        alerts.send(value=1)  # type: ignore[unused-coroutine]
+        alerts.send(value=1)
 
     @app.agent(app.stream("in"))
     async def hasty(stream: Any) -> None:
@@ -264,14 +277,15 @@ async def test_a_run_that_outlives_its_transaction_sends_nothing_and_takes_no_ev
     pairs: list[tuple[bytes | None, bytes | None]] = [(None, b"%d" % i) for i in range(5)]
     program = PartitionProgram(app.of("in"), [], PartitionTables(nowhere, nothing))
     first = Delivery(lane_spec("in", ["alerts"]), Policy(), fetched("in", 0, pairs))
-    program.take(first, np.ones(5, np.bool_))
+    taking = asyncio.create_task(program.take(first, np.ones(5, np.bool_)))
     await asyncio.sleep(0.01)
     program.abandon()
     await asyncio.sleep(0.01)
     may_go_on.set()
     second = Delivery(lane_spec("in", ["alerts"]), Policy(), fetched("in", 0, pairs))
-    program.take(second, np.ones(5, np.bool_))
-    await second.done
+    await program.take(second, np.ones(5, np.bool_))
+    with pytest.raises(Aborted):
+        await taking
     assert late == ["refused", "went on"]
     assert [(topic, [batch.value(i) for i in range(batch.count)]) for topic, _, batch in written(second)] == [
         ("in", [b"0", b"1", b"2", b"3", b"4"]),

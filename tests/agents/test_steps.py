@@ -152,4 +152,4 @@ def test_what_cannot_be_grouped() -> None:
     with pytest.raises(SettingsError, match="events of by-size come from there, and would go round"):
         by_size.group_by("by-user", Order.user)
     with pytest.raises(SettingsError, match=r"stream orders: reads a topic of the settings: send to app\.topic"):
-        orders.send(value=1)  # type: ignore[unused-coroutine]
+        orders.send(value=1)

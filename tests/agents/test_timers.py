@@ -18,9 +18,8 @@ from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table_partition import nothing, nowhere
 from kafka_ratchet.testing import Record, run
 from kafka_ratchet.testing.program_run import lane_spec
-from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.delivery import Delivery, tick
 from kafka_ratchet.transport.policy import Policy
-from kafka_ratchet.transport.ticks import tick
 
 
 def shop() -> tuple[App, Any, Any]:
@@ -105,8 +104,7 @@ class Partition:
     async def tick(self) -> int:
         """How many records it gives."""
         delivery = Delivery(lane_spec("orders", ["reports"]), Policy(), tick("orders", 0, 7))
-        self.timers.take(delivery)
-        await delivery.done
+        await self.timers.process(delivery)
         return len(delivery.outputs)
 
 
@@ -140,11 +138,12 @@ async def test_a_timer_that_catches_its_cancellation_was_not_called() -> None:
 
     partition.timers = PartitionTimers([Timer(stubborn, 10)], [partition.totals], partition.tables, lambda: 10.0)
     delivery = Delivery(lane_spec("orders"), Policy(), tick("orders", 0, 0))
-    partition.timers.call(partition.timers.timers, delivery)
+    calling = asyncio.create_task(partition.timers.call(partition.timers.timers, delivery))
     await begun.wait()
     partition.tables.rollback()
     await asyncio.sleep(0.01)
     assert partition.timers.wait_s() == 0
+    await calling
 
 
 async def test_a_timer_of_a_worker_goes_on_after_an_error_that_is_logged_with_its_line() -> None:
@@ -207,9 +206,8 @@ async def test_a_timer_that_waits_for_something_cancelled_says_so_as_for_any_oth
     partition = Partition()
     partition.timers = PartitionTimers([Timer(waits, 10)], [partition.totals], partition.tables, lambda: 10.0)
     delivery = Delivery(lane_spec("orders"), Policy(), tick("orders", 0, 0))
-    partition.timers.call(partition.timers.timers, delivery)
     with pytest.raises(AgentFailed, match=r"timer waits raised CancelledError \(.*test_timers"):
-        await delivery.done
+        await partition.timers.call(partition.timers.timers, delivery)
 
     calls = asyncio.Semaphore(0)
 
@@ -236,9 +234,8 @@ async def test_a_timer_that_exits_does_not_end_the_worker() -> None:
     partition = Partition()
     partition.timers = PartitionTimers([Timer(leave, 10)], [partition.totals], partition.tables, lambda: 10.0)
     delivery = Delivery(lane_spec("orders"), Policy(), tick("orders", 0, 0))
-    partition.timers.call(partition.timers.timers, delivery)
     with pytest.raises(AgentFailed, match=r"timer leave raised SystemExit: enough \(.*test_timers"):
-        await delivery.done
+        await partition.timers.call(partition.timers.timers, delivery)
     with structlog.testing.capture_logs() as logs:
         await WorkerTimers([], [leave]).run()
     assert [(each["event"], each["name"]) for each in logs] == [("a task failed", "leave")]
@@ -258,7 +255,7 @@ def test_what_cannot_be_a_timer() -> None:
     with pytest.raises(SettingsError, match="Only a timer of a stream yields"):
         app.timer(1)(yields)
     with pytest.raises(SettingsError, match="without parameters"):
-        app.timer(1, stream=stream)(takes)
+        app.timer(1, stream=stream)(takes)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="without parameters"):
         app.task(takes)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="not one of this app"):

@@ -12,7 +12,7 @@ import structlog.testing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.agents.whose import whose
+from kafka_ratchet.agents.extraction import whose
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.identities import in_columns
