@@ -8,17 +8,15 @@ from pathlib import Path
 
 import structlog
 
-from kafka_ratchet.errors import StateError, StoreDamaged
-from kafka_ratchet.tables import forgetting
+from kafka_ratchet.errors import Aborted, StateError, StoreDamaged
 from kafka_ratchet.tables.activity import Tally
-from kafka_ratchet.tables.edits import Edits
+from kafka_ratchet.tables.edits import Edits, remaining_entries
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.map.windows import Kept
-from kafka_ratchet.tables.ownership import Ownership
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
-from kafka_ratchet.tables.recovery import Replay, is_too_old, place_of, read_totals
+from kafka_ratchet.tables.recovery import Ownership, Replay, is_too_old, place_of, read_totals
 from kafka_ratchet.tables.snapshots import SnapshotTimer, read_store
 from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.values.committed import CommittedTable
@@ -66,7 +64,11 @@ class CommittedPartition:
         """Whether `evictions` belong to each transaction."""
         self.known = KnownIdentities(path, (changelog, partition), timed=bounded, room=room, kept=kept)
         self._time = 0
-        """Broker time of the newest entry applied, in seconds."""
+        """Broker time of the newest entry applied, in seconds; it only rises."""
+        self._stamp = 0
+        """The same without the rising: the time of a wrong clock does not stay."""
+        self._evicted_before: Evicted | None = None
+        """Evictions as of the beginning of the replay; None where it began with an empty state."""
         self._replay = Replay()
         self._stored = 0
         """Changelog offset below which the store has everything; `position` is that of the map."""
@@ -159,6 +161,7 @@ class CommittedPartition:
         # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
         self.position, self.progress, self.evicted = found.position, found.progress, found.evicted
         self.intervals, self.edits, self._time = found.intervals, found.edits, found.seconds
+        self._stamp = found.seconds
         self.ownership = Ownership(found.store.owner, found.store.sighting)
         self._stored, self._stored_sighting, self._forgets = self.position, found.store.sighting, False
         if not self.position:
@@ -234,7 +237,7 @@ class CommittedPartition:
             totals = [(PROGRESS, self.progress.pack())] if self.progress else []
             totals += [(EVICTED, self.evicted.pack())] if any(self.evicted) else []
             totals += self.ownership.unsaved_entries()
-            stands_for = self.position, len(self), self._time if self._is_timed else None, self.sighting
+            stands_for = self.position, len(self), self._stamp if self._is_timed else None, self.sighting
             unsaved = (each.unsaved_entries() for each in (self.intervals, self.edits, self.tables))
             try:
                 self.known.opened().write(
@@ -291,7 +294,7 @@ class CommittedPartition:
             self.discard()
             return
         batch = self.edits.apply(self.tables.apply(self.intervals.apply(self.ownership.apply(batch))))
-        if (remaining := forgetting.remaining(batch)) is not None:
+        if (remaining := remaining_entries(batch)) is not None:
             self.known.forget()
             self._forgets = True
             batch = remaining
@@ -305,7 +308,8 @@ class CommittedPartition:
             )
         self.progress, self.evicted = read_totals(batch, progress, evicted, (self.progress, self.evicted))
         if self._is_timed and batch.count:
-            self._time = max(self._time, int(batch.timestamps[-1]) // 1000)
+            self._stamp = int(batch.timestamps[-1]) // 1000
+            self._time = max(self._time, self._stamp)
         self.position = batch.next
         if self._forgets:
             self._save()
@@ -314,19 +318,45 @@ class CommittedPartition:
 
     def restoring(self) -> None:
         """A replay of the changelog to its end begins."""
-        self._replay.begin(self.position, self._time)
+        self._replay.begin(self.position, self._stamp)
+        self._evicted_before = self.evicted if self.position else None
 
     def restored(self) -> bool:
         """The replay is done. False: the state was too old for it to be enough, and is begun anew from position 0."""
-        behind = self._replay.end(self._time)
-        if not self._is_timed or not is_too_old(behind):
+        behind = self._replay.end(self._stamp, self.position)
+        # A store without a time is of a stream without bounds; since then it had some, and lost them again.
+        has_evicted = self._evicted_before not in (None, self.evicted)
+        if not is_too_old(behind) if self._is_timed else not has_evicted:
             return True
         self.log.warning(
-            "the local store is older than Kafka keeps word of who was evicted; it is rebuilt from the changelog",
-            behind_s=behind,
+            "the local store is older than Kafka keeps nulls; it is rebuilt from the changelog", behind_s=behind
         )
         self.discard()
         return False
+
+    @property
+    def is_unproven(self) -> bool:
+        """True until the next commit has shown the age of the store under the last replay."""
+        return self._is_timed and self._replay.unproven > 0
+
+    def prove(self, seconds: int) -> None:
+        """Compare the age of the store that the last replay went on from with how long Kafka keeps nulls.
+
+        The newest entry does not tell it: since then, time may have passed without an entry.
+
+        seconds: broker time at which that replay ended
+
+        Raises:
+            Aborted: the store was too old; it is rebuilt from the changelog.
+            StateError: it cannot be removed.
+        """
+        behind, self._replay.unproven = seconds - self._replay.unproven, 0
+        if is_too_old(behind):
+            self.discard()
+            raise Aborted(
+                f"{self.changelog}, partition {self.partition}: the local store was {behind} s old, more than Kafka "
+                "keeps nulls; it is rebuilt from the changelog"
+            )
 
     def close(self) -> None:
         """Save what is persisted and release the store; `open` loads it again."""

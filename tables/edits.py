@@ -1,4 +1,4 @@
-"""What people have changed of a partition's last sequences: `ratchet forget` and `ratchet state import`.
+"""Operators' changes of a partition's identities: `ratchet forget`, `ratchet state import` and `ratchet resume`.
 
 An entry of the changelog for each, committed with the change itself, under a key of its own: compaction keeps them all.
 So a request is applied once however often a lane meets it, and anyone can tell later who has changed what.
@@ -7,7 +7,13 @@ So a request is applied once however often a lane meets it, and anyone can tell 
     value             JSON, see `Edit`
 
 The change itself is an entry of the identity, a null where it is forgotten. Kafka keeps nulls for a time only, so
-whoever reads the changelog forgets the identity when it comes to the entry here (docs/decisions/0042).
+every reader of the changelog forgets the identity when it comes to the entry here (docs/decisions/0042).
+
+`ratchet resume --forget` writes one entry, however many identities there are: readers drop all identities when they
+come to it. A null for each would need a transaction of any size, and nulls are compacted away after a day. This entry
+stays: only the next of its kind replaces it, and compaction keeps its place behind everything that it forgets.
+
+    b"f"              a version byte
 """
 
 from __future__ import annotations
@@ -23,9 +29,11 @@ import numpy as np
 
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.map.entries import ENTRY_PREFIX
+from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
+from kafka_ratchet.transport.owner import Owner
 from kafka_ratchet.transport.policy import Forget
 
 EDIT: Final = b"g"
@@ -233,3 +241,44 @@ class Edits:
     def saved(self) -> None:
         """The store on disk has everything."""
         self._unsaved.clear()
+
+
+FORGET_ALL_KEY: Final = b"f"
+FORGET_ALL: Final = (FORGET_ALL_KEY, b"\1")
+
+
+def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
+    """A batch of the changelog without this entry and the identities before it; None where it is not there."""
+    lengths, keys = batch.columns[records.KEY_LENGTH], batch.columns[records.KEY]
+    named = np.flatnonzero(lengths > 0)
+    first = np.zeros(batch.count, np.uint8)
+    first[named] = batch.data[keys[named]]
+    said = np.flatnonzero((lengths == len(FORGET_ALL_KEY)) & (first == FORGET_ALL_KEY[0]))
+    if not len(said):
+        return None
+    keep = first != ENTRY_PREFIX
+    keep[said[-1] :] = True
+    keep[said] = False
+    return batch.only(keep)
+
+
+def entries_of_decision(
+    progress: tuple[bytes, bytes], last: PolicyInterval | None, position: int, owner: Owner, *, forget: bool
+) -> list[tuple[bytes, bytes | None]]:
+    """Keys and values of the changelog entries by which an operator has a partition go on elsewhere.
+
+    Args:
+        progress: key and value of the progress entry
+        last: the newest policy interval; None where there is none
+        position: input offset to read next
+        owner: with the decision in it
+        forget: whether every identity before them is forgotten
+    """
+    entries: list[tuple[bytes, bytes | None]] = [progress]
+    if last is not None:
+        # Positions of a policy topic that is gone mean nothing: the next policy is taken as it is then.
+        entries.append(PolicyInterval(last.number + 1, True, position, position, 0, 0).pack())
+    if forget:
+        entries.append(FORGET_ALL)
+    entries.append(owner.pack())  # the last: whoever knows the decision has seen all of it
+    return entries

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import ClassVar, Final, Literal
 
 PRODUCER_HEADER = "ratchet-producer"
@@ -27,15 +28,18 @@ PARTS_MOST: Final = 8
 _PLACES: Final = "header:NAME, field:PATH or function:module:name"
 
 _BETWEEN_PARTS: Final = re.compile(r"\s*,\s*(?=key\s*(?:,|$)|(?:header|field|function):)")
-"""A comma that is part of a header's name stays in it."""
+"""A comma within a header's name, or between quotes in a field's path, stays in it."""
+
+_NAME: Final = re.compile(r'"([^"\\]*)"|([^."\\]+)')
+"""Field name in a path: bare, or between quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityPart:
     """One thing that an identity is made of.
 
-    kind      "header": name is the header's name; "field": name is a path in the JSON value, parts joined
-              by dots; "function": name is "module:function", called with each record; the others have no name
+    kind      "header": name is the header's name; "field": name is a path in the JSON value, as `path_names`
+              reads it; "function": name is "module:function", called with each record; the others have no name
     """
 
     kind: Literal["partition", "key", "producer", "header", "field", "function"]
@@ -102,11 +106,7 @@ class Identity:
     def __str__(self) -> str:
         """As in the settings; several parts, or one with a comma, are a JSON list, so that `parse` reads the same."""
         texts = [str(part) for part in self.parts]
-        return (
-            texts[0]
-            if len(_BETWEEN_PARTS.split(texts[0])) == len(texts) == 1
-            else json.dumps(texts, ensure_ascii=False)
-        )
+        return texts[0] if len(split_parts(texts[0])) == len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
 
     @property
     def header(self) -> str | None:
@@ -145,7 +145,7 @@ def joined(parts: Sequence[bytes]) -> bytes:
 
 def _texts(given: str) -> list[str]:
     if not given.startswith("["):
-        return _BETWEEN_PARTS.split(given)
+        return split_parts(given)
     try:
         found = json.loads(given)
     except ValueError:
@@ -155,25 +155,71 @@ def _texts(given: str) -> list[str]:
     return list(found)
 
 
+def split_parts(given: str) -> list[str]:
+    """Split parts at the commas between them, and never between a field's quotes."""
+    texts, start = [], 0
+    for comma in _BETWEEN_PARTS.finditer(given):
+        text = given[start : comma.start()]
+        if not (text.startswith("field:") and text.count('"') % 2):
+            texts.append(text)
+            start = comma.end()
+    return [*texts, given[start:]]
+
+
+@lru_cache(256)
+def path_names(path: str) -> tuple[str, ...]:
+    """Return the field names of a path in a JSON value.
+
+    Dots are between names. A name with a dot stands between quotes: `"event.id".x` has two names.
+
+    Raises:
+        ValueError: with a sentence that says what to write instead.
+    """
+    names: list[str] = []
+    at = 0
+    while at < len(path) and path[at] != ".":
+        found = _NAME.match(path, at)
+        at = found.end() if found else at
+        if found is None or path[at : at + 1] not in ("", "."):
+            raise ValueError(
+                f"{path!r} has a quote or a backslash in a name, and Ratchet cannot read such fields. Quotes stand "
+                'around a whole name, such as one with a dot: field:"event.id".x'
+            )
+        names.append(found[2] if found[1] is None else found[1])
+        if at == len(path):
+            return tuple(names)
+        at += 1
+    raise ValueError(f"{path!r} has an empty part; write a path such as field:meta.sequence")
+
+
+def path_of(names: Sequence[str]) -> str | None:
+    """Write field names as a path; None where no path can name them."""
+    if any('"' in name or "\\" in name or not name.isprintable() for name in names):
+        return None
+    return ".".join(name if name and not {".", ",", " "} & set(name) else f'"{name}"' for name in names)
+
+
 class SequenceForm(StrEnum):
     """How a sequence is written in a header.
 
     GUESS    decimal text where it reads as that, else eight bytes, big-endian
     TEXT     decimal text only
     INTEGER  eight bytes, big-endian, only
+    LITTLE_ENDIAN  eight bytes, little-endian, only
     """
 
     GUESS = "guess"
     TEXT = "text"
     INTEGER = "integer"
+    LITTLE_ENDIAN = "little-endian"
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceSource:
     """Where the sequence of a record stands.
 
-    kind      "header": name is the header's name; "field": name is a path in the JSON value, parts joined
-              by dots; "function": name is "module:function", called with each record; "none": there is no
+    kind      "header": name is the header's name; "field": name is a path in the JSON value, as `path_names`
+              reads it; "function": name is "module:function", called with each record; "none": there is no
               sequence, and an identity is either seen or not
     """
 
@@ -214,10 +260,8 @@ def _place(kind: str, name: str, text: str) -> str:
         raise ValueError(f"{text!r} names no place; write {_PLACES}")
     if not name.isprintable():
         raise ValueError(f"{name!r} has characters that cannot be printed; use another name")
-    if kind == "field" and ('"' in name or "\\" in name):
-        raise ValueError(f"{name!r} has a quote or a backslash in it; Ratchet cannot read such fields")
-    if kind == "field" and not all(name.split(".")):
-        raise ValueError(f"{name!r} has an empty part; write a path such as field:meta.sequence")
+    if kind == "field":
+        path_names(name)
     if kind == "function" and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
         raise ValueError(f"{name!r} is no function; write function:package.module:name")
     return name

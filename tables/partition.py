@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.errors import StoreDamaged
-from kafka_ratchet.tables import forgetting
 from kafka_ratchet.tables.activity import MOST_MOVED
 from kafka_ratchet.tables.committed_partition import CommittedPartition
-from kafka_ratchet.tables.edits import edits_of
+from kafka_ratchet.tables.edits import edits_of, entries_of_decision
 from kafka_ratchet.tables.eviction import Bounds, Eviction
 from kafka_ratchet.tables.identities import Identities, in_columns
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity
@@ -211,16 +210,19 @@ class SequencePartition(CommittedPartition):
         head = (EVICTED, self._pending_evicted.pack()) if any(gone) else None
         return self.known.map.encode_changes(head, self.limit, begin)
 
-    def committed(self, changelog_next: int) -> None:
+    def committed(self, changelog_next: int, at_ms: int = -1) -> None:
         """Step 6: the transaction is committed. Pushed becomes persisted, and a snapshot is made if one is due.
 
-        changelog_next: offset behind the transaction's last entry
+        Args:
+            changelog_next: offset behind the transaction's last entry
+            at_ms: milliseconds since the epoch, when Kafka has appended that entry; -1 where it does not say
         """
         if self.tally is not None:
             moved = self.known.map.changed_entries() if self.known.map.changes <= MOST_MOVED else ()
             self.tally.commit(key[1:] for key, value in moved if value is not None and not key.startswith(LETTER, 1))
-        if self._is_timed and not self.is_bounded:
-            self._time = max(self._time, int(time.time()))
+        if at_ms >= 0:
+            self._time = max(self._time, at_ms // 1000)
+        self._stamp = at_ms // 1000 if at_ms >= 0 else self._time
         self.known.map.commit(self._time)
         self.tables.commit()
         unjudged = self.intervals.unjudged
@@ -267,9 +269,7 @@ class SequencePartition(CommittedPartition):
         """
         before = self.progress or Progress(0, 0, 0, 0)
         progress = before._replace(next=position, epoch=NO_EPOCH).pack()
-        entries = forgetting.entries_of_decision(
-            (PROGRESS, progress), self.intervals.last, position, owner, forget=forget
-        )
+        entries = entries_of_decision((PROGRESS, progress), self.intervals.last, position, owner, forget=forget)
         return encode_entries(entries, self.limit)
 
     def close(self) -> None:

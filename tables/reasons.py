@@ -18,7 +18,8 @@ from typing import Final
     VALUE_NOT_JSON,
     REPLAY_NOT_NEW,
     IDENTITY_NOT_TEXT,
-) = range(13)
+    VALUE_SCHEMA_REGISTRY,
+) = range(14)
 """Numbers, uint8. NONE: the record is valid."""
 
 LATE: Final = "too-late"
@@ -39,5 +40,19 @@ REASONS: Final = (
     "value-not-json",
     "replay-not-new",
     "identity-not-text",
+    "value-schema-registry",
 )
 """Names, by number. They stand in the header `ratchet-reason` of dead letters, so they never change."""
+
+_REGISTRY_BYTES: Final = 5
+"""Byte 0 and the id of a schema, 4 bytes big-endian, before a value (Confluent's wire format)."""
+
+
+def has_registry_bytes(value: bytes) -> bool:
+    """Tell whether a JSON object or list stands behind the five bytes of a Schema Registry."""
+    return value[:1] == b"\0" and value[_REGISTRY_BYTES:].lstrip(b" \t\r\n")[:1] in (b"{", b"[")
+
+
+def not_json(value: bytes) -> str:
+    """Return the reason of a value that is no JSON text."""
+    return REASONS[VALUE_SCHEMA_REGISTRY if has_registry_bytes(value) else VALUE_NOT_JSON]

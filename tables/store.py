@@ -9,7 +9,7 @@ Keys and values are those of the changelog, byte for byte:
     b"e"              how many were evicted: see `kafka_ratchet.tables.totals.Evicted`
     b"o"              whose changelog it is: see `kafka_ratchet.transport.owner.Owner`
 
-but for the one that the changelog alone has (`kafka_ratchet.tables.forgetting`), and keys of the store's own:
+but for the one that the changelog alone has (`kafka_ratchet.tables.edits`), and keys of the store's own:
 
     b"c"              8-byte big-endian changelog offset: the store stands for everything below it; how many
                       identities that is, 8 bytes too; and where the stream has bounds, as of when, in seconds

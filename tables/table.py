@@ -9,21 +9,16 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from faust.stores.base import Store
 from faust.tables.table import Table as FaustTable
-from numpy.typing import NDArray
 
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.identities import Identities
 from kafka_ratchet.tables.identity import Identity
-from kafka_ratchet.tables.map.map import UNASKED, LastSequence
+from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.values.table import Table
-from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.policy import Policy
 
 
 class Sequences:
@@ -71,36 +66,6 @@ class Sequences:
     def _room(self) -> int:
         """Each open partition's share."""
         return self.memory // max(1, sum(partition.is_open for partition in self.partitions.values()))
-
-    def under(self, policy: Policy, batch: RecordBatch) -> None:
-        """Record under which policy a batch goes, before it is judged or forwarded unjudged."""
-        self.partition(batch.partition).intervals.push(policy, batch)
-
-    def judge(
-        self,
-        batch: RecordBatch,
-        sequences: NDArray[np.int64],
-        reasons: NDArray[np.uint8],
-        against: NDArray[np.int64] = UNASKED,
-        identities: Identities | None = None,
-        letters: bytes = b"",
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Judge a batch in its partition, and push what is fresh.
-
-        Args:
-            batch: the records
-            sequences: int64[batch.count], -1 where there is none
-            reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here
-            against: int64[batch.count], filled here with the last sequence that each record was judged against, -1 for
-                none; UNASKED where nobody wants to know
-            identities: whose each record is; None: the columns of the batch have it
-            letters: what the names of this stream's dead letters begin with; see `kafka_ratchet.tables.replays`
-
-        Returns:
-            (verdicts uint8[batch.count] as in `kafka_ratchet.tables.map.kernels`; reasons uint8[batch.count], 0 unless
-            invalid)
-        """
-        return self.partition(batch.partition).judge(batch, sequences, reasons, against, identities, letters)
 
     def last(self, identity: bytes) -> dict[int, LastSequence]:
         """Last sequence of an identity in each partition that knows it."""

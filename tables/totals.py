@@ -11,10 +11,7 @@ from kafka_ratchet.transport.client.topic_id import NO_EPOCH
 PROGRESS: Final = b"p"
 EVICTED: Final = b"e"
 _EVICTED: Final = struct.Struct(">Bqq")
-_PROGRESS: Final = {1: struct.Struct(">Bqqqq"), 2: struct.Struct(">Bqqqqq"), 3: struct.Struct(">Bqqqqqqq")}
-"""By version; 1 was without the leader epoch. 3 has records that were too late, and conflicts; it is written only where
-there were any, so that an earlier Ratchet reads what a stream without these settings writes."""
-_PROGRESS_VERSION: Final = 3
+_PROGRESS: Final = struct.Struct(">Bqqqqqqq")
 _VERSION: Final = 1
 
 
@@ -39,10 +36,8 @@ class Progress(NamedTuple):
         return self.fresh + self.duplicate + self.invalid + self.late + self.conflict
 
     def pack(self) -> bytes:
-        """Version byte and five big-endian integers; seven where some were too late or in conflict."""
-        if self.late or self.conflict:
-            return _PROGRESS[3].pack(3, *self)
-        return _PROGRESS[2].pack(2, *self[:5])
+        """Return the version byte and the seven fields as big-endian int64."""
+        return _PROGRESS.pack(_VERSION, *self)
 
     @classmethod
     def unpack(cls, value: bytes) -> Progress:
@@ -51,13 +46,11 @@ class Progress(NamedTuple):
         Raises:
             StateError: not a progress entry of this version.
         """
-        form = _PROGRESS.get(value[0]) if value else None
-        if form is None or len(value) != form.size:
+        if len(value) != _PROGRESS.size or value[0] != _VERSION:
             raise StateError(
-                f"a progress entry of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads versions up to "
-                f"{_PROGRESS_VERSION}"
+                f"a progress entry of {len(value)} bytes, version {value[:1].hex()}; this Ratchet reads version 1"
             )
-        return cls(*form.unpack(value)[1:])
+        return cls(*_PROGRESS.unpack(value)[1:])
 
 
 class Evicted(NamedTuple):

@@ -141,8 +141,8 @@ class Codec:
         if self.value_type is None and again != value and again != _with_lists(value):
             # JSON makes text of a dict's keys, null of nan, a list of a set, a dict of a Struct.
             raise TableError(
-                f"table {self.table}: {value!r:.100} would be read again as {again!r:.100}. Say value_type, which "
-                "tells how it is read"
+                f"table {self.table}: {value!r:.100} would be read again as {again!r:.100}. Say "
+                f"value_type={_type_name(value)}, which tells how it is read"
             )
         return Encoded(data)
 
@@ -211,3 +211,18 @@ def _with_lists(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_with_lists(each) for each in value]
     return {key: _with_lists(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def _type_name(value: Any) -> str:
+    """Return the type to write for values such as this: `Decimal`, `set[int]`, `dict[str, Any]`, ..."""
+    kind = type(value).__name__
+    if isinstance(value, dict):
+        return f"{kind}[{_common(value.keys())}, {_common(value.values())}]"
+    if isinstance(value, (list, set, frozenset)):
+        return f"{kind}[{_common(value)}]"
+    return kind
+
+
+def _common(values: Collection[Any]) -> str:
+    names = {_type_name(each) for each in values}
+    return names.pop() if len(names) == 1 else "Any"

@@ -10,8 +10,10 @@ OWN: Final = PREFIX + b"\0"
 """What the keys of Ratchet's own table begin with."""
 TIME: Final = "time"
 """Its key of the stream time."""
-NO_TIME: Final = -1
-"""ms: no event was taken yet."""
+NO_TIME: Final = -(1 << 63)
+"""Stream time, in ms, before the first event; earlier than any window."""
+NO_TIMESTAMP: Final = -1
+"""Timestamp of an event without one, in Kafka."""
 
 
 def windows_key(table: str) -> str:

@@ -7,10 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol
 
 from kafka_ratchet.errors import TableError
-from kafka_ratchet.tables.values.own_table import NO_TIME
+from kafka_ratchet.tables.values.own_table import NO_TIME, NO_TIMESTAMP
 from kafka_ratchet.tables.values.table_partition import ABSENT, TablePartition
 from kafka_ratchet.tables.values.windowed_partition import WindowedPartition
-from kafka_ratchet.tables.values.windows import EVENT, EventAtHand, Seconds, Window, WindowKey, WindowRange, to_ms
+from kafka_ratchet.tables.values.windows import (
+    EARLIEST_MS,
+    EVENT,
+    EventAtHand,
+    Seconds,
+    Window,
+    WindowKey,
+    WindowRange,
+    to_ms,
+)
 
 
 class DeclaredTable(Protocol):
@@ -138,7 +147,7 @@ class WindowedTable:
 
     @property
     def stream_time(self) -> int:
-        """The greatest timestamp of this partition's events up to the one at hand, in ms; -1 before the first."""
+        """Greatest timestamp of this partition's events up to the one at hand, in ms; -(2**63) before the first."""
         return self.partition.stream_time
 
     @property
@@ -147,14 +156,27 @@ class WindowedTable:
         return self.partition.late
 
     @property
+    def has_time(self) -> bool:
+        """Whether the event at hand has a timestamp; without one it falls into no window."""
+        return self._event().timestamp not in (None, NO_TIMESTAMP)
+
+    @property
     def is_late(self) -> bool:
         """Whether the event at hand falls into a window that has expired."""
         return self.window.starts(self.time_of())[0] < self.partition.first_kept
 
     def time_of(self, event: Timed | None = None) -> int:
-        """Timestamp of an event in ms; None: of the event at hand."""
+        """Return the timestamp of an event in ms. None: of the event at hand.
+
+        Raises:
+            TableError: no event is at hand, or it has no timestamp that windows can hold.
+        """
         timestamp = self._event().timestamp if event is None else event.timestamp
-        return max(0, timestamp) if timestamp is not None else self._no_event()
+        if timestamp is None:
+            self._no_event()
+        if timestamp == NO_TIMESTAMP or timestamp < EARLIEST_MS:
+            self._no_window(timestamp)
+        return timestamp
 
     def _event(self) -> EventAtHand:
         return EVENT.get() or self._no_event()
@@ -165,12 +187,23 @@ class WindowedTable:
             "`async for`, read it by windows(), items(window)"
         )
 
+    def _no_window(self, timestamp: int) -> NoReturn:
+        event = EVENT.get()
+        place = f"{event.place}: " if event is not None else ""
+        if timestamp != NO_TIMESTAMP:
+            raise TableError(
+                f"{place}table {self.name}: timestamp {timestamp} ms is before {EARLIEST_MS} ms, where windows begin. "
+                "Correct the producer's timestamp"
+            )
+        raise TableError(
+            f"{place}table {self.name}: the event has no timestamp ({NO_TIMESTAMP}), so it falls into no window. Have "
+            "the producer set one; or ask the table's has_time before you use a window, or make such events dead "
+            'letters with on_error="dead-letter"'
+        )
+
     def open_places(self, key: Any) -> list[WindowKey]:
         """A key in the windows of the event at hand that have not expired; the others are counted as late."""
-        partition, event = self.partition, self._event()
-        timestamp = event.timestamp
-        if timestamp is None:
-            self._no_event()
+        partition, event, timestamp = self.partition, self._event(), self.time_of()
         starts, first, place = self.window.starts(timestamp), partition.first_kept, partition.codec.place
         places = [place(start, key) for start in starts if start >= first]
         if len(places) < len(starts):

@@ -17,6 +17,8 @@ _ZERO: Final = 1 << 63
 """Added to a start, so that the order of bytes is that of time: the first window may begin before 1970."""
 START_BYTES: Final = _START.size
 LONGEST_MS: Final = 1 << 53
+EARLIEST_MS: Final = -LONGEST_MS
+"""First time that has windows: each start is exact in seconds as a float and fits into the key."""
 
 
 class EventAtHand(Protocol):
@@ -24,7 +26,7 @@ class EventAtHand(Protocol):
 
     @property
     def timestamp(self) -> int | None:
-        """Milliseconds since the epoch, 0 for an event without one; None where no event is at hand."""
+        """Milliseconds since the epoch; NO_TIMESTAMP for an event without one; None where no event is at hand."""
 
     @property
     def stream_time(self) -> int:

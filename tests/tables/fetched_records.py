@@ -39,7 +39,8 @@ def judged(
     table: SequencePartition | Sequences, batch: RecordBatch, read: Reader
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Verdicts and reasons, as the deduplicating agent asks for them."""
-    return table.judge(batch, *read(batch))
+    partition = table.partition(batch.partition) if isinstance(table, Sequences) else table
+    return partition.judge(batch, *read(batch))
 
 
 def fetched(

@@ -5,7 +5,9 @@ import time
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from kafka_ratchet.errors import StateError, StateFolderInUse
 from kafka_ratchet.tables.identity import Identity
@@ -197,7 +199,7 @@ def test_a_tail_without_entries_still_moves_the_position(other: SequencePartitio
     assert (other.position, other.progress, len(other)) == (9, None, 0)
 
 
-def _no_records() -> tuple[object, object]:
+def _no_records() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     empty = fetched([])
     return empty.data, empty.columns
 
@@ -219,7 +221,7 @@ NUMBER = (7).to_bytes(8, "big")
         pytest.param(b"ia", NUMBER + bytes(4), "not an entry that Ratchet wrote", id="the store's form"),
         pytest.param(b"e", Evicted(1, 2).pack()[:-1], "count of evictions of 16 bytes", id="short count of evictions"),
         pytest.param(b"e", None, "count of evictions of 0 bytes", id="no count of evictions"),
-        pytest.param(b"p", Progress(1, 2, 3, 4).pack()[:-1], "progress entry of 40 bytes", id="short progress"),
+        pytest.param(b"p", Progress(1, 2, 3, 4).pack()[:-1], "progress entry of 56 bytes", id="short progress"),
         pytest.param(b"p", b"\4" + Progress(1, 2, 3, 4).pack()[1:], "version 04; this Ratchet", id="newer progress"),
         pytest.param(b"p", None, "progress entry of 0 bytes", id="progress tombstone"),
     ],
@@ -369,7 +371,8 @@ def test_where_the_changelog_was_looked_at_is_kept_also_where_nothing_follows(st
 
 def test_a_store_that_another_has_made_meanwhile_is_opened_anew(tmp_path: Path) -> None:
     changelog, late, first = Changelog(), partition(tmp_path / "0"), partition(tmp_path / "0", clock=Clock(100.0))
-    assert not late.is_made
+    made_by_another = late.is_made
+    assert not made_by_another
     first.make()
     work(first, 0, 1)
     first.committed(changelog.append(first, 100))

@@ -23,7 +23,7 @@ FOUR = struct.pack(">q", 4)
     ("word", "name"),
     [("producer", b"shop"), ("key", b"shop"), ("key", b""), ("partition", b""), ("producer", b"\xff\0")],
 )
-def test_state_of_an_earlier_version_goes_on(tmp_path: Path, word: str, name: bytes) -> None:
+def test_state_without_an_owner_entry_goes_on(tmp_path: Path, word: str, name: bytes) -> None:
     written = encode_entries([(PROGRESS, Progress(5, 5, 0, 0).pack()), (b"i" + name, FOUR)], 1 << 20)
     state = SequencePartition(tmp_path / "0", "changelog", 0, Identity.parse(word), 1 << 20)
     state.open()

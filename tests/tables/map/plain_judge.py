@@ -72,7 +72,8 @@ def part_of(by: str, record: Sent) -> bytes | str:
         try:
             found = None if record.value is None else json.loads(record.value)
         except ValueError:
-            return "value-not-json"
+            registry = re.match(rb"\0....[ \t\r\n]*[{\[]", record.value or b"", re.DOTALL)
+            return "value-schema-registry" if registry else "value-not-json"
         found = found.get(place) if isinstance(found, dict) else None
         if found is not None and type(found) not in (str, int):
             return "identity-not-text"

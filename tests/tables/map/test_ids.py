@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.agents.extraction import reader_for
-from kafka_ratchet.agents.whose import whose
+from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.tables.identities import in_columns
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
@@ -31,7 +30,9 @@ names = st.one_of(
     st.sampled_from([b"", b"\0", b"a", b"ab", b"b", b"\1a", b"x" * 127, b"x" * 128, b"x" * 1_021, b"x" * 1_025, None]),
     st.binary(max_size=3),
 )
-texts = st.sampled_from(["", "a", "b", "ab", "\0", '"', "7", "Ä", "x" * 1_025, 7, -7, 2**70, 1.5, True, None, [], {}])
+texts: st.SearchStrategy[object] = st.sampled_from(
+    ["", "a", "b", "ab", "\0", '"', "7", "Ä", "x" * 1_025, 7, -7, 2**70, 1.5, True, None, [], {}]
+)
 values = st.one_of(st.sampled_from([b"", b"{", b"null"]), texts.map(lambda found: json.dumps({"n": found}).encode()))
 numbers = st.integers(0, 3).map(lambda number: b"%d" % number)
 

@@ -2,6 +2,7 @@ import itertools
 import random
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,7 +126,7 @@ def compare(by: str, todo: list[list[Sent] | str], slots: int = 8, form: str = "
             count, index, before = table.jumps
             assert (count, (before, int(sequences[index])) if count else None) == (len(plain.jumps), last)
         seen |= plain.pushed.keys()
-        changed = [(key[1:], int.from_bytes(value, "big")) for key, value in table.changed_entries()]
+        changed = [(key[1:], int.from_bytes(value or b"", "big")) for key, value in table.changed_entries()]
         assert len(changed) == table.changes == len(dict(changed))
         assert dict(changed) == plain.changed()
         assert {name: table.get(name) for name in seen} == {
@@ -231,7 +232,7 @@ def test_a_map_that_grows_keeps_its_open_transaction() -> None:
             table.commit()
             plain.commit()
     assert len(table.slots.hashes) > FIRST_SLOTS
-    assert {key[1:]: int.from_bytes(value, "big") for key, value in table.changed_entries()} == plain.changed()
+    assert {key[1:]: int.from_bytes(value or b"", "big") for key, value in table.changed_entries()} == plain.changed()
     for name, last in plain.pushed.items():
         assert table.get(name) == (plain.persisted.get(name, -1), last)
     table.rollback()
@@ -283,7 +284,13 @@ def test_an_equal_hash_is_not_an_equal_identity() -> None:
     table.judge(in_columns(batch, BY["producer"]), MAX_IDENTITY_BYTES, *READ(batch))
     (old,) = np.flatnonzero(table.slots.hashes)
     other = int(kernels.hash_of(np.frombuffer(b"b", np.uint8), 0, 1, table.slots.seed))
-    columns = (table.slots.hashes, table.slots.starts, table.slots.lengths, table.slots.pushed, table.slots.changed)
+    columns: tuple[Any, ...] = (
+        table.slots.hashes,
+        table.slots.starts,
+        table.slots.lengths,
+        table.slots.pushed,
+        table.slots.changed,
+    )
     moved = [column[old].item() for column in columns]
     table.slots.hashes[old] = 0
     for column, value in zip(columns, [other, *moved[1:]], strict=True):

@@ -62,7 +62,7 @@ def judged(table: LastSequences, some: list[Row], against: np.ndarray | None = N
 def reloaded(table: LastSequences, kept: Kept, *, through_store: bool) -> LastSequences:
     """What a map with these settings makes of the persisted entries of another."""
     table.slots.unsaved[(table.slots.hashes != 0) & (table.slots.pushed >= 0)] = 1
-    entries = list(table.unsaved_entries())
+    entries = [(key, value or b"") for key, value in table.unsaved_entries()]
     other = LastSequences(kept=kept)
     other.slots.allocate(8)
     assert other.load(pack_entries("changelog", 0, entries), saved=through_store)[0] == -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -75,12 +76,13 @@ def test_a_default_is_made_and_not_kept() -> None:
 
 def test_writes_are_refused_with_the_way_to_do_it() -> None:
     table: Any = filled(GlobalTable("t", "prices"), (b"a", b"1"))
-    for write in (
+    writes: tuple[Callable[[], object], ...] = (
         lambda: table.__setitem__("a", 1),
         lambda: table.__delitem__("a"),
         lambda: table.pop("a"),
         lambda: table.update(a=1),
-    ):
+    )
+    for write in writes:
         with pytest.raises(
             TableError, match=r"table t: is read-only. Write to its topic prices, with `await topic.send"
         ):

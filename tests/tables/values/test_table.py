@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -189,7 +191,12 @@ def test_a_change_in_place_that_is_not_assigned_back_is_noticed(where: str) -> N
     kept = Kept(table)
     table["a"] = there = [1]
     kept.commit()
-    value = {"read": lambda: table["a"], "default": lambda: table["b"], "assigned": lambda: there}[where]()
+    ways: dict[str, Callable[[], Any]] = {
+        "read": lambda: table["a"],
+        "default": lambda: table["b"],
+        "assigned": lambda: there,
+    }
+    value = ways[where]()
     if where == "assigned":
         table["a"] = there
     value.append(2)
@@ -310,10 +317,27 @@ def test_equal_keys_are_one_key() -> None:
 @pytest.mark.parametrize("value", [{7: 1}, {"avg": float("nan")}, {"a": {1, 2}}, [Point(1)], {"a": [b"x"]}])
 def test_a_value_that_would_be_read_as_another_is_refused(value: Any) -> None:
     kept = Kept(Table("t"))
-    with pytest.raises(TableError, match=r"would be read again as .* Say value_type"):
+    with pytest.raises(TableError, match=r"would be read again as .* Say value_type="):
         kept.tables[0]["key"] = value
     kept.tables[0]["key"] = {"a": (1, [2, (3,)])}
     assert kept.tables[0]["key"] == {"a": (1, [2, (3,)])}
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (Decimal("1.50"), "Decimal"),
+        ({1, 2}, r"set\[int\]"),
+        ({7: Decimal(1)}, r"dict\[int, Decimal\]"),
+        ({"a": {1, "b"}}, r"dict\[str, set\[Any\]\]"),
+        (Point(1), "Point"),
+        (datetime(2026, 11, 25), "datetime"),
+    ],
+)
+def test_the_refusal_of_a_value_names_the_type_to_write(value: Any, named: str) -> None:
+    kept = Kept(Table("t", default=lambda: value))
+    with pytest.raises(TableError, match=rf"Say value_type={named}, which tells"):
+        kept.tables[0]["key"] = value
 
 
 def test_a_text_that_is_none_is_refused_where_it_is_written() -> None:

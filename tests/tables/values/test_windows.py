@@ -47,6 +47,72 @@ def test_tumbling_windows_end_where_the_next_begins() -> None:
     assert ran.tables["counts"] == {("page", (0, 60)): 2, ("page", (60, 120)): 2, ("page", (120, 180)): 1}
 
 
+YEAR_1 = -62_135_596_800
+"""Seconds since 1970."""
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_windows_before_1970(batch: int) -> None:
+    ran = counted(clicks(YEAR_1, -61, -60, -5, 0), lambda table: table.tumbling(60), batch=batch)
+    assert ran.values == [1, 1, 1, 2, 1]
+    assert ran.tables["counts"] == {
+        ("page", (YEAR_1, YEAR_1 + 60)): 1,
+        ("page", (-120, -60)): 1,
+        ("page", (-60, 0)): 2,
+        ("page", (0, 60)): 1,
+    }
+
+
+def test_hopping_windows_around_1970() -> None:
+    ran = counted(clicks(-1, 1), lambda table: table.hopping(10, 5))
+    assert ran.tables["counts"] == {("page", (-10, 0)): 1, ("page", (-5, 5)): 2, ("page", (0, 10)): 1}
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_windows_before_1970_expire(batch: int) -> None:
+    def state(table: WindowedTable, _: Any) -> Any:
+        return [table.is_late, table.late, table["page"].now(), table.stream_time, table.windows()]
+
+    ran = counted(clicks(-1000, -200, -990), lambda table: table.tumbling(60, expires=60), state, batch)
+    assert ran.values == [
+        [False, 0, 1, -1_000_000, [[-1020, -960]]],
+        [False, 0, 1, -200_000, [[-240, -180]]],
+        [True, 1, 1, -200_000, [[-240, -180]]],
+    ]
+    assert ran.tables["counts"] == {("page", (-240, -180)): 1}
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_an_event_without_a_timestamp_falls_into_no_window(batch: int) -> None:
+    records = [Record("page", timestamp=-90_000), Record("page", timestamp=-1), Record("page", timestamp=-80_000)]
+    with pytest.raises(AgentFailed, match=r"clicks, partition 0, offset 1: .*the event has no timestamp \(-1\)"):
+        counted(records, lambda table: table.tumbling(60), batch=batch)
+    ran = counted(records, lambda table: table.tumbling(60, expires=5), batch=batch, on_error="dead-letter")
+    assert (ran.values, len(ran.dead_letters)) == ([1, 2], 1)
+    assert "has no timestamp" in str(ran.dead_letters[0])
+
+
+def test_a_program_may_look_for_the_timestamp() -> None:
+    app = App()
+    stream, table = app.stream("clicks"), app.Table("counts", default=int).tumbling(60)
+
+    @app.agent(stream)
+    async def count(pages: Any) -> AsyncIterator[Any]:
+        async for page in pages:
+            if table.has_time:
+                table[page] += 1
+            yield [table.has_time, table.stream_time]
+
+    ran = run(app, {"clicks": [Record("page", timestamp=stamp) for stamp in (-1, -5_000, -1)]})
+    assert ran.values == [[False, -(2**63)], [True, -5_000], [False, -5_000]]
+    assert ran.tables["counts"] == {("page", (-60, 0)): 1}
+
+
+def test_a_timestamp_before_all_windows_is_refused() -> None:
+    with pytest.raises(AgentFailed, match=r"timestamp -9223372036854775808 ms is before -9007199254740992 ms"):
+        counted([Record("page", timestamp=-(2**63))], lambda table: table.tumbling(60))
+
+
 def test_hopping_windows_overlap() -> None:
     ran = counted(clicks(5, 12), lambda table: table.hopping(timedelta(seconds=10), 5))
     assert ran.tables["counts"] == {("page", (0, 10)): 1, ("page", (5, 15)): 2, ("page", (10, 20)): 1}

@@ -65,8 +65,7 @@ class Worker:
         pairs = [(None, msgspec.json.encode(key)) for _, key in events]
         batch = fetched("in", offset, list(pairs), [timestamp for timestamp, _ in events])
         delivery = Delivery(lane_spec("in"), Policy(), batch)
-        self.program.take(delivery, np.ones(batch.count, np.bool_))
-        await delivery.done
+        await self.program.take(delivery, np.ones(batch.count, np.bool_))
         written = [read_chunk("in", 0, 0, bytes(each[-1].seal(1, 0, 0)), []) for each in delivery.outputs]
         return [msgspec.json.decode(part.value(index) or b"") for part in written for index in range(part.count)]
 
