@@ -5,19 +5,27 @@ Kafka how far its name has come; a `Source` can be read again from any sequence;
 package needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd files, and of Ratchet only the error tree.
 """
 
-from kafka_ratchet.producers.async_producer import AsyncProducer
 from kafka_ratchet.producers.beginning import TopicDecision
-from kafka_ratchet.producers.client import END_OF_PARTITION, PASSING, explained, no_broker_is_let_in, options_refused
-from kafka_ratchet.producers.file_set import FileSet
+from kafka_ratchet.producers.client import (
+    END_OF_PARTITION,
+    PASSING,
+    Heard,
+    explained,
+    login_refused,
+    no_broker_is_let_in,
+    options_refused,
+    own_certificate_refused,
+    token_server,
+)
+from kafka_ratchet.producers.file_set import FileSet, open_files, records_of
 from kafka_ratchet.producers.files import FileSource
 from kafka_ratchet.producers.formats import Format
 from kafka_ratchet.producers.headers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
 from kafka_ratchet.producers.metrics import ProducerCollector, ProducerMetrics, prometheus_text
-from kafka_ratchet.producers.paths import open_files, records_of
-from kafka_ratchet.producers.producer import Producer
+from kafka_ratchet.producers.offsets import ask_offsets, no_offset
+from kafka_ratchet.producers.producer import AsyncProducer, Producer
 from kafka_ratchet.producers.progress import PROGRESS_TOPIC, Progress, read_progress
 from kafka_ratchet.producers.publish import Published, publish
-from kafka_ratchet.producers.refused import Heard, login_refused, own_certificate_refused, token_server
 from kafka_ratchet.producers.source import CheckedSource, Record, Source
 from kafka_ratchet.producers.stream import StreamSource
 from kafka_ratchet.producers.tls import certificate_refused
@@ -46,6 +54,7 @@ __all__ = [
     "TopicDecision",
     "TopicShape",
     "admin_client",
+    "ask_offsets",
     "certificate_refused",
     "create_topic",
     "describe_topic",
@@ -53,6 +62,7 @@ __all__ = [
     "login_refused",
     "made_topic",
     "no_broker_is_let_in",
+    "no_offset",
     "open_files",
     "options_refused",
     "own_certificate_refused",

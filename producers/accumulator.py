@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, ThrottleEvent
 from confluent_kafka import Producer as KafkaProducer
 
 from kafka_ratchet.errors import RatchetError, SettingsError, TransportError
-from kafka_ratchet.producers.client import AUTHENTICATION_FAILED, CLIENT_STOPPED, PURGED, refusal
+from kafka_ratchet.producers.client import AUTHENTICATION_FAILED, CLIENT_STOPPED, PURGED, refusal, refused
 from kafka_ratchet.producers.metrics import STATISTICS_EVERY_MS, Measures
-from kafka_ratchet.producers.refused import refused
+from kafka_ratchet.producers.standstill import Standstill, standstill_of
 
 Headers = dict[str, str | bytes | None]
 
@@ -28,6 +28,9 @@ POLL_EVERY_RECORDS = 64
 
 SILENCE_S = 3.0
 """When Kafka has acknowledged nothing for this long although records wait, it is said, and again as often."""
+
+THROTTLED_FOR_S = 15.0
+"""Seconds during which a delay by quota explains silence."""
 
 
 class Accumulator:
@@ -47,7 +50,13 @@ class Accumulator:
         """Whether it has failed or is closed: `check` says which. Asked before each record."""
         self._closed = threading.Event()
         self._client_error = ""
-        self._heard_at = self._polled_at = time.monotonic()
+        self._throttled = float("-inf"), 0.0
+        """Time of the last delay by quota, and its seconds."""
+        self.full_at = float("-inf")
+        """Last time when the queue was full."""
+        self.standstill: Standstill | None = None
+        """Cause of missing acknowledgements, while it lasts."""
+        self._heard_at = self._polled_at = self._silent_since = time.monotonic()
         self._notes: dict[KafkaError | None, Message | None] = {None: None}
         self.note = self._notes.setdefault
         """The report of most records: keeps the first error of each kind, and does nothing with a success. It is called
@@ -94,7 +103,8 @@ class Accumulator:
 
     def heard(self) -> None:
         """Kafka has acknowledged something; or there is nothing to acknowledge."""
-        self._heard_at = time.monotonic()
+        self._heard_at = self._silent_since = time.monotonic()
+        self.standstill, self._client_error = None, ""
 
     def poll(self, timeout_s: float) -> None:
         """Fetch delivery reports, and wait for them so long, in seconds."""
@@ -163,6 +173,7 @@ class Accumulator:
                     "max.in.flight.requests.per.connection": 5,  # the most that idempotence keeps in order
                     "message.timeout.ms": 0,  # without end
                     "error_cb": self._client_failed,
+                    "throttle_cb": self._client_throttled,
                     "stats_cb": self.measures.take_statistics,
                 }
             )
@@ -207,16 +218,39 @@ class Accumulator:
             silent_s = time.monotonic() - self._heard_at
             if len(self._producer) and silent_s >= SILENCE_S:
                 self._heard_at += SILENCE_S  # once per SILENCE_S
-                self._say(
-                    f"Kafka acknowledges nothing; {len(self._producer)} records of producer {self.name!r} wait and "
-                    f"will be sent when it does{': ' + self._client_error if self._client_error else ''}"
-                )
+                self._say_silence()
+
+    def _say_silence(self) -> None:
+        """Find the cause of the silence, and say it."""
+        self.poll(0)  # errors of connections wait in the same queue, and would count as records
+        waiting, now = len(self._producer), time.monotonic()
+        if not waiting:
+            return
+        throttled_at, throttle_s = self._throttled
+        found = standstill_of(
+            self._producer,
+            self._options,
+            self.topic,
+            throttle_s=throttle_s if now - throttled_at < throttle_s + THROTTLED_FOR_S else 0.0,
+            heard=self._client_error,
+        )
+        if self._silent_since > now:
+            return  # something was acknowledged while Kafka was asked
+        self.standstill = found
+        full = ". The queue is full, so nothing more is taken" if now - self.full_at < SILENCE_S else ""
+        self._say(
+            f"Kafka acknowledges nothing; {waiting} records of producer {self.name!r} wait and will be "
+            f"sent when it does ({found.cause}): {found.text}{full}"
+        )
 
     def _stopped(self, error: KafkaError) -> None:
         """The client has given up for good. The report of the record that made it so may follow, and says more."""
         self._wait_for_cause()
         self._take_notes()
         self.fail(self.refusal(error, "the client has stopped"))
+
+    def _client_throttled(self, event: ThrottleEvent) -> None:
+        self._throttled = time.monotonic(), float(event.throttle_time)
 
     def _client_failed(self, error: KafkaError) -> None:
         self._client_error = error.str()

@@ -20,8 +20,11 @@ DIGEST_BYTES = 16
 CHECKPOINT_BYTES = 4
 """Enough to find the place; whether anything has changed is said by the whole digest."""
 
-FORM = "file2:"
-"""How a mark begins. Earlier versions wrote `sha256:` or `files:`, which `kafka_ratchet.producers.old_marks` reads."""
+FORM = "file:"
+"""Beginning of every mark."""
+
+NO_MARK = "none"
+"""Mark of an unread source."""
 
 BEFORE = 256
 """The newest finished files stand in a mark one by one, some 70 bytes each; those before them as one digest."""

@@ -1,4 +1,7 @@
-"""Several files as one source: a list of them, or a folder that grows."""
+"""Several files as one source: a list of them, or a folder that grows.
+
+`open_files` makes a source of paths, as `ratchet publish PATHS...` takes them.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,10 @@ from pathlib import Path
 
 from kafka_ratchet.errors import SettingsError, SourceError
 from kafka_ratchet.producers.file_mark import BEFORE, FileMark, Finished, chained
-from kafka_ratchet.producers.files import FileSource
+from kafka_ratchet.producers.files import ANOTHER_NAME, FileSource
 from kafka_ratchet.producers.folder import Found, list_files, list_folder
 from kafka_ratchet.producers.formats import Format
 from kafka_ratchet.producers.headers import NOTHING_YET
-from kafka_ratchet.producers.old_marks import check_old_mark
 from kafka_ratchet.producers.source import Record
 from kafka_ratchet.producers.units import Place, Recognised, RotationUnclear
 
@@ -65,6 +67,7 @@ class FileSet:
         format: of every file, see `FileSource`.
         key: likewise.
         sequence_field: likewise; it must rise through all the files.
+        delimiter: likewise.
 
     Raises:
         SourceError: there are no files, or one of them cannot be read.
@@ -79,6 +82,7 @@ class FileSet:
         format: Format | str | None = None,
         key: str | None = None,
         sequence_field: str | None = None,
+        delimiter: str | None = None,
     ) -> None:
         if follow and len(paths) != 1:
             raise SettingsError(
@@ -90,6 +94,7 @@ class FileSet:
         self.label = str(paths[0] if len(paths) == 1 else f"{len(paths)} files")
         """What a display calls it."""
         self._follow, self._format, self._key, self._field = follow, format, key, sequence_field
+        self._delimiter = delimiter
         self._stop = threading.Event()
         self._units: list[_Unit] = []
         """Replaced as a whole where files move, so that other threads may read it."""
@@ -123,6 +128,10 @@ class FileSet:
     def here(self) -> tuple[Path, int]:
         """File and line of the record that was given last, where they are read from the beginning."""
         return self._there(self._units[self._at]).here()
+
+    def origin(self) -> str:
+        """Return file, line and byte of the newest record."""
+        return self._there(self._units[self._at]).origin()
 
     def place(self, sequence: int) -> str:
         """Where in the source the record of this sequence is, as text for a message."""
@@ -210,12 +219,10 @@ class FileSet:
             return None
         number, byte = divmod(sequence, 1 << BYTE_BITS)
         made = FileMark.decode(mark)
-        if number >= len(self._units) and (made is None or self._folder is None):
-            raise self._too_few(number)
         if made is None:
-            said = check_old_mark([self._there(unit) for unit in self._units], number, byte, mark)
-            self._there(self._units[number]).file_mark(byte)
-            return said
+            raise SourceError(f"{self.label}: has a mark that this version cannot read ({mark[:100]}). {ANOTHER_NAME}")
+        if number >= len(self._units) and self._folder is None:
+            raise self._too_few(number)
         if (made.number, made.sequence) != (number, byte):
             raise SourceError(
                 f"{self.label}: was left at sequence {made.number << BYTE_BITS | made.sequence}, and the name went "
@@ -386,7 +393,13 @@ class FileSet:
     def _source(self, found: Found) -> FileSource:
         if self._folder and not found.path.exists():
             raise RotationUnclear(f"{found.path}: there is no such file")
-        file = FileSource(found.path, format=self._format, key=self._key, sequence_field=self._field)
+        file = FileSource(
+            found.path,
+            format=self._format,
+            key=self._key,
+            sequence_field=self._field,
+            delimiter=self._delimiter,
+        )
         file.is_tracked = self._is_tracked
         return file
 
@@ -395,3 +408,37 @@ class FileSet:
             f"{self.label}: under this producer name {number + 1} files have been published from, and there "
             f"are {len(self._units)}. Put back what is missing, or publish under another producer name"
         )
+
+
+def open_files(
+    paths: Sequence[Path],
+    *,
+    follow: bool = False,
+    format: Format | str | None = None,
+    key: str | None = None,
+    sequence_field: str | None = None,
+    delimiter: str | None = None,
+) -> FileSource | FileSet:
+    """One file, several in their order, or a folder. Arguments and errors as `FileSet`."""
+    if follow or len(paths) != 1 or paths[0].is_dir():
+        return FileSet(paths, follow=follow, format=format, key=key, sequence_field=sequence_field, delimiter=delimiter)
+    return FileSource(paths[0], format=format, key=key, sequence_field=sequence_field, delimiter=delimiter)
+
+
+def records_of(
+    paths: Sequence[Path],
+    *,
+    format: Format | str | None = None,
+    key: str | None = None,
+    sequence_field: str | None = None,
+    delimiter: str | None = None,
+) -> Iterator[Record]:
+    """Every record of these files as `ratchet publish` sends it, from the first on: sequence, key and value.
+
+    Which partition it is sent to follows from its key, see `partition_of`.
+
+    Raises:
+        SourceError: as `FileSet` and its `read`.
+        SettingsError: as `FileSet`.
+    """
+    yield from open_files(paths, format=format, key=key, sequence_field=sequence_field, delimiter=delimiter).read(0)

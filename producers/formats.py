@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar, get_args
 
@@ -21,12 +22,30 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 
 _WHOLE_NUMBER = re.compile(rb"-?[0-9]{1,20}")
 
-_FIELD = re.compile(r'"([^"]*(?:""[^"]*)*)"(,|\Z)|([^",\r\n]*)(,|\Z)')
-"""One field of CSV (RFC 4180) and what ends it. A quote anywhere else is no part of any field: nobody can tell whether
-it is a text's own, or the beginning of a field that was cut off and would swallow the rows behind it."""
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+"""Characters between the fields of CSV, by their plural names. A header is split by each."""
+_SPELLINGS = {"tab": "\t", "\\t": "\t"}
+_SEP = re.compile(r"sep=.?", re.IGNORECASE)
+"""First line where Excel names its delimiter."""
 
-_OPEN_ROW = re.compile(rb'(?:(?:"[^"]*(?:""[^"]*)*"|[^",\r\n]*),)*+"[^"]*(?:""[^"]*)*')
-"""A row whose last field is quoted and has not ended: it goes on in the next line."""
+
+@lru_cache
+def _field_pattern(delimiter: str) -> re.Pattern[str]:
+    """Return the pattern of one field of CSV (RFC 4180) and its end.
+
+    A quote anywhere else is no part of any field: it may be a text's own, or the beginning of a field that was cut off
+    and would swallow the rows that follow.
+    """
+    end = f"({re.escape(delimiter)}|\\Z)"
+    return re.compile(rf'"([^"]*(?:""[^"]*)*)"{end}|([^"{re.escape(delimiter)}\r\n]*){end}')
+
+
+@lru_cache
+def _open_row_pattern(delimiter: str) -> re.Pattern[bytes]:
+    """Return the pattern of a row that goes on in the next line: its last field is quoted and has not ended."""
+    by = re.escape(delimiter)
+    return re.compile(rf'(?:(?:"[^"]*(?:""[^"]*)*"|[^"{by}\r\n]*){by})*+"[^"]*(?:""[^"]*)*'.encode())
+
 
 _ESCAPES = re.compile(rb"""\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>\\u[dD][89a-fA-F]..)|\\.""")
 """JSON's grammar allows an escaped half of a surrogate pair, and programs that cut texts write it; msgspec refuses it.
@@ -52,6 +71,16 @@ class Parsed:
         self.value, self.key, self.sequence = value, key, sequence
 
 
+_NULS = bytes(8)
+"""NUL bytes that no line of text has in a row."""
+_HOLE = (
+    "has NUL bytes where text is expected: the file was truncated while its writer went on at its old position, so "
+    "what stood there is gone. Have the writer append (O_APPEND, or >> in a shell), or rotate by renaming instead of "
+    "truncating (logrotate without copytruncate). To publish what is left, copy the file without these bytes "
+    "(tr -d '\\000') and publish the copy under another producer name"
+)
+
+
 class LineFormat:
     """Reads lines of one format.
 
@@ -59,19 +88,24 @@ class LineFormat:
     ones as well. "csv": the first line names the columns, every other row is a record, whose value is a JSON object of
     the columns' texts: so a record means the same without the file's first line, and is what the worker's `field:`
     and the Spark job's columns read. A quoted field may contain line ends. Quotes stand around a whole field, doubled
-    inside it, or nowhere: a record is exactly one row.
+    inside it, or nowhere: a record is exactly one row. A header that seems to be separated by another character than
+    the comma is refused until the delimiter is given.
 
     Args:
         format: one of these.
         key: JSON member or column whose text is the record's key: a string as it is, a number or a boolean as its JSON
             text.
         sequence_field: JSON member or column with the record's sequence.
+        delimiter: character between the fields of CSV; "tab" is one too. None: the comma, if the header agrees.
 
     Raises:
-        SettingsError: there is no such format, or a field is asked for of lines that have none.
+        SettingsError: there is no such format, a field is asked for of lines that have none, or the delimiter cannot
+            be one.
     """
 
-    def __init__(self, format: str, key: str | None = None, sequence_field: str | None = None) -> None:
+    def __init__(
+        self, format: str, key: str | None = None, sequence_field: str | None = None, delimiter: str | None = None
+    ) -> None:
         if format not in get_args(Format):
             raise SettingsError(
                 f"--format {format}: write {', '.join(get_args(Format)[:-1])} or {get_args(Format)[-1]}"
@@ -79,6 +113,7 @@ class LineFormat:
         if format == "lines" and (key is not None or sequence_field is not None):
             asked = f"--key {key}" if key is not None else f"--sequence-field {sequence_field}"
             raise SettingsError(f"{asked} needs fields, but the format is 'lines': add --format ndjson or --format csv")
+        self._is_given, self.delimiter = delimiter is not None, _delimiter(format, delimiter)
         self.name, self.key, self.sequence_field = format, key, sequence_field
         self.columns: list[str] | None = None
         """As `header` has taken them."""
@@ -96,7 +131,11 @@ class LineFormat:
             Unusable: they cannot be names.
         """
         text = _text(_without_end(line.removeprefix(b"\xef\xbb\xbf")))
-        columns = _cells(text)
+        if not self._is_given:
+            _require_commas(text)
+        if _SEP.fullmatch(text):
+            raise Unusable(f"{text!r} is a note of Excel's. Remove this line, and give --delimiter {text[4:] or ','!r}")
+        columns = _cells(text, self.delimiter)
         twice = next((name for name in columns if columns.count(name) > 1), None)
         if not text or twice is not None:
             what = "names no columns" if not text else f"names the column {twice!r} twice"
@@ -117,14 +156,19 @@ class LineFormat:
         if self.name == "csv" and line.count(b'"') % 2:
             line = self._row_of_lines(line, stream, whole)
         if len(line) >= MAX_LINE_BYTES and not line.endswith(b"\n"):
-            raise Unusable(f"the line is longer than {MAX_LINE_BYTES} bytes; is the format right?")
+            raise Unusable(too_long(line))
         return b"" if whole and not line.endswith(b"\n") else line
 
     def _row_of_lines(self, line: bytes, stream: BinaryIO, whole: bool) -> bytes:
         """The row that begins with this line, whose number of quotes is odd; empty while it is still being written."""
         if whole and not line.endswith(b"\n"):
             return b""
-        if not _OPEN_ROW.fullmatch(line):
+        if not _open_row_pattern(self.delimiter).fullmatch(line):
+            other = next((each for each in DELIMITERS if _open_row_pattern(each).fullmatch(line)), None)
+            if self.columns is None and not self._is_given and other is not None:
+                raise Unusable(
+                    f"seems to have {DELIMITERS[other]} between its columns. Give --delimiter {_shown(other)}"
+                )
             raise Unusable(_STRAY)
         lines, length, is_open = [line], len(line), True
         while is_open and length < MAX_LINE_BYTES:
@@ -144,6 +188,8 @@ class LineFormat:
             Unusable: it should be one.
         """
         value = _without_end(line)
+        if may_have_hole(value):
+            raise Unusable(_HOLE)
         _text(value)
         return self._parsed(value)
 
@@ -166,7 +212,7 @@ class LineFormat:
         assert self.columns is not None  # noqa: S101 - the header comes first
         if not value:
             return None
-        cells = _cells(value.decode())
+        cells = _cells(value.decode(), self.delimiter)
         if len(cells) != len(self.columns):
             raise Unusable(f"has {len(cells)} fields, but the first line names {len(self.columns)} columns. Fix it")
         fields = dict(zip(self.columns, cells, strict=True))
@@ -189,6 +235,18 @@ class LineFormat:
         return Parsed(value, texts[self.key] if self.key is not None else None, sequence)
 
 
+def too_long(line: bytes) -> str:
+    """Return the sentence for a line of more than MAX_LINE_BYTES."""
+    if may_have_hole(line):
+        return _HOLE
+    return f"the line is longer than {MAX_LINE_BYTES} bytes; is the format right?"
+
+
+def may_have_hole(text: bytes) -> bool:
+    """Return whether lines have the NUL bytes of a file that was truncated under its writer."""
+    return text.startswith(b"\0") or b"\n\0" in text or _NULS in text
+
+
 def _without_end(line: bytes) -> bytes:
     line = line[:-1] if line.endswith(b"\n") else line
     return line[:-1] if line.endswith(b"\r") else line
@@ -209,13 +267,51 @@ def _text(line: bytes) -> str:
         raise Unusable(f"not UTF-8: {error.reason} at its byte {error.start}. Convert the file") from None
 
 
-def _cells(text: str) -> list[str]:
+def _delimiter(format: str, given: str | None) -> str:
+    """Return the character between fields; raises SettingsError where it cannot be one."""
+    if given is None:
+        return ","
+    if format != "csv":
+        raise SettingsError(f"--delimiter {given}: only CSV has one, and the format is {format!r}: add --format csv")
+    found = _SPELLINGS.get(given, given)
+    if len(found) != 1 or not found.isascii() or found.isalnum() or found in '"\r\n\0 ':
+        raise SettingsError(
+            f"--delimiter {given!r}: write one character that stands between fields, such as ';' or '|', or tab"
+        )
+    return found
+
+
+def _require_commas(header: str) -> None:
+    """Refuse a header that another delimiter splits into more columns than the comma does."""
+    counts = {each: _column_count(header, each) for each in DELIMITERS}
+    best = max(counts, key=lambda each: (counts[each], each == ","))
+    if counts[best] <= max(counts[","], 1):
+        return
+    raise Unusable(
+        f"seems to have {counts[best]} columns with {DELIMITERS[best]} between them, and {max(counts[','], 1)} with "
+        f"commas. Give --delimiter {_shown(best)}, or --delimiter ',' if commas are right"
+    )
+
+
+def _shown(delimiter: str) -> str:
+    return "tab" if delimiter == "\t" else f"'{delimiter}'"
+
+
+def _column_count(header: str, delimiter: str) -> int:
+    """Return the number of columns by a delimiter; 0 where quotes do not fit it."""
+    try:
+        return len(_cells(header.removesuffix("\n").removesuffix("\r"), delimiter))
+    except Unusable:
+        return 0
+
+
+def _cells(text: str, delimiter: str = ",") -> list[str]:
     """The fields of one row."""
     if '"' not in text and "\r" not in text:
-        return text.split(",")
+        return text.split(delimiter)
     cells, at, goes_on = [], 0, True
     while goes_on:
-        field = _FIELD.match(text, at)
+        field = _field_pattern(delimiter).match(text, at)
         if field is None:
             raise Unusable(
                 _STRAY if '"' in text else "not CSV: a carriage return that is not part of the line's end. Fix it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import NamedTuple
 
@@ -42,16 +42,7 @@ def in_parts(
     readers = {name: iter(column) for name, column in given.items()}
     ended = False
     while not ended:
-        parts: dict[str, list[object]] = {}
-        raised: BaseException | None = None
-        room = records
-        for name, reader in readers.items():
-            part = parts[name] = []
-            try:
-                part.extend(islice(reader, room))  # what came before an error stays in the list
-            except BaseException as error:
-                raised = raised or error
-            room = len(part)  # of the next no more than this one has
+        parts, room, raised = _taken(readers, records)
         if room:
             yield Part(*(parts[name][:room] if name in parts else None for name in columns))  # type: ignore[arg-type]
         if raised is not None:
@@ -61,6 +52,22 @@ def in_parts(
             ended and any(True for reader in readers.values() for _ in reader)
         ):
             raise _differ(given)
+
+
+def _taken(
+    readers: Mapping[str, Iterator[object]], records: int
+) -> tuple[dict[str, list[object]], int, BaseException | None]:
+    """Take the next values of each column, and return them, the number that all have, and the first error."""
+    parts: dict[str, list[object]] = {}
+    raised: BaseException | None = None
+    for name, reader in readers.items():
+        part = parts[name] = []
+        try:
+            part.extend(islice(reader, records))  # values before an error stay in the list
+        except BaseException as error:
+            raised = raised or error
+        records = len(part)  # of the next no more than this one has
+    return parts, records, raised
 
 
 def _differ(given: Iterable[str]) -> SourceError:

@@ -54,6 +54,8 @@ class ProducerMetrics:
     record in 64 is measured."""
     acknowledge_s: float
     """Seconds of these together, from `send` to Kafka's answer."""
+    stalled: str = ""
+    """Cause of missing acknowledgements, in a word of docs/reference/stalls.md; "" where it does."""
 
 
 def known(sequence: int) -> int | None:
@@ -145,6 +147,14 @@ class ProducerCollector:
                     if (value := getattr(each, figure)) is not None:
                         family.add_metric([each.name, each.topic], float(value))
                 yield family
+        stalled = GaugeMetricFamily(
+            "ratchet_producer_stalled",
+            "1 while Kafka acknowledges nothing although records wait, with the cause.",
+            labels=[*labels, "cause"],
+        )
+        for each in found:
+            stalled.add_metric([each.name, each.topic, each.stalled], float(bool(each.stalled)))
+        yield stalled
         seconds = HistogramMetricFamily(
             "ratchet_producer_acknowledge_seconds",
             "From sending a record to Kafka's acknowledgement; of a busy partition one record in 64.",

@@ -22,9 +22,15 @@ from kafka_ratchet.producers.headers import NOTHING_YET, SEQUENCE_MAX, name_byte
 from kafka_ratchet.producers.many import Part
 from kafka_ratchet.producers.metrics import Measures, ProducerMetrics, known
 from kafka_ratchet.producers.prefix import AcknowledgedPrefix
-from kafka_ratchet.producers.progress import PROGRESS_TOPIC, PROGRESS_TOPIC_CONFIG, Progress
-from kafka_ratchet.producers.progress_store import ProgressStore, ProgressWriter
+from kafka_ratchet.producers.progress import (
+    PROGRESS_TOPIC,
+    PROGRESS_TOPIC_CONFIG,
+    Progress,
+    ProgressStore,
+    ProgressWriter,
+)
 from kafka_ratchet.producers.source import Source
+from kafka_ratchet.producers.standstill import Standstill, standstill_of
 from kafka_ratchet.producers.topics import TopicShape, admin_client, cleanup_policy, create_topic, describe_topic
 
 log = structlog.get_logger(__name__)
@@ -40,6 +46,8 @@ class Carrier(Protocol):
     failure: RatchetError | None
     """What has ended it."""
     measures: Measures
+    standstill: Standstill | None
+    """Cause of missing acknowledgements, while it lasts."""
 
     def __len__(self) -> int:
         """Records that wait to be sent or acknowledged."""
@@ -94,16 +102,14 @@ class NamedProducer(ABC, Generic[C]):
         timeout_s: float = 60.0,
         say: Callable[[str], None] | None = None,
     ) -> None:
+        self._check(initial_sequence, topic_replaced)
         self.topic = topic
         self.name = f"unnamed-{uuid.uuid4()}" if name is None else name
         self._name = name_bytes(self.name)
-        if not 0 <= initial_sequence <= SEQUENCE_MAX:
-            raise SettingsError(f"initial_sequence {initial_sequence} is not within 0 and 2^63-1")
-        if topic_replaced not in (None, *get_args(TopicDecision)):
-            raise SettingsError(f"--topic-replaced {topic_replaced}: write resend or keep")
         self._source, self._from_start, self._topic_replaced = source, from_start, topic_replaced
         self._store_records = store_records
         self._say = say or log.warning
+        self._options = dict(options)
         self._said: list[str] = []
 
         self._progress_store = ProgressStore(options, topic, self.name, timeout_s=timeout_s, say=self._say)
@@ -139,6 +145,13 @@ class NamedProducer(ABC, Generic[C]):
         self._progress_writer = ProgressWriter(
             self._progress_store, self._newest_progress, self._accumulator.fail, store_s
         )
+
+    @staticmethod
+    def _check(initial_sequence: int, topic_replaced: str | None) -> None:
+        if not 0 <= initial_sequence <= SEQUENCE_MAX:
+            raise SettingsError(f"initial_sequence {initial_sequence} is not within 0 and 2^63-1")
+        if topic_replaced not in (None, *get_args(TopicDecision)):
+            raise SettingsError(f"--topic-replaced {topic_replaced}: write resend or keep")
 
     @abstractmethod
     def _connect(self, options: Mapping[str, str | int | bool], timeout_s: float) -> C:
@@ -182,6 +195,7 @@ class NamedProducer(ABC, Generic[C]):
             fenced=isinstance(accumulator.failure, ProducerFenced),
             acknowledge_counts=counts,
             acknowledge_s=seconds,
+            stalled=standstill.cause if (standstill := accumulator.standstill) is not None else "",
         )
 
     def has_persisted(self, sequence: int) -> bool:
@@ -210,7 +224,11 @@ class NamedProducer(ABC, Generic[C]):
                 self._prefix.acknowledge_all()
         asked = self._progress_writer.ask()
         while not self._progress_writer.wait(asked, SILENCE_S):
-            self._say(f"producer {self.name!r} waits for Kafka to store what it has reached")
+            why = standstill_of(self._progress_store.admin, self._options, PROGRESS_TOPIC)
+            self._say(
+                f"producer {self.name!r} waits for Kafka to store its progress, in a transaction on {PROGRESS_TOPIC} "
+                f"({why.cause}): {why.text}"
+            )
         self._accumulator.check()
 
     def close(self) -> None:

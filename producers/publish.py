@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from kafka_ratchet.errors import SourceError
+from kafka_ratchet.errors import RatchetError, RecordTooLarge, SourceError
+from kafka_ratchet.producers.file_set import FileSet
+from kafka_ratchet.producers.files import FileLines
 from kafka_ratchet.producers.headers import NOTHING_YET
 from kafka_ratchet.producers.producer import Producer
 from kafka_ratchet.producers.source import Source
@@ -65,5 +68,10 @@ def publish(
     except SourceError:
         producer.flush()
         raise
+    except RecordTooLarge as error:
+        origin = source.origin() if isinstance(source, FileLines | FileSet) else "the source"
+        with suppress(RatchetError):  # it may have ended the producer
+            producer.flush()
+        raise RecordTooLarge(f"{origin}: the record is too large: {error}") from error
     producer.flush()
     return Published(published, NOTHING_YET if from_start else resumed_after, producer.resume_from())

@@ -21,6 +21,7 @@ class StreamSource:
         sequence_field: the JSON member, or column, that is the record's sequence. It must rise.
         format: "ndjson" or "csv", see `LineFormat`.
         key: the member or column whose text is the record's key.
+        delimiter: of CSV, see `LineFormat`.
 
     Raises:
         SettingsError: there is no sequence field.
@@ -35,6 +36,7 @@ class StreamSource:
         sequence_field: str | None,
         format: Format | str | None = None,
         key: str | None = None,
+        delimiter: str | None = None,
     ) -> None:
         if sequence_field is None:
             raise SettingsError(
@@ -43,7 +45,7 @@ class StreamSource:
                 "(--sequence-field)"
             )
         self._stream = stream
-        self._lines = LineFormat(format or "ndjson", key, sequence_field)
+        self._lines = LineFormat(format or "ndjson", key, sequence_field, delimiter)
         self._line_number = 0
         self.position_bytes = 0
         self.size_bytes: int | None = None

@@ -15,12 +15,12 @@ from kafka_ratchet.producers.client import (
     ATTEMPT_S,
     NOT_ALLOWED,
     PASSING,
+    Heard,
     explained,
     no_broker_is_let_in,
     options_refused,
     require_servers,
 )
-from kafka_ratchet.producers.refused import Heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,22 @@ def cleanup_policy(admin: AdminClient, topic: str, *, timeout_s: float) -> str |
                     f"topic {topic!r}: Kafka did not tell its settings within {timeout_s:g} s ({error.str()})"
                 ) from failure
             time.sleep(0.2)
+
+
+def min_in_sync(admin: AdminClient, topic: str, *, timeout_s: float) -> int:
+    """Return a topic's min.insync.replicas; 1 where this user may not ask.
+
+    Raises:
+        KafkaException: no answer in time.
+    """
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        entries = admin.describe_configs([resource], request_timeout=timeout_s)[resource].result()
+    except KafkaException as failure:
+        if failure.args[0].code() in NOT_ALLOWED:
+            return 1
+        raise
+    return int(entries["min.insync.replicas"].value) if "min.insync.replicas" in entries else 1
 
 
 def made_topic(admin: AdminClient, wanted: NewTopic, patience_s: float, **limits: float) -> bool:

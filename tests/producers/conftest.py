@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.producers.written_files import WAYS
+from tests.producers.written_files import WAYS, Write
 
 
 @pytest.fixture(params=WAYS)
-def write(request: pytest.FixtureRequest, tmp_path: Path):
+def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     suffix, compressed = WAYS[request.param]
 
     def to(name: str, content: bytes) -> Path:

@@ -20,12 +20,17 @@ def test_the_refused_record_is_named_although_those_behind_it_were_reported_firs
     accumulator.produce(topic, b"small", None, 0, lambda error, message: taken.append(message))
     accumulator.drain()
     accumulator.lost(KafkaError(KafkaError._PURGE_QUEUE), taken[0], "a record behind the refused one")
+
+    def refused(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            accumulator.lost(error, message, "the refused one")
+
     accumulator.produce(
         topic,
         b"x" * 5000,
         None,
         0,
-        lambda error, message: error and accumulator.lost(error, message, "the refused one"),
+        refused,
     )
     with pytest.raises(RecordTooLarge, match=r"the refused one"):
         accumulator.drain()

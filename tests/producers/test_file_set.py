@@ -1,4 +1,3 @@
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,20 +70,6 @@ def test_more_files_than_a_mark_names_are_known_by_one_digest(tmp_path: Path, mo
     (tmp_path / "1.txt").write_bytes(b"X\n")
     with pytest.raises(SourceError, match="one of the first 3 files has changed or is gone"):
         FileSet([tmp_path]).check(sequences[-2], mark)
-
-
-def test_old_marks_of_several_files(paths: list[Path]) -> None:
-    names = [path.name.encode() for path in paths]
-    digest = b""
-    for name, content in zip(names, (b"one\ntwo\n", b""), strict=False):
-        head = hashlib.sha256(content).digest()
-        digest = hashlib.sha256(digest + b"%s\n%d\n%s" % (name, len(content), head)).digest()[:16]
-    old = f"files:{digest.hex()}:{FileSource.NO_MARK}"
-    source = FileSet(paths)
-    assert "from an earlier version" in (source.check(2 << BYTE_BITS, old) or "")
-    assert FileSet(paths).check(2 << BYTE_BITS, source.mark(2 << BYTE_BITS)) is None
-    with pytest.raises(SourceError, match="has changed"):
-        FileSet([paths[1], paths[0], paths[2]]).check(2 << BYTE_BITS, old)
 
 
 def test_one_file_can_become_the_first_of_several(paths: list[Path]) -> None:

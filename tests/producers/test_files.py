@@ -1,14 +1,13 @@
 import gzip
-import hashlib
 import re
 from pathlib import Path
 
 import pytest
 
 from kafka_ratchet.errors import SourceError
-from kafka_ratchet.producers import FileSource
+from kafka_ratchet.producers import FileSet, FileSource
 from kafka_ratchet.producers.file_mark import FIRST_CHECKPOINT_BYTES, FileMark
-from tests.producers.written_files import refused
+from tests.producers.written_files import Write, refused
 
 
 def test_a_small_gzip_cut_off_can_still_be_marked(tmp_path: Path) -> None:
@@ -21,7 +20,7 @@ def test_a_small_gzip_cut_off_can_still_be_marked(tmp_path: Path) -> None:
     source.mark(given[-1].sequence if given else -1)
 
 
-def test_what_was_published_is_known_by_all_its_bytes(write) -> None:
+def test_what_was_published_is_known_by_all_its_bytes(write: Write) -> None:
     lines = [b"line %d\n" % i for i in range(40_000)]
     content = b"".join(lines)
     source = FileSource(write("f.txt", content))
@@ -57,7 +56,7 @@ def test_what_was_published_is_known_by_all_its_bytes(write) -> None:
     assert behind.check(last, mark) is None
 
 
-def test_each_records_digest_is_there_until_a_later_one_is_asked_for(write) -> None:
+def test_each_records_digest_is_there_until_a_later_one_is_asked_for(write: Write) -> None:
     content = b"".join(b"%d\n" % (i * i) for i in range(500))
     path = write("f.txt", content)
     source = FileSource(path)
@@ -77,7 +76,7 @@ def test_a_file_may_be_compressed_afterwards(tmp_path: Path) -> None:
     assert [record.value for record in source.read(1)] == [b"two"]
 
 
-def test_a_line_without_an_end_must_not_be_added_to(write) -> None:
+def test_a_line_without_an_end_must_not_be_added_to(write: Write) -> None:
     mark = FileSource(write("f.txt", b"one\ntwo")).mark(4)
     for good in (b"one\ntwo", b"one\ntwo\n", b"one\ntwo\r\nthree", b"one\ntwo\nthree"):
         FileSource(write("f.txt", good)).check(4, mark)
@@ -85,13 +84,13 @@ def test_a_line_without_an_end_must_not_be_added_to(write) -> None:
         FileSource(write("f.txt", b"one\ntwo and\n")).check(4, mark)
 
 
-def test_a_name_that_went_on_without_the_file_is_refused(write) -> None:
+def test_a_name_that_went_on_without_the_file_is_refused(write: Write) -> None:
     source = FileSource(write("f.txt", b"one\ntwo\n"))
     with pytest.raises(SourceError, match="was left at byte 0, and the name went on to 4 without it"):
         source.check(4, source.mark(0))
 
 
-def test_another_key_or_format_is_another_source(write) -> None:
+def test_another_key_or_format_is_another_source(write: Write) -> None:
     path = write("f.ndjson", b'{"a":1,"b":2}\n')
     mark = FileSource(path, key="a").mark(0)
     for other in (FileSource(path, key="b"), FileSource(path), FileSource(path, format="lines")):
@@ -101,23 +100,16 @@ def test_another_key_or_format_is_another_source(write) -> None:
         FileSource(path, sequence_field="a").check(0, mark)
 
 
-def test_a_mark_of_an_earlier_version_is_taken_and_replaced(write) -> None:
-    content = b"".join(b"line %d\n" % i for i in range(2000))
-    sequence = content.index(b"line 1500\n")
-    old = f"sha256:{hashlib.sha256(content[:4096]).hexdigest()}:4096"
-    source = FileSource(write("f.txt", content))
-    said = source.check(sequence, old)
-    assert said
-    assert "known by its first 4,096 bytes only, from an earlier version" in said
-    assert FileMark.decode(source.mark(sequence))
-    assert next(source.read(sequence + 1)).value == b"line 1501"
-    with pytest.raises(SourceError, match="has changed since it was published"):
-        FileSource(write("f.txt", b"L" + content[1:])).check(sequence, old)
-    with pytest.raises(SourceError, match="another producer name"):
-        FileSource(write("f.txt", content[:5000])).check(sequence, old)
+def test_a_mark_of_another_form_is_refused(write: Write) -> None:
+    source = FileSource(write("f.txt", b"one\ntwo\n"))
+    for mark in ("", "none", "file2:{}", "file:[]", "sha256:00:4096"):
+        with pytest.raises(SourceError, match="has a mark that this version cannot read"):
+            source.check(4, mark)
+        with pytest.raises(SourceError, match="has a mark that this version cannot read"):
+            FileSet([source.path, source.path]).check(4, mark)
 
 
-def test_a_file_shorter_than_what_was_published(write) -> None:
+def test_a_file_shorter_than_what_was_published(write: Write) -> None:
     source = FileSource(write("f.txt", b"one\ntwo\n"))
     with pytest.raises(SourceError, match="another producer name"):
         source.mark(5000)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.errors import SettingsError, SourceError
-from kafka_ratchet.producers import FileSource, Record, StreamSource
+from kafka_ratchet.producers import FileSource, Record, StreamSource, open_files
 
 TABLE = 'id,note\r\n1,"a ""quoted"", and\nbroken line"\r\n\r\n2,\r\n3,é\u2028'.encode()
 
@@ -51,6 +51,19 @@ def test_a_row_is_an_object_of_its_columns(table: Path) -> None:
         (b"id,b\r1,x\r", "line 1 (byte 0): not CSV: a carriage return"),
         (b"other,b\n1,2\n", "line 2 (byte 8): has no column 'id', which is to be the record's key. It has: b, other"),
         (b"id,b\n1,\xff\n", "line 2 (byte 5): not UTF-8"),
+        (b"id;b\n1;2\n", "line 1 (byte 0): seems to have 2 columns with semicolons between them, and 1 with commas"),
+        (b"id;b;c,d\n1;2;3,4\n", "line 1 (byte 0): seems to have 3 columns with semicolons"),
+        (
+            b"id\tb\r\n1\t2\r\n",
+            "line 1 (byte 0): seems to have 2 columns with tabs between them, and 1 with commas. Give --delimiter tab",
+        ),
+        (b"\xef\xbb\xbfid|b\n1|2\n", "line 1 (byte 0): seems to have 2 columns with vertical bars"),
+        (b'"id";"b"\n"1";"2"\n', "line 1 (byte 0): seems to have 2 columns with semicolons"),
+        (
+            b'"id";"a\nb"\n"1";"2"\n',
+            "line 1 (byte 0): seems to have semicolons between its columns. Give --delimiter ';'",
+        ),
+        (b"sep=,\nid,b\n1,2\n", "line 1 (byte 0): 'sep=,' is a note of Excel's. Remove this line"),
     ],
 )
 def test_what_is_wrong_with_a_table(tmp_path: Path, content: bytes, says: str) -> None:
@@ -105,6 +118,50 @@ def table_of(text: str) -> list[list[str]] | None:
 
 
 PIECES = ["a", "b", ",", '"', '""', " ", "\r", "\t", "é", "\u2028", "\n", '"x"', ',"', '",']
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "content", "rows"),
+    [
+        (";", b'id;b\n1;"x;y\nz"\n2;1,5\n', [["1", "x;y\nz"], ["2", "1,5"]]),
+        ("tab", b"id\tb\n1\ta,b;c\n", [["1", "a,b;c"]]),
+        ("\\t", b"id\tb\n1\t\n", [["1", ""]]),
+        ("|", b'"id"|b\n1|"a""|b"\n', [["1", 'a"|b']]),
+        (",", b"id;b,c\n1;2,3\n", [["1;2", "3"]]),
+        (None, b'id,"a;b;c"\n1,x;y;z\n', [["1", "x;y;z"]]),
+        (None, b"id\n1;2\n", [["1;2"]]),
+    ],
+)
+def test_a_table_may_have_another_delimiter(
+    tmp_path: Path, delimiter: str | None, content: bytes, rows: list[list[str]]
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    for source in (FileSource(path, delimiter=delimiter), open_files([path, path], delimiter=delimiter)):
+        read = [list(json.loads(record.value or b"").values()) for record in source.read(0)]
+        assert read[: len(rows)] == rows
+    if delimiter == ";":
+        stream = StreamSource(io.BytesIO(content), sequence_field="id", format="csv", delimiter=";")
+        assert [record.sequence for record in stream.read(0)] == [1, 2]
+
+
+@pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n", "a", " ", "é"])
+def test_a_delimiter_that_cannot_be_one_is_refused(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a;b\n1;2\n")
+    with pytest.raises(SettingsError, match="write one character"):
+        FileSource(path, delimiter=delimiter)
+    with pytest.raises(SettingsError, match="only CSV has one"):
+        FileSource(path, format="lines", delimiter=";")
+
+
+def test_a_table_that_goes_on_with_another_delimiter_is_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a;b,c\n1;2,3\n4;5,6\n")
+    source = FileSource(path, delimiter=",")
+    first = next(iter(source.read(0))).sequence
+    with pytest.raises(SourceError, match="another --delimiter"):
+        FileSource(path, delimiter=";").check(first, source.mark(first))
 
 
 @settings(deadline=None, max_examples=300, derandomize=True)

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_sent_as_by_as_many_calls(broker: str, new_topic: NewTopic, name: str) -
     one, many = new_topic(3), new_topic(3)
     values = [b"%d" % n if n % 7 else None for n in range(3000)]
     keys = [b"k%d" % (n % 50) if n % 5 else None for n in range(3000)]
-    options = {"bootstrap.servers": broker, "queue.buffering.max.messages": 500}
+    options: dict[str, Any] = {"bootstrap.servers": broker, "queue.buffering.max.messages": 500}
     with Producer(one, name, options=options) as producer:
         for value, key in zip(values, keys, strict=True):
             producer.send(value, key)
@@ -110,7 +111,7 @@ def test_sequences_are_whole_numbers_of_any_make(broker: str, new_topic: NewTopi
     topic, options = new_topic(1), {"bootstrap.servers": broker}
     with Producer(topic, name, options=options) as producer:
         assert producer.send_many([b"v"] * 3, sequences=np.array([1, 5, 9])) == 9
-        assert producer.send(b"v", sequence=np.int64(10)) == 10
+        assert producer.send(b"v", sequence=np.int64(10)) == 10  # type: ignore[arg-type]
         for at, wrong in enumerate((12.7, "12"), 11):
             with pytest.raises(TypeError, match=f"a whole number, and not {type(wrong).__name__}"):
                 producer.send_many([b"v"] * 3, sequences=[at, wrong, 13])  # type: ignore[list-item]

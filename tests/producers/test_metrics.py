@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -47,7 +48,7 @@ def test_what_goes_out_again_counts_once_it_is_more_than_was_sent() -> None:
 def test_figures_of_a_producer(broker: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic(4, max_message_bytes=1000)
     name = f"metrics-{uuid.uuid4().hex[:8]}"
-    options = {"bootstrap.servers": broker, "statistics.interval.ms": 1, "linger.ms": 0}
+    options: dict[str, Any] = {"bootstrap.servers": broker, "statistics.interval.ms": 1, "linger.ms": 0}
     first = Producer(topic, name, options=options, store_s=0.05, say=print)
     fresh = first.metrics()
     assert (fresh.sent, fresh.acknowledged, fresh.published_sequence, fresh.persisted_sequence) == (0, 0, None, None)

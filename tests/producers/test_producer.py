@@ -3,6 +3,8 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
@@ -21,6 +23,7 @@ from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBr
 from kafka_ratchet.errors import (
     BrokerUnavailable,
     ProducerFenced,
+    RatchetError,
     RecordTooLarge,
     SettingsError,
     SourceError,
@@ -32,14 +35,16 @@ from kafka_ratchet.errors import (
 from kafka_ratchet.producers import (
     END_OF_PARTITION,
     PROGRESS_TOPIC,
+    FileSource,
     Producer,
     Record,
     create_topic,
-    progress_store,
     publish,
 )
 from kafka_ratchet.producers import named as producer_module
+from kafka_ratchet.producers import progress as progress_module
 from kafka_ratchet.producers.progress import progress_key
+from kafka_ratchet.producers.topics import describe_topic, made_topic
 
 NewTopic = Callable[..., str]
 
@@ -61,7 +66,7 @@ def read(broker: str, topic: str, partition: int, isolation: str = "read_committ
     )
     consumer.list_topics(topic, timeout=60)  # one that has met no broker reads half a second later
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-    found = []
+    found: list[Message] = []
     try:
         while True:
             message = consumer.poll(30)
@@ -82,7 +87,7 @@ def sequences(broker: str, topic: str, partition: int) -> list[int]:
     return [sequence_of(message) for message in read(broker, topic, partition)]
 
 
-def progress(broker: str, topic: str, name: str) -> list[dict[str, object]]:
+def progress(broker: str, topic: str, name: str) -> list[dict[str, Any]]:
     """What is stored for a name, as a successor of it reads: Kafka writes a transaction's marker after its answer."""
     key = json.dumps([topic, name], separators=(",", ":")).encode()
     entries = read(broker, PROGRESS_TOPIC, 0, "read_uncommitted")
@@ -228,7 +233,7 @@ def test_a_topic_created_again_is_another_topic_until_somebody_decides(
         said = newest["decision"]
         assert re.fullmatch(rf"{decided} by .+@.+ at 2.*: topic .*{re.escape(was)}.*; sequence 10 was reached", said)
     with pytest.raises(SettingsError, match="write resend or keep"):
-        Producer(topic, name, options=options, topic_replaced="maybe")
+        Producer(topic, name, options=options, topic_replaced="maybe")  # type: ignore[arg-type]
 
 
 def test_a_topic_created_again_under_a_live_producer(broker: str, new_topic: NewTopic, name: str) -> None:
@@ -297,7 +302,7 @@ def test_a_partition_that_gets_no_more_records_does_not_hold_back_the_progress(
 
 def test_a_full_queue_waits(broker: str, new_topic: NewTopic, name: str) -> None:
     topic = new_topic(1)
-    options = {"bootstrap.servers": broker, "queue.buffering.max.messages": 50}
+    options: dict[str, Any] = {"bootstrap.servers": broker, "queue.buffering.max.messages": 50}
     with Producer(topic, name, options=options) as producer:
         for sequence in range(3000):
             producer.send(b"v" * 100, sequence=sequence)
@@ -306,7 +311,7 @@ def test_a_full_queue_waits(broker: str, new_topic: NewTopic, name: str) -> None
 
 def test_a_refused_record_stops_everything_behind_it(broker: str, new_topic: NewTopic, name: str) -> None:
     topic = new_topic(1, max_message_bytes=1000)
-    options = {"bootstrap.servers": broker, "linger.ms": 0}
+    options: dict[str, Any] = {"bootstrap.servers": broker, "linger.ms": 0}
     producer = Producer(topic, name, options=options)
     producer.send(b"small", sequence=1)
     producer.flush()
@@ -345,7 +350,7 @@ def test_a_missing_topic_is_not_created(broker: str, name: str) -> None:
 
 def test_nobody_listens(name: str) -> None:
     said: list[str] = []
-    options = {"bootstrap.servers": "127.0.0.1:1"}
+    options: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1"}
     with pytest.raises(BrokerUnavailable, match="did not answer within 3 s"):
         Producer("topic", name, options=options, timeout_s=3.0, say=said.append)
     assert "does not answer yet" in said[0]
@@ -422,12 +427,12 @@ def test_an_epoch_that_ends_without_a_successor_is_begun_anew(
     broker: str, new_topic: NewTopic, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What Kafka does to a transaction that takes too long: it raises the epoch, and nobody takes over."""
-    monkeypatch.setattr(progress_store, "DOUBT_S", 0.5)
+    monkeypatch.setattr(progress_module, "DOUBT_S", 0.5)
     topic, options = new_topic(1), {"bootstrap.servers": broker}
     with Producer(topic, name, options=options, store_s=0.2) as producer:
         producer.send(b"v")
         producer.flush()
-        kafka = PlainProducer({**options, "transactional.id": progress_store.transactional_id(topic, name)})
+        kafka = PlainProducer({**options, "transactional.id": progress_module.transactional_id(topic, name)})
         kafka.init_transactions(30)
         producer.send(b"v")
         producer.flush()
@@ -441,7 +446,7 @@ def test_open_transactions_of_the_killed_hide_nothing(broker: str, new_topic: Ne
         producer.send(b"v")
     killed = []  # held, as a process is that was killed: Kafka does not hear of it
     for whose in ("another", name):
-        one = PlainProducer({**options, "transactional.id": progress_store.transactional_id(topic, whose)})
+        one = PlainProducer({**options, "transactional.id": progress_module.transactional_id(topic, whose)})
         one.init_transactions(30)
         one.begin_transaction()
         one.produce(PROGRESS_TOPIC, b"{}", progress_key(topic, "another"))
@@ -497,7 +502,7 @@ def test_ones_own_source_resumes_and_a_changed_one_is_refused(broker: str, new_t
 def test_kafka_that_goes_away_is_waited_for(name: str) -> None:
     said: list[str] = []
     with EmbeddedBroker(options=LET_IN_AGAIN_SOON) as embedded:
-        options = {"bootstrap.servers": embedded.bootstrap}
+        options: dict[str, Any] = {"bootstrap.servers": embedded.bootstrap}
         admin = AdminClient(options)
         admin.create_topics([Topic("events", 1, 1)])["events"].result(30)
         with Producer("events", name, options=options, say=said.append) as producer:
@@ -518,9 +523,50 @@ def test_kafka_that_goes_away_is_waited_for(name: str) -> None:
         assert sequences(embedded.bootstrap, "events", 0) == list(range(2000))
 
 
+def test_a_file_with_too_large_a_record_names_its_line(
+    broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "in.log"
+    path.write_bytes(b"1\n2\n" + b"x" * 2_000_000 + b"\n4\n")
+    source, topic = FileSource(path), new_topic(1)
+    with Producer(topic, name, options={"bootstrap.servers": broker}, source=source) as producer:
+        with pytest.raises(RecordTooLarge, match=r"in\.log: line 3 \(before byte 2000005\): the record is too large"):
+            publish(source, producer)
+        assert producer.resume_from() == 2
+
+
+def send_until_refused(producer: Producer) -> None:
+    while True:
+        producer.send(b"v")
+        producer.flush()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_progress_topic_that_is_gone_ends_the_producer(name: str, again: bool) -> None:
+    said: list[str] = []
+    with EmbeddedBroker() as embedded:
+        options: dict[str, Any] = {"bootstrap.servers": embedded.bootstrap}
+        admin = AdminClient(options)
+        admin.create_topics([Topic("events", 1, 1)])["events"].result(30)
+        producer = Producer("events", name, options=options, say=said.append)
+        producer.send(b"v")
+        producer.flush()
+        admin.delete_topics([PROGRESS_TOPIC])[PROGRESS_TOPIC].result(30)
+        if again:
+            while describe_topic(admin, PROGRESS_TOPIC, timeout_s=30, say=said.append) is not None:
+                time.sleep(0.05)
+            made_topic(admin, Topic(PROGRESS_TOPIC, 1, 1), 30)
+        with pytest.raises(TopicReplaced if again else TopicMissing, match="'ratchet-producers' was deleted") as found:
+            send_until_refused(producer)
+        assert "sends its source from the beginning" in str(found.value)
+        with pytest.raises(RatchetError):
+            producer.close()
+        assert not any("waiting for Kafka" in sentence for sentence in said)
+
+
 def test_a_progress_topic_that_would_be_deleted_with_time_is_refused(name: str) -> None:
     with EmbeddedBroker() as embedded:
-        options = {"bootstrap.servers": embedded.bootstrap}
+        options: dict[str, Any] = {"bootstrap.servers": embedded.bootstrap}
         admin = AdminClient(options)
         by_hand = [Topic("events", 1, 1), Topic(PROGRESS_TOPIC, 1, 1)]  # an administrator who grants no `create`
         for made in admin.create_topics(by_hand).values():

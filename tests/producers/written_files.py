@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
+from pathlib import Path
 
 import cramjam
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from kafka_ratchet.errors import SourceError
 from kafka_ratchet.producers import FileSource, Record
 
+Write = Callable[[str, bytes], Path]
+"""Writes a file of a name and its content."""
 LINES = [b'{"id":"a"}', b'{"id":2}', b'{"id":true}', b'{"id":1.50}', '{"id":"é","x":[1]}'.encode()]
 
 
@@ -17,7 +21,12 @@ def zstd(content: bytes) -> bytes:
     return bytes(cramjam.zstd.compress(content))
 
 
-WAYS = {"plain": ("", bytes), "gzip": (".gz", gzip.compress), "zstd": (".zst", zstd)}
+Compress = Callable[[bytes], bytes]
+WAYS: dict[str, tuple[str, Compress]] = {
+    "plain": ("", bytes),
+    "gzip": (".gz", gzip.compress),
+    "zstd": (".zst", zstd),
+}
 
 
 def refused(source: FileSource) -> tuple[list[Record], str]:

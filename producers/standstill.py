@@ -1,0 +1,97 @@
+"""Causes of missing acknowledgements of a topic, found by asking Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetadata
+
+from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.producers.client import NOT_ALLOWED, explained
+from kafka_ratchet.producers.topics import admin_client, min_in_sync
+
+ASK_S: Final = 1.0
+"""Seconds for one question; the next look asks once more."""
+NAMED: Final = 5
+"""Partitions that a sentence names."""
+NO_ANSWER: Final = "no-answer"
+UNEXPLAINED: Final = "unexplained"
+
+
+class Standstill(NamedTuple):
+    """Cause, in a word of docs/reference/stalls.md, and the sentence about it."""
+
+    cause: str
+    text: str
+
+
+class Asking(Protocol):
+    """A client of librdkafka."""
+
+    def list_topics(self, topic: str, timeout: float) -> ClusterMetadata:
+        """Return the metadata of a topic."""
+
+
+def standstill_of(
+    client: Asking, options: Mapping[str, str | int | bool], topic: str, *, throttle_s: float = 0.0, heard: str = ""
+) -> Standstill:
+    """Return why Kafka acknowledges nothing of a topic. Asks it, for some seconds at most.
+
+    Args:
+        client: asks for the topic's metadata.
+        options: of librdkafka, to ask for min.insync.replicas by a client of its own.
+        topic: name.
+        throttle_s: seconds of the last delay by quota, while it matters.
+        heard: last error of the client's connections
+    """
+    try:
+        found = client.list_topics(topic, timeout=ASK_S).topics.get(topic)
+    except KafkaException as failure:
+        return Standstill(NO_ANSWER, f"Kafka does not answer: {heard or failure.args[0].str()}")
+    if found is None or found.error is not None:
+        return _of_topic(topic, None if found is None else found.error)
+    if away := [number for number, each in sorted(found.partitions.items()) if each.leader < 0]:
+        return Standstill("no-leader", f"{topic}, {_partitions(away)}: no leader. Bring a replica back")
+    if (lacking := _lacking(found, options)) is not None:
+        return lacking
+    if throttle_s:
+        return Standstill("quota", f"the quota of this client is used up: Kafka delays it by {throttle_s:.1f} s")
+    if heard:
+        return Standstill(NO_ANSWER, f"a broker does not answer: {heard}")
+    return Standstill(UNEXPLAINED, f"Kafka answers, and {topic} has leaders; the log of the brokers has more")
+
+
+def _of_topic(topic: str, error: KafkaError | None) -> Standstill:
+    if error is not None and error.code() in NOT_ALLOWED:
+        return Standstill("unauthorized", f"{topic}: {explained(error)}")
+    if error is None or error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID):
+        return Standstill("topic-missing", f"there is no topic {topic}. Was it deleted?")
+    return Standstill("refused", f"{topic}: {explained(error)}")
+
+
+def _lacking(found: TopicMetadata, options: Mapping[str, str | int | bool]) -> Standstill | None:
+    """Return the standstill of partitions with too few replicas in sync; None where there is none."""
+    reduced: dict[int, PartitionMetadata] = {
+        number: each for number, each in found.partitions.items() if len(each.isrs) < len(each.replicas)
+    }
+    if not reduced:
+        return None
+    try:
+        least = min_in_sync(admin_client(options), found.topic, timeout_s=ASK_S)
+    except (RatchetError, KafkaException):
+        return None
+    lacking = [number for number, each in sorted(reduced.items()) if len(each.isrs) < least]
+    if not lacking:
+        return None
+    return Standstill(
+        "replicas",
+        f"{found.topic}, {_partitions(lacking)}: {len(reduced[lacking[0]].isrs)} replicas in sync, and "
+        f"min.insync.replicas is {least}. Bring a replica back",
+    )
+
+
+def _partitions(numbers: list[int]) -> str:
+    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    return f"partition{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:NAMED]))}{more}"
