@@ -1,4 +1,7 @@
-"""Records as an Arrow batch."""
+"""Records as an Arrow batch.
+
+Separate module: pyarrow is optional, and slow to import.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka_ratchet.errors import TopicReplaced
+from kafka_ratchet.errors import PositionNotStored, TopicReplaced
 from kafka_ratchet.reader.stores.database import Database
 
 TABLE: Final = "ratchet_reader_positions"
@@ -92,29 +92,52 @@ class Positions:
 
     def others(self, database: Database, partitions: Sequence[int]) -> list[str]:
         """Owners that have these partitions and did not give them back; without ourselves."""
-        found = self._run(
-            database,
-            f"SELECT kafka_partition, owner FROM {TABLE} WHERE reader = ? AND topic = ?",  # noqa: S608
-            self._reader,
-            self._topic,
-        )
-        return sorted({owner for partition, owner in found if partition in partitions} - {"", self._owner})
+        found = self._owners(database)
+        return sorted({owner for partition, owner in found.items() if partition in partitions} - {"", self._owner})
 
     def missing(self, database: Database, partitions: Sequence[int]) -> list[int]:
         """Those of the partitions that have no row yet."""
         return sorted(set(partitions) - {row.partition for row in self.stored(database)})
 
     def add(self, database: Database, offsets: Mapping[int, int], topic_id: str) -> None:
-        """Give partitions their first position; one that has a row already keeps it."""
+        """Give partitions without a row their first position.
+
+        Raises:
+            PositionNotStored: a trigger, rule or policy keeps a row from being stored as given.
+        """
+        added = {}
         for partition, offset in offsets.items():
-            self._run(
+            if self._run(
                 database,
                 f"INSERT INTO {TABLE} VALUES (?, ?, ?, ?, {NO_EPOCH}, 0, '', ?, 0) ON CONFLICT DO NOTHING "  # noqa: S608
                 "RETURNING next_offset",
                 *self._row(partition),
                 offset,
                 topic_id,
-            )
+            ):
+                added[partition] = offset
+        self._require_stored(database, list(offsets), added)
+
+    def _require_stored(self, database: Database, partitions: Sequence[int], offsets: Mapping[int, int]) -> None:
+        """Raise unless each partition has a row, and those with an offset stand at it.
+
+        Raises:
+            PositionNotStored: a trigger, rule or policy keeps one from being stored as given.
+        """
+        database.run_deferred()
+        found = {partition: held.position.next for partition, held in self.now_held(database, partitions).items()}
+        changed = {partition for partition, offset in offsets.items() if found.get(partition) != offset}
+        if wrong := sorted(changed | set(partitions) - set(found)):
+            raise self._not_stored(database, wrong)
+
+    def _not_stored(self, database: Database, partitions: Sequence[int]) -> PositionNotStored:
+        rules = ", ".join(database.rules_of(TABLE)) or "no trigger, rule or policy that can be seen"
+        return PositionNotStored(
+            f"{self._where}: table {TABLE} has not stored the position of reader {self._reader!r}, topic "
+            f"{self._topic!r}, partitions {', '.join(map(str, partitions))}, as given; without it the rows would count "
+            f"twice. The table has: {rules}. Nothing of the transaction was kept. Drop the one that refuses or changes "
+            "rows of the table, then start the reader again"
+        )
 
     def take_over(self, database: Database, partitions: Sequence[int], topic_id: str) -> dict[int, Held]:
         """Fence the owners of these partitions; within a transaction.
@@ -124,33 +147,99 @@ class Positions:
 
         Raises:
             TopicReplaced: the positions belong to another topic of the name.
+            PositionNotStored: a trigger, rule or policy keeps the older owners from being fenced.
         """
         held = {}
         for partition in sorted(partitions):  # in one order, so that two that take over do not wait for each other
-            [(offset, epoch, generation, known)] = self._run(
-                database,
-                f"UPDATE {TABLE} SET generation = generation + 1, owner = ? "  # noqa: S608
-                "WHERE reader = ? AND topic = ? AND kafka_partition = ? "
-                "RETURNING next_offset, leader_epoch, generation, topic_id",
-                self._owner,
-                *self._row(partition),
-            )
+            held[partition], known = self._take(database, partition)
             if known != topic_id:
                 raise TopicReplaced(
-                    f"reader {self._reader!r} has read topic {self._topic!r} up to offset {offset} of partition "
-                    f"{partition} when its id was {known}; now it is {topic_id}: the topic was deleted and created "
-                    f"again. Nothing was read. Decide where to begin: `ratchet reader resume {self._reader} --topic "
-                    f"{self._topic} --from earliest` reads all of the new one into {self._where}"
+                    f"reader {self._reader!r} has read topic {self._topic!r} up to offset "
+                    f"{held[partition].position.next} of partition {partition} when its id was {known}; now it is "
+                    f"{topic_id}: the topic was deleted and created again. Nothing was read. Decide where to begin: "
+                    f"`ratchet reader resume {self._reader} --topic {self._topic} --from earliest` reads all of the "
+                    f"new one into {self._where}"
                 )
-            held[partition] = Held(Position(int(offset), int(epoch)), int(generation))
+        database.run_deferred()
+        found, owners = self.now_held(database, partitions), self._owners(database)
+        if wrong := [
+            partition
+            for partition, mine in held.items()
+            if found.get(partition) != mine or owners.get(partition) != self._owner
+        ]:
+            raise self._not_stored(database, wrong)
         return held
 
-    def move(self, database: Database, partition: int, held: Held, to: Position, now_ms: int) -> bool:
-        """Store a position; within the transaction of the rows.
+    def _take(self, database: Database, partition: int) -> tuple[Held, str]:
+        """Raise the generation of a partition, and name this process as its owner.
 
         Returns:
-            False: the partition does not stand where `held` says, or is another owner's: nothing was stored.
+            the row as it has to be from now on, and the topic's id in it
+
+        Raises:
+            PositionNotStored: the row is not there, or does not change.
         """
+        before = None
+        while True:
+            now = self.now_held(database, [partition]).get(partition)
+            if now is None or now == before:  # another process has not changed it since the last try
+                raise self._not_stored(database, [partition])
+            taken = self._run(
+                database,
+                f"UPDATE {TABLE} SET generation = generation + 1, owner = ? "  # noqa: S608
+                "WHERE reader = ? AND topic = ? AND kafka_partition = ? AND generation = ? AND next_offset = ? "
+                "RETURNING topic_id",
+                self._owner,
+                *self._row(partition),
+                now.generation,
+                now.position.next,
+            )
+            if taken:
+                return Held(now.position, now.generation + 1), str(taken[0][0])
+            before = now
+
+    def _owners(self, database: Database) -> dict[int, str]:
+        found = self._run(
+            database,
+            f"SELECT kafka_partition, owner FROM {TABLE} WHERE reader = ? AND topic = ?",  # noqa: S608
+            self._reader,
+            self._topic,
+        )
+        return dict(found)
+
+    def move(self, database: Database, held: Mapping[int, Held], to: Mapping[int, Position], now_ms: int) -> list[int]:
+        """Store positions; within the transaction of the rows, which has to be rolled back where any is returned.
+
+        Args:
+            database: amid the transaction.
+            held: partitions as this process knows them.
+            to: new position of each partition that moves.
+            now_ms: by the clock of this process.
+
+        Returns:
+            the partitions that do not stand where `held` says, or are another owner's
+
+        Raises:
+            PositionNotStored: a trigger, rule or policy keeps a position from being stored as given.
+        """
+        moved = {
+            partition: self._update(database, partition, held[partition], position, now_ms)
+            for partition, position in to.items()
+        }
+        database.run_deferred()
+        found = self.now_held(database, list(to))
+        behind = [partition for partition in to if not moved[partition] and found.get(partition) != held[partition]]
+        if missing := [partition for partition in behind if partition not in found]:
+            raise self._not_stored(database, missing)
+        if behind:
+            return behind
+        if wrong := [
+            partition for partition in to if found.get(partition) != Held(to[partition], held[partition].generation)
+        ]:
+            raise self._not_stored(database, wrong)
+        return []
+
+    def _update(self, database: Database, partition: int, held: Held, to: Position, now_ms: int) -> bool:
         return bool(
             self._run(
                 database,
@@ -196,7 +285,11 @@ class Positions:
         return [row for row in stored(database) if (row.reader, row.topic) == (self._reader, self._topic)]
 
     def reset(self, database: Database, offsets: Mapping[int, int], topic_id: str) -> None:
-        """Let the reader begin at these offsets, because an operator has decided so; within a transaction. Fences."""
+        """Let the reader begin at these offsets, because an operator has decided so; within a transaction. Fences.
+
+        Raises:
+            PositionNotStored: a trigger, rule or policy keeps a position from being stored as given.
+        """
         generation = max((row.generation for row in self.stored(database)), default=0) + 1
         self._run(
             database,
@@ -213,6 +306,7 @@ class Positions:
                 generation,
                 topic_id,
             )
+        self._require_stored(database, list(offsets), offsets)
 
 
 def stored(database: Database) -> list[StoredPosition]:

@@ -7,12 +7,14 @@ The way of a record: `Source.fetch` takes it from Kafka, the program writes what
 
 from __future__ import annotations
 
+import inspect
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final, Literal
 
 import structlog
@@ -43,6 +45,52 @@ POLL_S: Final = 0.5
 """How long one look for records waits, in seconds; between two, the assignment and the ends are looked at."""
 
 
+class _Steps(Generator[Transaction, None, None]):
+    """Transactions of a loop, for one step after the other.
+
+    Args:
+        found: the transactions.
+        begin_step: raises while another thread works on a transaction; the loop is left as it is.
+    """
+
+    def __init__(self, found: Generator[Transaction, None, None], begin_step: Callable[[], None]) -> None:
+        self._found, self._begin_step = found, begin_step
+
+    def send(self, value: None) -> Transaction:
+        """Commit the transaction before, and return the next."""
+        self._begin_step()
+        return self._found.send(value)
+
+    def throw(self, *error: Any) -> Transaction:
+        """Raise an error in the loop, also to close it."""
+        self._begin_step()
+        return self._found.throw(*error)
+
+
+def _calling_frame() -> FrameType | None:
+    """Return the frame of the program that calls the reader, without generators around the reader's own."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None and (
+        frame.f_code.co_filename == __file__
+        or frame.f_globals.get("__name__") == Generator.__module__
+        or frame.f_code.co_flags & inspect.CO_GENERATOR
+    ):
+        frame = frame.f_back
+    return frame
+
+
+def _runs_elsewhere(frame: FrameType) -> bool:
+    """Return if another thread is within the frame."""
+    here = threading.get_ident()
+    for thread, innermost in sys._current_frames().items():  # noqa: SLF001  # nothing else has the frames of other threads
+        each: FrameType | None = innermost if thread != here else None
+        while each is not None:
+            if each is frame:
+                return True
+            each = each.f_back
+    return False
+
+
 class Reader:
     """Reads a topic's committed records, and stores how far in the same transaction as the program's own rows.
 
@@ -59,7 +107,7 @@ class Reader:
     and who gets a partition takes it over in the same way, so that rebalances lose and double nothing.
 
     The positions are in the table `ratchet_reader_positions` of the database, which is made if missing. The reader may
-    be used by one thread at a time.
+    be used by one thread at a time; each step may come from another thread, as those of `asyncio.to_thread` do.
 
     Args:
         topic: what to read; usually a stream's output.
@@ -112,6 +160,8 @@ class Reader:
         self._loop = 0
         """Loops over transactions that were begun; the newest one counts."""
         self._stopped = threading.Event()
+        self._user: tuple[threading.Thread, FrameType | None] | None = None
+        """Thread and calling frame of the newest step; None: no loop runs."""
 
     # -- start and end
 
@@ -121,6 +171,7 @@ class Reader:
         Raises:
             TopicMissing: there is no such topic.
             TopicReplaced: it is not the one that this name has read.
+            PositionNotStored: a trigger, rule or policy of the database keeps the positions from being stored.
             BrokerUnavailable, DatabaseUnavailable: no answer within `timeout_s`.
             Exception: the database's own errors, where it refuses the reader's table.
         """
@@ -171,9 +222,10 @@ class Reader:
             ReaderFenced: another process has taken over the partitions.
             ReaderMisused: the program has ended the transaction by itself.
             TopicReplaced, TopicMissing, PositionLost: the topic is not the one that was read, or not whole any more.
+            PositionNotStored: a trigger, rule or policy of the database keeps the positions from being stored.
             BrokerUnavailable, DatabaseUnavailable: with `until_end`, no answer within `timeout_s`.
         """
-        return self._transactions(self._ends(until_end))
+        return _Steps(self._transactions(self._ends(until_end)), self._begin_step)
 
     def run(self, handle: Callable[[Transaction], object], *, until_end: bool = False) -> None:
         """Call `handle` with each transaction, and commit it when that returns.
@@ -196,6 +248,7 @@ class Reader:
         return self._topic.ends(range(self._partitions.shape.partitions)) if until_end else None
 
     def _transactions(self, ends: Mapping[int, int] | None) -> Generator[Transaction, None, None]:
+        self._begin_step()
         self._loop += 1
         loop, transaction = self._loop, None
         self._partitions.limit_s = None if ends is None else self._timeout_s
@@ -228,8 +281,35 @@ class Reader:
                         raise
                     self._go_back(error)
         finally:
+            if loop == self._loop:
+                self._user = None
             if transaction is not None and transaction is self._transaction:
                 self._roll_back()
+
+    def _begin_step(self) -> None:
+        """Note who asks for the next transaction.
+
+        Raises:
+            ReaderMisused: see `_require_no_other`.
+        """
+        self._require_no_other()
+        self._user = threading.current_thread(), _calling_frame()
+
+    def _require_no_other(self) -> None:
+        """Refuse a call while another thread still runs what asked for the open transaction.
+
+        Raises:
+            ReaderMisused: one does.
+        """
+        if self._user is None or (frame := self._user[1]) is None:
+            return
+        owner, here = self._user[0], threading.current_thread()
+        if owner is not here and _runs_elsewhere(frame):
+            raise ReaderMisused(
+                f"thread {here.name!r} uses a reader on whose transaction thread {owner.name!r} works: its next step "
+                "would commit what that one has not finished. Read in one thread, and give each other thread a Reader "
+                "of its own, with a group for all of them"
+            )
 
     def _next(self, ends: Mapping[int, int] | None) -> Transaction | None:
         """The next transaction; None: there is no record yet."""
@@ -278,6 +358,7 @@ class Reader:
         Returns:
             False: rolled back, because the database has other positions than this transaction goes on from
         """
+        self._require_no_other()
         database = self._ours.database
         try:
             if not database.is_in_transaction():
@@ -289,12 +370,7 @@ class Reader:
             # Before the positions, whose rows are locked from then on.
             self._partitions.count = self._topic.confirm(question, self._partitions.shape.id).partitions
             now_ms = time.time_ns() // 1_000_000
-            behind = [
-                partition
-                for partition, position in fetched.positions.items()
-                if not self._positions.move(database, partition, self._ours.held[partition], position, now_ms)
-            ]
-            if behind:
+            if behind := self._positions.move(database, self._ours.held, fetched.positions, now_ms):
                 self._roll_back()
                 self._partitions.stand_back(behind)
                 return False

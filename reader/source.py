@@ -20,6 +20,7 @@ from kafka_ratchet.producers import (
 )
 from kafka_ratchet.reader.event import Event
 from kafka_ratchet.reader.positions import NO_EPOCH, Position
+from kafka_ratchet.reader.stuck import INTERVAL_MS, StuckPartitions
 from kafka_ratchet.reader.topic import Options
 
 log = structlog.get_logger(__name__)
@@ -31,6 +32,7 @@ OWN_OPTIONS: Final[dict[str, str | int | bool]] = {
     "auto.offset.reset": "error",  # an offset that the topic no longer has is told, and nothing is left out
     "enable.partition.eof": True,  # markers of transactions take offsets too; the end tells where we are behind them
     "partition.assignment.strategy": "range,roundrobin",  # eager: all partitions are taken over anew
+    "statistics.interval.ms": INTERVAL_MS,
 }
 
 DEFAULTS: Final[dict[str, str | int | bool]] = {
@@ -39,6 +41,8 @@ DEFAULTS: Final[dict[str, str | int | bool]] = {
 }
 
 _LOST: Final = frozenset({Codes._AUTO_OFFSET_RESET, Codes.OFFSET_OUT_OF_RANGE, Codes._LOG_TRUNCATION})  # noqa: SLF001
+HELD_S: Final = 10.0
+"""Time for the question which offsets a partition holds, in seconds."""
 _FILL_S: Final = 0.02
 """How long a transaction waits for more records once it has one, in seconds."""
 
@@ -74,7 +78,9 @@ class Source:
         on_revoked: Callable[[], None],
     ) -> None:
         self._topic, self._on_revoked = topic, on_revoked
-        chosen = {**DEFAULTS, **options, **OWN_OPTIONS, "group.id": group or f"ratchet-reader-{reader}"}
+        self._stuck = StuckPartitions(topic)
+        chosen: dict[str, Any] = {**DEFAULTS, **options, **OWN_OPTIONS, "stats_cb": self._stuck.take}
+        chosen["group.id"] = group or f"ratchet-reader-{reader}"
         try:
             self._consumer = Consumer(chosen)
         except (KafkaException, ValueError, TypeError) as error:
@@ -150,7 +156,7 @@ class Source:
         Raises:
             PositionLost: the topic no longer holds a position, or another log is behind it.
             TopicMissing: the topic was deleted.
-            ReaderError: Kafka refuses.
+            ReaderError: Kafka refuses, or librdkafka does not read a batch to its end.
         """
         # What the client has given it does not give again. Until that has been read we stand nowhere, so that whoever
         # goes on after an error, Ctrl-C among them, calls `read_from` first.
@@ -158,6 +164,7 @@ class Source:
         first = self._consumer.poll(wait_s)
         if self._has_new_assignment():
             return Fetched()  # the partitions are taken over anew, and read from what the database says
+        self._refuse_stuck(following)
         if first is None:
             self._next = following
             return Fetched()
@@ -167,6 +174,35 @@ class Source:
         fetched = self._read(messages, following)
         self._next = following
         return fetched
+
+    def _refuse_stuck(self, following: Mapping[int, int]) -> None:
+        """Raise where librdkafka requests the same batch again and again."""
+        stuck = self._stuck.at(following)
+        if stuck is not None:
+            partition, place = stuck
+            raise self._unread(partition, place.offset, place.end)
+
+    def _unread(self, partition: int, offset: int, end: int) -> ReaderError:
+        """Return the error of a batch that librdkafka does not read to its end."""
+        return ReaderError(
+            f"topic {self._topic!r} partition {partition}: committed records stand at offsets {offset} to {end - 1}, "
+            f"and librdkafka requests offset {offset} again and again without giving one. It does not read the batch "
+            "there to its end, such as a gzip batch of several members. Nothing was left out: the database's position "
+            "is this offset. Enter the rest of the batch by hand, or copy the topic by a client that reads it "
+            "(`ratchet worker` does); `ratchet reader resume` goes on behind it"
+        )
+
+    def _require_lost(self, partition: int | None, position: int | None) -> None:
+        """Raise where Kafka still has the position that librdkafka calls out of range.
+
+        After a batch that it gives only in part, it may ask for an offset beyond the end.
+        """
+        if partition is None or position is None:
+            return
+        with suppress(KafkaException):
+            begin, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=HELD_S)
+            if 0 <= begin <= position < end:
+                raise self._unread(partition, position, end)
 
     def _read(self, messages: Sequence[Message], following: dict[int, int]) -> Fetched:
         """Read them, and move `following`, the offset that each partition gives next."""
@@ -205,6 +241,8 @@ class Source:
         code, partition = error.code(), message.partition()
         where = f"topic {self._topic!r} partition {partition}"
         if code in _LOST:
+            if code != Codes._LOG_TRUNCATION:  # noqa: SLF001
+                self._require_lost(partition, following.get(partition) if partition is not None else None)
             raise PositionLost(
                 f"{where}: offset {following.get(partition)} is not what it was when it was read ({error.str()}): the "
                 "records were deleted by retention, or the log lost its end. Nothing was left out silently. Compare, "

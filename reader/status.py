@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from typing import Final
 
 from kafka_ratchet.errors import ReaderError, SettingsError, TopicMissing
 from kafka_ratchet.reader.positions import NAME, TABLE, Positions, StoredPosition, stored
 from kafka_ratchet.reader.stores.database import Store
 from kafka_ratchet.reader.topic import Options, TopicReading
 
+STALLED_AFTER_S: Final = 15.0
+"""Age in seconds of the first unread record when a standstill is named."""
+OPEN_TRANSACTION: Final = "open-transaction"
 LOOKING = ""
 """The owner of a connection that takes nothing over."""
 
@@ -19,9 +24,21 @@ class Standing:
 
     stored: StoredPosition
     end: int | None
-    """Offset behind the last committed record; None: the topic or the partition does not exist."""
+    """High watermark; None: the topic or the partition does not exist."""
     is_other_topic: bool
     """Behind the topic's name is another topic than the one that was read."""
+    stable_end: int | None = None
+    """Last stable offset: from there to `end` offsets wait for an open transaction to end."""
+    beginning: int | None = None
+    """First offset of the partition."""
+    has_leader: bool = True
+    waits_long: bool = False
+    """The first unread record is older than `STALLED_AFTER_S`."""
+
+    @property
+    def blocked(self) -> int:
+        """Return the number of offsets held back by an open transaction."""
+        return 0 if self.end is None or self.stable_end is None else max(0, self.end - self.stable_end)
 
     @property
     def lag(self) -> int | None:
@@ -29,6 +46,36 @@ class Standing:
         if self.end is None or self.is_other_topic:
             return None
         return max(0, self.end - self.stored.next)
+
+    @property
+    def stalled(self) -> tuple[str, str] | None:
+        """Return cause and sentence of a standstill; None where it moves, or has nothing to read."""
+        row, begin, end = self.stored, self.beginning, self.end
+        place = f"reader {row.reader}: {row.topic}, partition {row.partition}"
+        if not self.has_leader:
+            return "no-leader", f"{place}: the partition has no leader. Bring a replica back"
+        if end is None:
+            return "topic-missing", f"{place}: there is no such topic or partition. Was it deleted?"
+        if self.is_other_topic:
+            return "halted", f"{place}: the topic was deleted and created again. `ratchet reader resume` decides"
+        if begin is not None and not begin <= row.next <= end:
+            return "halted", (
+                f"{place}: offset {row.next:,} is to be read next, but the topic holds {begin:,} to {end:,}. "
+                "`ratchet reader resume` decides"
+            )
+        if not self.lag:
+            return None
+        if self.stable_end is not None and row.next >= self.stable_end:
+            return OPEN_TRANSACTION, f"{place}: {self.lag:,} offsets wait behind an open transaction"
+        if not self.waits_long:
+            return None
+        if not row.owner:
+            return "no-reader", f"{place}: {self.lag:,} offsets wait, and no process reads under this name"
+        ago = f"for {time.time() - row.committed_ms / 1000:,.0f} s" if row.committed_ms else "yet"
+        return "reader-silent", (
+            f"{place}: {self.lag:,} offsets wait, and the process {row.owner[:8]} has committed nothing {ago}. It "
+            "holds its transaction, waits for Kafka or its database, or was killed"
+        )
 
     def as_dict(self) -> dict[str, object]:
         """As `ratchet reader status --json` prints it."""
@@ -44,6 +91,8 @@ class Standing:
             "owner": row.owner or None,
             "committed_ms": row.committed_ms or None,
             "topic_replaced": self.is_other_topic,
+            **({"stable_end": self.stable_end, "blocked": self.blocked} if self.blocked else {}),
+            **({"stalled": {"cause": self.stalled[0], "text": self.stalled[1]}} if self.stalled else {}),
         }
 
 
@@ -77,8 +126,24 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[Standing
         except TopicMissing:
             found += [Standing(row, None, is_other_topic=False) for row in of_topic]
             continue
-        ends = reading.ends(range(shape.partitions))
-        found += [Standing(row, ends.get(row.partition), row.topic_id != shape.id) for row in of_topic]
+        away = reading.leaderless()
+        led = [number for number in range(shape.partitions) if number not in away]
+        high = reading.high_watermarks(led)  # first: what comes in between is no wait
+        stable, beginnings = reading.ends(led), reading.beginnings(led)
+        recent = reading.since(led, int((time.time() - STALLED_AFTER_S) * 1000))
+        ends = {partition: max(high[partition], end) for partition, end in stable.items()}
+        found += [
+            Standing(
+                row,
+                ends.get(row.partition),
+                row.topic_id != shape.id,
+                stable.get(row.partition),
+                beginnings.get(row.partition),
+                has_leader=row.partition not in away,
+                waits_long=row.partition in recent and not 0 <= recent[row.partition] <= row.next,
+            )
+            for row in of_topic
+        ]
     return sorted(found, key=lambda each: (each.stored.reader, each.stored.topic, each.stored.partition))
 
 

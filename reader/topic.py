@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -12,7 +12,16 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kafka_ratchet.errors import BrokerUnavailable, ReaderError, TopicMissing, TopicReplaced
-from kafka_ratchet.producers import PASSING, TopicShape, admin_client, describe_topic, explained
+from kafka_ratchet.producers import (
+    PASSING,
+    TopicShape,
+    admin_client,
+    ask_offsets,
+    describe_topic,
+    explained,
+    no_offset,
+)
+from kafka_ratchet.producers.offsets import Answer
 
 log = structlog.get_logger(__name__)
 
@@ -20,6 +29,10 @@ Options = Mapping[str, str | int | bool]
 
 _NOT_YET: Final = PASSING | {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._NO_OFFSET}  # noqa: SLF001
 """What a partition answers whose leader is being chosen."""
+
+
+LEADERS_S: Final = 5.0
+"""Seconds for a question without a second try."""
 
 
 class TopicReading:
@@ -96,25 +109,62 @@ class TopicReading:
         """
         return self._offsets(partitions, OffsetSpec.latest())
 
-    def _offsets(self, partitions: Sequence[int], which: Any) -> dict[int, int]:
-        deadline = time.monotonic() + self._timeout_s
-        wanted = {TopicPartition(self.topic, each): which for each in partitions}
-        while wanted:
+    def leaderless(self) -> frozenset[int]:
+        """Return the partitions without a leader; none where Kafka does not answer."""
+        try:
+            found = self._admin.list_topics(self.topic, timeout=LEADERS_S).topics[self.topic].partitions
+        except (KafkaException, KeyError):
+            return frozenset()
+        return frozenset(number for number, each in found.items() if each.leader < 0)
+
+    def since(self, partitions: Sequence[int], ms: int) -> dict[int, int]:
+        """Return the first offset of each with a timestamp of this time or later; -1 where there is none.
+
+        Asked once: a partition without an answer is missing.
+        """
+        wanted = {TopicPartition(self.topic, each): OffsetSpec.for_timestamp(ms) for each in partitions}
+        found = {}
+        for place, answer in self._admin.list_offsets(wanted, request_timeout=LEADERS_S).items() if wanted else ():
+            with suppress(KafkaException):
+                found[place.partition] = int(answer.result().offset)
+        return found
+
+    def high_watermarks(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Return the high watermark of each, with records of open transactions. Raises as `ends`."""
+        return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+
+    def _offsets(
+        self, partitions: Sequence[int], which: Any, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[int, int]:
+        def ask(missing: list[int]) -> dict[int, Answer]:
+            wanted = {TopicPartition(self.topic, each): which for each in missing}
             try:
-                answers = self._admin.list_offsets(
-                    wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=5
-                )
-                return {place.partition: int(answer.result().offset) for place, answer in answers.items()}
+                answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=5)
             except KafkaException as failure:
-                error: KafkaError = failure.args[0]
-                if error.code() not in _NOT_YET:
-                    raise ReaderError(
-                        f"topic {self.topic!r}: Kafka does not say where its partitions end: {explained(error)}"
-                    ) from failure
-                if time.monotonic() > deadline:
-                    raise BrokerUnavailable(
-                        f"Kafka did not answer within {self._timeout_s:g} s ({error.str()}). Check that it runs, and "
-                        "the option bootstrap.servers"
-                    ) from failure
-            time.sleep(0.2)
-        return {}
+                return dict.fromkeys(missing, failure.args[0])
+            return {place.partition: _answer(answer) for place, answer in answers.items()}
+
+        def patience_s(error: KafkaError | None) -> float:
+            return self._timeout_s if error is None or error.code() in _NOT_YET else 0.0
+
+        offsets, failures = ask_offsets(ask, partitions, patience_s)
+        for partition, error in failures.items():
+            where = f"topic {self.topic!r} partition {partition}"
+            if error is not None and error.code() not in _NOT_YET:
+                raise ReaderError(f"{where}: Kafka does not say where it begins and ends: {explained(error)}")
+        if failures:
+            partition, error = next(iter(failures.items()))
+            raise BrokerUnavailable(
+                f"topic {self.topic!r} partition {partition}: Kafka gave no offset within {self._timeout_s:g} s "
+                f"({no_offset(error, KafkaError.str)}). Check that the leader of the partition runs, and the option "
+                "bootstrap.servers"
+            )
+        return offsets
+
+
+def _answer(request: Future[Any]) -> Answer:
+    try:
+        return int(request.result().offset)
+    except KafkaException as failure:
+        error: KafkaError = failure.args[0]
+        return error

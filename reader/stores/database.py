@@ -53,6 +53,12 @@ class Database(Protocol):
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
         """Execute it once per sequence of parameters."""
 
+    def run_deferred(self) -> None:
+        """Run the triggers now that would run at the commit; within a transaction."""
+
+    def rules_of(self, table: str) -> list[str]:
+        """Return triggers, rules and policies that may keep rows of a table from being stored as given."""
+
     def end_sessions(self, owners: Sequence[str]) -> None:
         """End what these have open in this database, so that a frozen one holds no locks; within a transaction.
 

@@ -112,6 +112,14 @@ class DuckdbDatabase:
         if rows := [list(row) for row in parameters]:
             self.connection.executemany(statement, rows)
 
+    def run_deferred(self) -> None:
+        """See `Database.run_deferred`: DuckDB has no triggers."""
+
+    def rules_of(self, table: str) -> list[str]:
+        """See `Database.rules_of`: DuckDB has none."""
+        del table
+        return []
+
     def end_sessions(self, owners: Sequence[str]) -> None:
         """No other process can have the file open."""
 

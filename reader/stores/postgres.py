@@ -14,12 +14,23 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[tuple[Any, ...]]
     Cursor = psycopg.Cursor[tuple[Any, ...]]
 
-APPLICATION: Final = "ratchet-reader "
-"""What the sessions of readers are called in pg_stat_activity; the owner's first 32 characters follow."""
+APPLICATION: Final = "ratchet-reader"
+"""Application name of a reader's session in pg_stat_activity; within a transaction the owner follows a space.
+
+A pooler gives the session to other programs between transactions: a take-over must not end it then.
+"""
 
 LOCK_TIMEOUT_MS: Final = 10_000
 """How long a take-over waits for a row that another process has changed, in ms; then it tries again."""
 
+
+RULES: Final = (
+    "SELECT 'trigger ' || tgname AS name FROM pg_trigger WHERE tgrelid = to_regclass(%(table)s) AND NOT tgisinternal "
+    "AND tgenabled <> 'D' UNION SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class = to_regclass(%(table)s) "
+    "AND rulename <> '_RETURN' UNION SELECT 'policy ' || polname FROM pg_policy WHERE polrelid = to_regclass(%(table)s)"
+    " UNION SELECT 'row-level security' WHERE row_security_active(to_regclass(%(table)s)::oid) ORDER BY name"
+)
+"""Query for triggers, rules and policies of a table."""
 
 CREATE_LOCK: Final = 0x7261746368657452
 """Advisory lock of whoever makes the table: "ratchetR" in ASCII."""
@@ -50,19 +61,30 @@ class Postgres:
         """See `Store.connect`."""
         import psycopg
 
+        connection: Connection | None = None
         try:
-            connection: Connection = psycopg.connect(
+            connection = psycopg.connect(
                 self._dsn,
                 autocommit=True,
-                application_name=f"{APPLICATION}{owner}",
+                application_name=APPLICATION,
                 connect_timeout=max(1, round(self._connect_s)),
                 client_encoding="UTF8",
+                prepare_threshold=None,  # a pooler gives the next transaction another server session
             )
+            with connection.transaction():
+                connection.execute("SELECT 1")
         except psycopg.Error as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, psycopg.errors.ProtocolViolation):
+                raise SettingsError(
+                    f"{self.where}: a pooler refuses transactions ({str(error).strip()}). Rows and positions are "
+                    "committed together: let it pool transactions or sessions, or connect to the server itself"
+                ) from error
             raise DatabaseUnavailable(
                 f"{self.where} cannot be reached: {str(error).strip()}. Check that it runs, and the connection string"
             ) from error
-        return PostgresDatabase(connection)
+        return PostgresDatabase(connection, owner)
 
     def is_away(self, error: Exception) -> bool:
         """See `Store.is_away`."""
@@ -76,10 +98,12 @@ class PostgresDatabase:
 
     Args:
         connection: in autocommit mode.
+        owner: named by the session within a transaction.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, owner: str) -> None:
         self.connection = connection
+        self._name = f"{APPLICATION} {owner}"
         self._transaction: Any = None
         self._cursor: Cursor | None = None
         self._began: Any = None
@@ -96,7 +120,8 @@ class PostgresDatabase:
         """See `Database.begin`."""
         self._transaction = self.connection.transaction()
         self._transaction.__enter__()
-        self._began = self._now()
+        # The name is the transaction's, since a pooler gives the session to other programs afterwards.
+        [(self._began, _)] = self.ask("SELECT now(), set_config('application_name', %s, true)", (self._name,))
 
     def _now(self) -> Any:
         """When the open transaction began, by the server; another one has another time."""
@@ -158,10 +183,21 @@ class PostgresDatabase:
         with self.connection.cursor() as cursor:
             cursor.executemany(statement, parameters)
 
+    def run_deferred(self) -> None:
+        """See `Database.run_deferred`."""
+        self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def rules_of(self, table: str) -> list[str]:
+        """See `Database.rules_of`."""
+        from psycopg.rows import tuple_row
+
+        with self.connection.cursor(row_factory=tuple_row) as cursor:
+            return [name for (name,) in cursor.execute(RULES, {"table": table}).fetchall()]
+
     def end_sessions(self, owners: Sequence[str]) -> None:
         """See `Database.end_sessions`."""
         self.connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
-        names = [f"{APPLICATION}{owner}" for owner in owners]
+        names = [f"{APPLICATION} {owner}" for owner in owners]
         self.connection.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
             "WHERE application_name = ANY(%s) AND datname = current_database() AND pid <> pg_backend_pid()",

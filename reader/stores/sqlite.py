@@ -118,6 +118,17 @@ class SqliteDatabase:
         """See `Database.executemany`."""
         self.connection.executemany(statement, parameters)
 
+    def run_deferred(self) -> None:
+        """See `Database.run_deferred`: SQLite has no such triggers."""
+
+    def rules_of(self, table: str) -> list[str]:
+        """See `Database.rules_of`."""
+        query = (
+            "SELECT 'trigger ' || name FROM (SELECT * FROM sqlite_master UNION ALL SELECT * FROM sqlite_temp_master) "
+            "WHERE type = 'trigger' AND lower(tbl_name) = ? ORDER BY name"
+        )
+        return [name for (name,) in self.ask(query, (table,))]
+
     def end_sessions(self, owners: Sequence[str]) -> None:
         """SQLite knows no sessions: who holds its lock is waited for."""
 

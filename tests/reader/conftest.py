@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from faults.postgres import PostgresServer, run_postgres
 from kafka_ratchet.reader import Reader
+from tests.markers import partition_ends, wait_for_marker
 
 Fill = Callable[..., None]
 
@@ -25,6 +26,7 @@ def fill(broker: str) -> Fill:
     def put(topic: str, count: int, *, first: int = 0, partitions: int = 2, commit: bool = True) -> None:
         producer = Producer({"bootstrap.servers": broker, "transactional.id": uuid.uuid4().hex, "log_level": 0})
         producer.init_transactions(30)
+        before = [partition_ends(broker, topic, partition) for partition in range(partitions)]
         producer.begin_transaction()
         for number in range(first, first + count):
             producer.produce(topic, b"%d" % number, b"k%d" % (number % 7), number % partitions, headers=[("n", b"1")])
@@ -33,6 +35,10 @@ def fill(broker: str) -> Fill:
             producer.commit_transaction(30)
         else:
             producer.abort_transaction(30)
+        for partition, (stable, last) in enumerate(before):
+            written = len([number for number in range(first, first + count) if number % partitions == partition])
+            if written:
+                wait_for_marker(broker, topic, partition, last + written + 1, behind_another=stable < last)
 
     return put
 

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import signal
 import sqlite3
 import threading
@@ -6,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -26,8 +28,8 @@ def options(broker: str) -> dict[str, str]:
     return {"bootstrap.servers": broker}
 
 
-def reader_of(topic: str, bill: Path, options: dict[str, str], name: str = "billing", **more: object) -> ReaderClass:
-    return Reader(topic, store=Sqlite(bill), name=name, options=options, **more)  # type: ignore[arg-type]
+def reader_of(topic: str, bill: Path, options: dict[str, str], name: str = "billing", **more: Any) -> ReaderClass:
+    return Reader(topic, store=Sqlite(bill), name=name, options=options, **more)
 
 
 def copy_and_fail(reader: ReaderClass, number: int) -> None:
@@ -99,6 +101,55 @@ def test_what_a_loop_leaves_comes_again(new_topic: NewTopic, fill: Fill, bill: P
     with reader_of(topic, bill, options) as reader:
         copy(reader)
     assert rows(bill) == list(range(100))
+
+
+def test_three_threads_in_one_reader_are_told_apart(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
+) -> None:
+    """The next step of another thread would commit the offsets of rows that are not written yet."""
+    topic = new_topic(1)
+    fill(topic, 90, partitions=1)
+    with reader_of(topic, bill, options, max_records=30) as reader, ThreadPoolExecutor(2) as others:
+        found = reader.transactions(until_end=True)
+        transaction = next(found)
+        uses: list[Callable[[], object]] = [
+            lambda: next(found),
+            lambda: next(reader.transactions(until_end=True)),
+            transaction.commit,
+            lambda: reader.run(lambda _: None, until_end=True),
+        ]
+        for use in uses:
+            with pytest.raises(ReaderMisused, match="in one thread, and give each other thread a Reader of its own"):
+                others.submit(use).result(60)
+        count = 0
+        while True:
+            transaction.executemany("INSERT INTO bill VALUES (?, ?)", [event[:2] for event in transaction.events])
+            count += len(transaction.events)
+            following = next(found, None)
+            if following is None:
+                break
+            transaction = following
+        assert count == 90
+    assert rows(bill) == list(range(90))
+
+
+def test_steps_of_several_threads_one_after_another_are_one_loop(
+    new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str]
+) -> None:
+    """Steps by `asyncio.to_thread` come from any thread of a pool, and all of these live on."""
+    topic = new_topic(1)
+    fill(topic, 90, partitions=1)
+    with (
+        ThreadPoolExecutor(1) as one,
+        ThreadPoolExecutor(1) as other,
+        reader_of(topic, bill, options, max_records=10) as reader,
+    ):
+        threads = itertools.cycle((one, other, other))
+        found = reader.transactions(until_end=True)
+        while (transaction := next(threads).submit(next, found, None).result(60)) is not None:
+            values = [event[:2] for event in transaction.events]
+            next(threads).submit(transaction.executemany, "INSERT INTO bill VALUES (?, ?)", values).result(60)
+    assert rows(bill) == list(range(90))
 
 
 @pytest.mark.parametrize("statement", ["COMMIT", " rollback;", "begin immediate", "END;"])
@@ -237,6 +288,8 @@ def one_after_break(reader: ReaderClass, bill: Path) -> None:
 
 
 def one_after_an_error(reader: ReaderClass, bill: Path) -> None:
+    calls = 0
+
     def handle(transaction: Transaction) -> None:
         nonlocal calls
         calls += 1
@@ -244,7 +297,6 @@ def one_after_an_error(reader: ReaderClass, bill: Path) -> None:
         if calls == 2:
             raise ZeroDivisionError
 
-    calls = 0
     with pytest.raises(ZeroDivisionError):
         reader.run(handle, until_end=True)
     reader.run(handle, until_end=True)
@@ -310,6 +362,15 @@ class Interrupted:
         return [*self._consumer.consume(most, wait_s)]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises here too, where the shell that started the tests in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     "again",
     [
@@ -402,10 +463,11 @@ def test_names_and_options_are_looked_at(tmp_path: Path) -> None:
     for name in ("", "two words", "a/b", "x" * 201):
         with pytest.raises(SettingsError, match="reader name"):
             Reader("t", store=Sqlite(tmp_path / "x.db"), name=name, options={})
-    for options, said in (
+    refused: tuple[tuple[dict[str, str | int | bool], str], ...] = (
         ({"no.such": 1}, r'name no Kafka: give "bootstrap\.servers"'),
         ({"bootstrap.servers": "127.0.0.1:1", "no.such": 1}, r"kafka\.no\.such"),
-    ):
+    )
+    for options, said in refused:
         with pytest.raises(SettingsError, match=said):
             with Reader("t", store=Sqlite(tmp_path / "x.db"), name="n", options=options):
                 pass

@@ -14,7 +14,7 @@ from kafka_ratchet.reader.source import Fetched, Source
 @pytest.fixture
 def source() -> Source:
     """Of partition 0, from offset 5 on."""
-    found = Source("t", {"bootstrap.servers": "127.0.0.1:1"}, "r", "a-group", on_revoked=list)
+    found = Source("t", {"bootstrap.servers": "127.0.0.1:1"}, "r", "a-group", on_revoked=lambda: None)
     found.read_from({0: Position(5, NO_EPOCH)})
     return found
 

@@ -1,0 +1,73 @@
+"""Batches that librdkafka asks for again and again, and does not read to their end.
+
+Kafka accepts a gzip batch of several members. librdkafka gives the records of the first member, then requests the
+rest without end and reports no error. Its statistics show that: requests, and no movement.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+INTERVAL_MS: Final = 2_500
+"""Interval of librdkafka's statistics."""
+REQUESTS: Final = 8
+"""Answered requests without a record; one that is slow or throttled is not answered."""
+STANDSTILL_S: Final = 12.0
+
+
+class Standstill(NamedTuple):
+    """Position that librdkafka does not leave, although committed records follow it.
+
+    requests: answered responses of the leader when it was first seen there; since: time in s
+    """
+
+    offset: int
+    end: int
+    requests: int
+    since: float
+
+
+class StuckPartitions:
+    """Partitions of one topic where librdkafka stands still before committed records."""
+
+    def __init__(self, topic: str) -> None:
+        """Know no partition yet."""
+        self._topic = topic
+        self._seen: dict[int, Standstill] = {}
+        self._stuck: dict[int, Standstill] = {}
+
+    def take(self, statistics: str) -> None:
+        """Compare librdkafka's statistics with those before."""
+        found = json.loads(statistics)
+        now = found["ts"] / 1e6
+        leaders = {each["nodeid"]: each for each in found["brokers"].values()}
+        partitions = found["topics"].get(self._topic, {}).get("partitions", {})
+        seen = {}
+        for name, each in partitions.items():
+            leader = leaders.get(each["leader"])
+            if leader is None or not _waits(each):
+                continue
+            requests = int(leader["req"].get("Fetch", 0))
+            known = self._seen.get(int(name))
+            if known is None or known.offset != each["next_offset"] or known.requests > requests:
+                known = Standstill(each["next_offset"], each["ls_offset"], requests, now)
+            seen[int(name)] = known
+            if requests - known.requests >= REQUESTS and now - known.since >= STANDSTILL_S:
+                self._stuck[int(name)] = known
+        self._seen = seen
+        self._stuck = {number: each for number, each in self._stuck.items() if seen.get(number) == each}
+
+    def at(self, positions: Mapping[int, int]) -> tuple[int, Standstill] | None:
+        """Return a partition that is stuck at one of these positions, by partition; None where none is."""
+        return next((each for each in self._stuck.items() if positions.get(each[0]) == each[1].offset), None)
+
+
+def _waits(partition: Mapping[str, Any]) -> bool:
+    """Return whether committed records follow the position, and librdkafka holds none of them."""
+    return (
+        partition["fetch_state"] == "active"
+        and not partition["fetchq_cnt"]
+        and 0 <= partition["next_offset"] < partition["ls_offset"]
+    )

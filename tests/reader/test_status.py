@@ -1,0 +1,48 @@
+"""A reader's partition that stands still has a cause and a sentence."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from kafka_ratchet.reader.positions import StoredPosition
+from kafka_ratchet.reader.status import Standing
+
+
+def standing(*, next: int = 5, owner: str = "ab" * 16, silent_s: int | None = None, **changed: Any) -> Standing:
+    """A reader at offset 5 of 9, with an old record there. silent_s: since its last commit; None: it made none."""
+    committed_ms = 0 if silent_s is None else int((time.time() - silent_s) * 1000)
+    row = StoredPosition("billing", "orders", 0, next, 1, owner, "id", committed_ms)
+    given = {"end": 9, "is_other_topic": False, "stable_end": 9, "beginning": 0, "waits_long": True, **changed}
+    return Standing(row, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "cause", "words"),
+    [
+        ({"end": None, "has_leader": False}, "no-leader", "the partition has no leader"),
+        ({"end": None}, "topic-missing", "Was it deleted?"),
+        ({"is_other_topic": True}, "halted", "deleted and created again. `ratchet reader resume` decides"),
+        ({"beginning": 7}, "halted", "offset 5 is to be read next, but the topic holds 7 to 9"),
+        ({"next": 12}, "halted", "offset 12 is to be read next, but the topic holds 0 to 9"),
+        ({"stable_end": 5}, "open-transaction", "4 offsets wait behind an open transaction"),
+        ({"owner": ""}, "no-reader", "4 offsets wait, and no process reads under this name"),
+        ({}, "reader-silent", "the process abababab has committed nothing yet"),
+        ({"silent_s": 60}, "reader-silent", "has committed nothing for 6"),
+    ],
+)
+def test_a_standstill_has_a_cause(given: dict[str, Any], cause: str, words: str) -> None:
+    found = standing(**given)
+    assert found.stalled is not None
+    assert (found.stalled[0], words in found.stalled[1]) == (cause, True), found.stalled
+    assert found.stalled[1].startswith("reader billing: orders, partition 0: ")
+    assert found.as_dict()["stalled"] == {"cause": cause, "text": found.stalled[1]}
+
+
+@pytest.mark.parametrize("given", [{"next": 9}, {"waits_long": False}, {"waits_long": False, "owner": ""}])
+def test_what_moves_or_has_read_all_has_none(given: dict[str, Any]) -> None:
+    found = standing(**given)
+    assert found.stalled is None
+    assert "stalled" not in found.as_dict()
