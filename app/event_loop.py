@@ -1,8 +1,12 @@
-"""The event loop that this package's own processes run on."""
+"""Event loop of this package's own processes, and threads for blocking work."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 
 def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
@@ -13,3 +17,33 @@ def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
         return None
     loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
     return loop
+
+
+Found = TypeVar("Found")
+
+
+def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
+    """Run it in a thread. One of asyncio's own would keep the process from ending: a store may never answer."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Found] = loop.create_future()
+
+    def deliver(found: list[Found], failure: BaseException | None) -> None:
+        if answer.done():
+            return
+        if failure is not None:
+            answer.set_exception(failure)
+        else:
+            answer.set_result(found[0])
+
+    def run() -> None:
+        found: list[Found] = []
+        failure: BaseException | None = None
+        try:
+            found.append(work())
+        except BaseException as error:  # it belongs to who asked
+            failure = error
+        with suppress(RuntimeError):  # the page was closed meanwhile
+            loop.call_soon_threadsafe(deliver, found, failure)
+
+    threading.Thread(target=run, name="reading", daemon=True).start()
+    return answer

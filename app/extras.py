@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import Final
 
@@ -42,4 +43,7 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
 
 def has_worker() -> bool:
     """Whether the extra `worker` is installed."""
-    return all(find_spec(name) for name in ("aiohttp", "aiokafka", "faust", "numba", "rocksdict"))
+    # A loaded module may have no spec: Faust replaces its own in sys.modules.
+    return all(
+        name in sys.modules or find_spec(name) for name in ("aiohttp", "aiokafka", "faust", "numba", "rocksdict")
+    )

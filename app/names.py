@@ -29,13 +29,8 @@ def proofs_topic(app: str) -> str:
 
 
 def changelog_name(app: str, stream: str) -> str:
-    """The changelog topic of a stream, where none of the name before is in use."""
+    """Return the name of a stream's changelog topic."""
     return f"{app}-changelog.{stream}"
-
-
-def earlier_changelog_name(app: str, stream: str) -> str:
-    """The name of earlier versions. A topic of this name that belongs to the stream is still used."""
-    return f"{app}-{stream}-changelog"
 
 
 def repartition_topic(app: str, stream: str) -> str:
@@ -68,12 +63,7 @@ def transactional_id(app: str, input_topic: str, partition: int) -> str:
     return f"{app}-lane/{input_topic}/{partition}"
 
 
-def earlier_transactional_id(app: str, input_topic: str, partition: int) -> str:
-    """The transactional id of earlier versions. It is the same for `a-b` with `c` and for `a` with `b-c`."""
-    return f"{app}-{input_topic}-{partition}"
-
-
-OF_A_STREAM: Final = (changelog_name, earlier_changelog_name, replayed_topic)
+OF_A_STREAM: Final = (changelog_name, replayed_topic)
 
 
 def is_ratchets_own(topic: str, app: str, streams: list[str]) -> bool:

@@ -297,6 +297,18 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
     return with_arrivals(settings)
 
 
+def given(path: Path | None = None) -> dict[str, Any]:
+    """Return the settings of the file and the variables as they are written, not validated. path: as for `load`.
+
+    Raises:
+        SettingsError: the file or a variable cannot be read.
+    """
+    try:
+        return _merged(_read(path), _Variables(Settings)())
+    except UnreadableVariable as error:
+        raise SettingsError(unreadable(error)) from None
+
+
 def origins(path: Path | None = None, **overrides: Any) -> dict[str, str]:
     """Where each setting comes from that is given, by its name with dots: a variable, the file or the command line.
 
@@ -361,7 +373,7 @@ def _read(path: Path | None) -> dict[str, Any]:
         if not path.exists():
             return {}
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise SettingsError(f"{path}: there is no such settings file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

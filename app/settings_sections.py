@@ -73,7 +73,7 @@ class StreamSettings(_Section):
     sequence: str = f"header:{SEQUENCE_HEADER}"
     """header:NAME, field:PATH (in a JSON value), function:module:name or none; see `SequenceSource`."""
     sequence_form: SequenceForm = SequenceForm.GUESS
-    """How a header's sequence is written: "text", "integer", or "guess" for whichever it looks like."""
+    """Form of a sequence in a header: "text", "integer" (big-endian), "little-endian", or "guess"."""
     reorder_window: int = Field(default=0, ge=0, le=4096)
     """Sequences below the last one of an identity of which it is remembered whether each was seen. 0: none; every one
     that does not rise is a duplicate."""
@@ -88,6 +88,8 @@ class StreamSettings(_Section):
     deduplicate: bool | None = None
     """Whether records are judged; False forwards them unjudged. None: not said here.
     `kafka_ratchet.app.worker.policy` has who wins."""
+    event_id: str | None = None
+    """header:NAME of the input with an event's id, as a mirror hands it on. None: a record's own place is its id."""
     create_topics: bool | None = None
     """Whether a missing input, output or dead-letter topic is created. None: as the setting of all streams says."""
     compression: Compression = "input"
@@ -134,6 +136,19 @@ class StreamSettings(_Section):
     @classmethod
     def _readable_sequence(cls, value: str) -> str:
         return str(SequenceSource.parse(value))
+
+    @field_validator("event_id")
+    @classmethod
+    def _id_in_a_header(cls, value: str | None) -> str | None:
+        kind, _, name = (value or "").partition(":")
+        if value is not None and (kind != "header" or not name):
+            raise ValueError(f'{value!r}: write "header:NAME", the header that has the id of a record\'s event')
+        return value
+
+    @property
+    def event_header(self) -> str:
+        """Name of the header that has an event's id; "" where none has."""
+        return (self.event_id or "").partition(":")[2]
 
     @model_validator(mode="after")
     def _form_of_a_header(self) -> StreamSettings:
@@ -320,12 +335,12 @@ class SinkSettings(_Section):
     """Length of the windows of event time that totals are of, such as "1 hour"."""
     slide: str | None = Field(default=None, min_length=1)
     """From the beginning of one window to that of the next, likewise. None: they do not overlap."""
-    time: str = Field(default="_timestamp", min_length=1)
+    time: str = Field(default="_kafka_timestamp", min_length=1)
     """Column of the rows with the event time."""
     rejects: bool = False
     """Whether values that do not parse go to a table of their own."""
     keep_value: bool = False
-    """Whether `_value` is kept of every record, and not only of those that do not parse."""
+    """Whether `_kafka_value` is kept of every record, and not only of those that do not parse."""
     sql: str | None = Field(default=None, min_length=1)
     """A query of the view `records` that makes the rows of the result."""
     transform: str | None = Field(default=None, min_length=1)

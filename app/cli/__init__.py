@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,22 +11,20 @@ from typing import Annotated, Final
 
 import typer
 
-from kafka_ratchet.app.cli.broker import broker
 from kafka_ratchet.app.cli.dead_letters import dead_letters
-from kafka_ratchet.app.cli.demo import demo
 from kafka_ratchet.app.cli.doctor import doctor
 from kafka_ratchet.app.cli.forget import forget
 from kafka_ratchet.app.cli.gaps import gaps
+from kafka_ratchet.app.cli.local import broker, demo, setup
 from kafka_ratchet.app.cli.policy import policy
 from kafka_ratchet.app.cli.producers import producers
 from kafka_ratchet.app.cli.publish import publish
 from kafka_ratchet.app.cli.reader import reader
 from kafka_ratchet.app.cli.resume import resume
-from kafka_ratchet.app.cli.setup import setup
 from kafka_ratchet.app.cli.sink import sink
 from kafka_ratchet.app.cli.state import state
 from kafka_ratchet.app.cli.status import status
-from kafka_ratchet.app.cli.survey import survey
+from kafka_ratchet.app.cli.survey import init, survey
 from kafka_ratchet.app.cli.tables import tables
 from kafka_ratchet.app.cli.verify import verify
 from kafka_ratchet.app.cli.web import web
@@ -65,6 +64,7 @@ def options(
 for command in (
     demo,
     broker,
+    init,
     survey,
     doctor,
     worker,
@@ -100,8 +100,16 @@ def main() -> None:
     from kafka_ratchet.spark_sink.secrets import hide_in_tracebacks
 
     hide_in_tracebacks()
+    _escape_output()
     configure("warning")  # commands that run as services set the level of their settings
     sys.exit(run())
+
+
+def _escape_output() -> None:
+    """Write characters that the output cannot encode as escapes, where they would end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _import_structlog() -> None:

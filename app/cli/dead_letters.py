@@ -56,6 +56,10 @@ def list_(stream: Stream = None, reason: Reason = None, config: Config = None, j
     typer.echo(
         f"{counts.topic}: {counts.letters:,} dead letters of stream {name}, {counts.replayed:,} of them replayed"
     )
+    if counts.others:
+        typer.echo(
+            f"{counts.others:,} further records of the topic are of another stream or application, or no dead letters"
+        )
     if counts.reasons:
         Console().print(_table(counts))
     if len(counts.reasons) > LISTED:

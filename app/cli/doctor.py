@@ -15,9 +15,16 @@ def doctor(
     state_folder: Annotated[
         Path | None, typer.Option("--state-folder", help="Folder for local stores, as for ratchet worker.")
     ] = None,
+    faust: Annotated[
+        str | None,
+        typer.Option("--faust", help="A Faust program, MODULE:NAME: what of it is exact. It is read, not run."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Look whether a worker could run here: settings, broker, rights, topics, formats, clock, disk. Changes nothing.
+    """Look whether a worker could run here, and which partitions stand still. Changes nothing.
+
+    It looks at settings, broker, rights, topics, group, formats, clock, progress and disk. With --faust shop:app it
+    reads that program instead, and lists what is exact, what follows a rule, and what is refused at which line.
 
     \b
     Exit codes:
@@ -33,6 +40,8 @@ def doctor(
     from kafka_ratchet.app.version import ratchet_version
     from kafka_ratchet.spark_sink.secrets import hidden
 
+    if faust is not None:
+        raise typer.Exit(_check_faust(faust, json=json))
     findings = diagnose(config, state_folder)
     told = [each._replace(sentence=hidden(each.sentence)) for each in findings]
     code = exit_code(findings)
@@ -46,3 +55,24 @@ def doctor(
         for each in told:
             typer.echo(f"{each.mark:<11}  {each.check:<8}  {shown(each.sentence.encode(errors='replace'))}")
     raise typer.Exit(code)
+
+
+def _check_faust(program: str, *, json: bool) -> int:
+    """Print what a Faust program's source shows. Returns the exit code: 1 where something is refused."""
+    import json as json_text
+
+    from kafka_ratchet.app.version import ratchet_version
+    from kafka_ratchet.faust_host.check import check_program
+
+    found = check_program(program)
+    code = int(any(each.verdict == "refused" for each in found))
+    if json:
+        counts = {verdict: sum(each.verdict == verdict for each in found) for verdict in ("exact", "rule", "refused")}
+        listed = [each._asdict() for each in found]
+        text = {"version": ratchet_version(), "exit_code": code, "program": program, "counts": counts}
+        typer.echo(json_text.dumps({**text, "findings": listed}))
+        return code
+    for each in found:
+        place = f"{Path(each.file).name}:{each.line}"
+        typer.echo(f"{each.heading:<20}  {place:<20}  {each.what}{f': {each.why}' if each.why else ''}")
+    return code

@@ -1,9 +1,10 @@
-"""Options that several commands share."""
+"""Options that several commands share, and tables in the terminal: no word is broken, no number is cut."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -31,3 +32,34 @@ WhichPartitioner = Annotated[
         help="How the producers choose the partition of a key. murmur2: Java's; crc32: librdkafka's and Ratchet's own.",
     ),
 ]
+
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+UNLIMITED: Final = 10_000
+"""Wider than any table."""
+
+
+def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_first: Sequence[str]) -> Table:
+    """The table with as many of its columns as fit.
+
+    Args:
+        console: whose width counts
+        draw: makes the table without the columns of these names
+        least_first: columns that may be left out, those first that are missed least
+    """
+    from rich.measure import Measurement
+
+    without_limit = console.options.update(width=UNLIMITED)  # else a table says that it fits
+    for count in range(len(least_first)):
+        table = draw(frozenset(least_first[:count]))
+        if Measurement.get(console, without_limit, table).maximum <= console.width:
+            return table
+    return draw(frozenset(least_first))
+
+
+def figure(number: int | None) -> str:
+    """A number with separators, or a dash where it is not known."""
+    return "–" if number is None else f"{number:,}"

@@ -63,11 +63,14 @@ def unset(stream: OneStream = None, globally: All = False, config: Config = None
 def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplicate: bool | None) -> None:
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.verify.newest import refuse_without_sequence
     from kafka_ratchet.app.worker.policy_topic import read_policies, write_policy
 
     settings = load(config)
     _one(settings, stream, globally, needed=True)
     with named_broker(settings) as bootstrap:
+        if deduplicate:
+            refuse_without_sequence(settings, bootstrap, stream)
         offset = write_policy(settings, bootstrap, stream, deduplicate)
         _show(read_policies(settings, bootstrap), stream, globally, json, offset)
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafka_ratchet.app.cli.options import Config, Json
-from kafka_ratchet.app.cli.terminal import figure
+from kafka_ratchet.app.cli.options import Config, Json, figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,8 +65,7 @@ async def _pages(
     import asyncio
 
     from kafka_ratchet.app.repartition import arrives_in, judging
-    from kafka_ratchet.app.status.producers import ProducersPage, with_published
-    from kafka_ratchet.app.status.published import read_published
+    from kafka_ratchet.app.status.producers import ProducersPage, read_published, with_published
     from kafka_ratchet.tables.identity import Identity
 
     published = await asyncio.to_thread(read_published, settings, bootstrap)

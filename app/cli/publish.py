@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
 import typer
 
@@ -47,6 +47,10 @@ FormatName = Annotated[
 SequenceField = Annotated[
     str | None,
     typer.Option("--sequence-field", help="JSON field or CSV column with the sequence, which must rise."),
+]
+Delimiter = Annotated[
+    str | None,
+    typer.Option("--delimiter", help="Character between the fields of CSV, or tab. Default: the comma."),
 ]
 Follow = Annotated[
     bool,
@@ -99,6 +103,7 @@ def publish(
     key: Key = None,
     format: FormatName = None,
     sequence_field: SequenceField = None,
+    delimiter: Delimiter = None,
     follow: Follow = False,
     from_start: FromStart = False,
     topic_replaced: TopicReplaced = None,
@@ -120,10 +125,11 @@ def publish(
     decided = _topic_decision(topic_replaced)
     settings = load(config)
     topic = topic or arrives_in(settings.streams, settings.stream(stream)[0])
-    source = _source(files, follow=follow, format=format, key=key, sequence_field=sequence_field)
+    fields = _Fields(format, key, sequence_field, delimiter)
+    source = _source(files, follow=follow, fields=fields)
     with choose_broker(settings) as bootstrap:
         options = {"bootstrap.servers": bootstrap, **settings.kafka}
-        _ensure_topic(topic, settings, options, partitions)
+        _ensure_topic(topic, settings, options, partitions, has_keys=key is not None)
         in_batches = _in_batches(source, options, rate, batches)
         with (
             _progress(source) as (moved, say),
@@ -236,17 +242,24 @@ def _topic_decision(text: str | None) -> TopicDecision | None:
     return cast("TopicDecision | None", text)
 
 
-def _source(
-    files: list[Path], *, follow: bool, format: str | None, key: str | None, sequence_field: str | None
-) -> FileSource | FileSet | StreamSource:
+class _Fields(NamedTuple):
+    """Options that say how lines become records."""
+
+    format: str | None
+    key: str | None
+    sequence_field: str | None
+    delimiter: str | None
+
+
+def _source(files: list[Path], *, follow: bool, fields: _Fields) -> FileSource | FileSet | StreamSource:
     from kafka_ratchet.errors import SettingsError
     from kafka_ratchet.producers import StreamSource, open_files
 
     if Path("-") in files:
         if len(files) > 1 or follow:
             raise SettingsError("-: standard input is published alone, and to its end anyway")
-        return StreamSource(sys.stdin.buffer, sequence_field=sequence_field, format=format, key=key)
-    return open_files(files, follow=follow, format=format, key=key, sequence_field=sequence_field)
+        return StreamSource(sys.stdin.buffer, **fields._asdict())
+    return open_files(files, follow=follow, **fields._asdict())
 
 
 @contextmanager
@@ -306,13 +319,28 @@ def _stopped_by_signals(source: FileSource | FileSet | StreamSource | None) -> I
         restore()
 
 
-def _ensure_topic(topic: str, settings: Settings, options: dict[str, str | int | bool], partitions: int | None) -> None:
-    from kafka_ratchet.errors import TopicMissing
+def _ensure_topic(
+    topic: str, settings: Settings, options: dict[str, str | int | bool], partitions: int | None, *, has_keys: bool
+) -> None:
+    """Create the topic where it is missing.
+
+    Raises:
+        TopicMissing: it does not exist and may not be created.
+        SettingsError: it takes records with a key only, and these have none.
+    """
+    from kafka_ratchet.errors import SettingsError, TopicMissing
     from kafka_ratchet.producers import admin_client, create_topic, describe_topic
+    from kafka_ratchet.producers.topics import cleanup_policy
 
     admin = admin_client(options)
     timeout_s = settings.kafka_timeout_s
     if describe_topic(admin, topic, timeout_s=timeout_s, say=_say) is not None:
+        if not has_keys and "compact" in (policy := cleanup_policy(admin, topic, timeout_s=timeout_s) or ""):
+            raise SettingsError(
+                f"topic {topic!r} is compacted (cleanup.policy={policy}), and Kafka refuses records without a key "
+                "there. Nothing was sent. Add --key FIELD, the JSON field or CSV column whose text becomes the key, "
+                "or publish to a topic with cleanup.policy=delete"
+            )
         return
     name = next((name for name, stream in settings.streams.items() if stream.input == topic), None)
     configured = None if name is None else settings.streams[name]

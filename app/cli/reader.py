@@ -65,21 +65,36 @@ def status(kind: Kind, path: File = None, dsn: Dsn = "", config: Config = None, 
 
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
-    from kafka_ratchet.reader.status import standings
+    from kafka_ratchet.app.status.open_transactions import ask_about
+    from kafka_ratchet.reader.status import OPEN_TRANSACTION, standings
 
     settings = load(config)
     store = _store(kind, path, dsn)
     with named_broker(settings, as_worker=False) as bootstrap:
         options = {"bootstrap.servers": bootstrap, **settings.kafka}
         found = standings(store, options, settings.kafka_timeout_s)
+        ends = {
+            (each.stored.topic, each.stored.partition): (each.stable_end, each.end)
+            for each in found
+            if each.stable_end is not None and each.end is not None
+        }
+        blocked = [each for each in ask_about(bootstrap, settings, ends) if each.is_old]
     console = Console(markup=False, highlight=False)
     if as_json:
-        typer.echo(json.dumps({"store": kind.value, "positions": [each.as_dict() for each in found]}))
+        waits = [{**each.as_dict(), "text": str(each)} for each in blocked]
+        more = {"open_transactions": waits} if waits else {}
+        typer.echo(json.dumps({"store": kind.value, "positions": [each.as_dict() for each in found], **more}))
     else:
         for name, topic in dict.fromkeys((each.stored.reader, each.stored.topic) for each in found):
             console.print(f"reader {name}, topic {topic}")
             console.print(_table([each for each in found if (each.stored.reader, each.stored.topic) == (name, topic)]))
-    raise typer.Exit(1 if any(each.is_other_topic or each.end is None for each in found) else 0)
+        for waiting in blocked:
+            console.print(str(waiting), style="bold yellow")
+        for cause, text in (each.stalled for each in found if each.stalled is not None):
+            if cause != OPEN_TRANSACTION or not blocked:
+                console.print(f"stands still ({cause}): {text}", style="bold red")
+    gone = (each.is_other_topic or (each.end is None and each.has_leader) for each in found)
+    raise typer.Exit(1 if any(gone) else 0)
 
 
 @reader.command()
@@ -123,11 +138,15 @@ def resume(
 def _table(standings: Sequence[Standing]) -> Table:
     from rich.table import Table
 
-    from kafka_ratchet.app.cli.terminal import figure
+    from kafka_ratchet.app.cli.options import figure
 
     table = Table("partition", "next offset", "end", "lag", "state")
     for each in standings:
-        state = "another topic" if each.is_other_topic else "topic is gone" if each.end is None else "reads"
+        state = "another topic" if each.is_other_topic else "reads"
+        if not each.has_leader:
+            state = "no leader"
+        elif not each.is_other_topic and each.end is None:
+            state = "topic is gone"
         if state == "reads" and not each.stored.owner:
             state = "ended"
         figures = (each.stored.partition, f"{each.stored.next:,}", figure(each.end), figure(each.lag))

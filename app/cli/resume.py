@@ -31,7 +31,7 @@ Forget = Annotated[
 ]
 Recount = Annotated[
     bool,
-    typer.Option("--recount", help="Read records again although `ratchet forget` has forgotten their identity since."),
+    typer.Option("--recount", help="Read records again although some pass once more that were counted before."),
 ]
 Adopt = Annotated[bool, typer.Option("--adopt", help="Take over the output or the changelog from another application.")]
 OpenTransaction = Annotated[
@@ -70,7 +70,7 @@ def resume(
 
     from kafka_ratchet.app.local.connectivity import wait_until_reachable
     from kafka_ratchet.app.settings import load
-    from kafka_ratchet.app.worker.resume import Resume, Wanted
+    from kafka_ratchet.app.worker.resume import Resume, Wanted, prepare_new
     from kafka_ratchet.app.worker.resume_asked import numbers_of, sentences
     from kafka_ratchet.errors import SettingsError
 
@@ -79,8 +79,15 @@ def resume(
         raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
     if execute and not (reason or "").strip():
         raise SettingsError("--execute needs --reason: say why; it is recorded in the changelog")
+    if open_transaction is not None and execute and not partition:
+        raise SettingsError(
+            "--open-transaction with --execute needs --partition: look at the open transactions without --execute, "
+            "then name each partition where one is to end"
+        )
     name, _ = settings.stream(stream)
     wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)
+    if execute and start is not None and not adopt and open_transaction is None:
+        prepare_new(settings, settings.bootstrap, name)
     decision = Resume(settings, settings.bootstrap, name, Wanted(start, (reason or "").strip(), forget, adopt, recount))
     numbers = numbers_of(partition, decision)
     if open_transaction is not None:
@@ -90,9 +97,10 @@ def resume(
                 "transaction first"
             )
         commit = (open_transaction is End.COMMIT) if execute else None
-        _tell_hanging(
-            asyncio.run(decision.open_transactions(numbers, commit=commit)), name, open_transaction, execute, json
-        )
+        found = asyncio.run(decision.open_transactions(numbers, commit=commit))
+        _tell_hanging(found, name, open_transaction, execute, json)
+        for number, problem in decision.unrecorded.items():
+            typer.echo(f"partition {number}: the reason is not recorded in the changelog: {problem}", err=True)
         return
     plans = asyncio.run(decision.execute(numbers) if execute else decision.plan(numbers))
     if json:
@@ -120,4 +128,8 @@ def _tell_hanging(found: list[Hanging], name: str, end: End, done: bool, json: b
     elif done:
         typer.echo(f"{len(found)} hanging transactions end with {end}. The partitions continue by themselves.")
     else:
-        typer.echo(f"{len(found)} hanging transactions would end with {end}. Add --execute and --reason TEXT to do it.")
+        otherwise = sum(each.ends not in (None, end.value) for each in found)
+        typer.echo(f"{len(found) - otherwise} hanging transactions would end with {end}.")
+        if otherwise:
+            typer.echo(f"{otherwise} are known to have ended otherwise, and can only be ended so.")
+        typer.echo("Add --partition N, --execute and --reason TEXT to do it.")

@@ -11,13 +11,41 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from kafka_ratchet.app.cli.options import Config, FromInput, Json, Stream
-from kafka_ratchet.app.cli.sink_group import SinkGroup, sink_name
+
+KEY: Final = "ratchet sink"
+
+
+def sink_name(context: typer.Context) -> str | None:
+    """The NAME that was given to a group of this class; None: none was."""
+    name = context.meta.get(KEY)
+    return None if name is None else str(name)
+
+
+class SinkGroup(TyperGroup):
+    """Commands with a NAME in their place: options of the group may stand before it and behind it."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # noqa: D102
+        # A group takes no option behind its first word, so the name is taken out before.
+        _, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
+        if rest and rest[0] not in self.commands:
+            name, *behind = rest
+            ctx.meta[KEY] = name
+            args = [*args[: len(args) - len(rest)], *behind]
+            again = self.make_parser(ctx).parse_args(args=list(args))[1]
+            if again and again[0] in self.commands:
+                ctx.fail(f"the name stands behind the command: {ctx.command_path} {again[0]} {name}")
+            if again:
+                ctx.fail(f"{again[0]!r}: one sink at a time is run, and {name!r} is named already")
+        return super().parse_args(ctx, args)
+
 
 if TYPE_CHECKING:
     from kafka_ratchet.app.settings import Settings
@@ -174,9 +202,11 @@ def _status(settings: Settings, stream: str | None, bootstrap: str) -> dict[str,
         SetupError: store or Kafka cannot be asked.
         SettingsError: the settings do not say which stream it reads.
     """
+    from kafka_ratchet.app.status.open_transactions import ask_about
     from kafka_ratchet.app.status.results import (
         access_of,
         planner_of,
+        require_startable_of,
         result_stream,
         sink_errors_translated,
         spec_of,
@@ -191,8 +221,14 @@ def _status(settings: Settings, stream: str | None, bootstrap: str) -> dict[str,
         topic = topic_of(settings, chosen)
         planner = planner_of(bootstrap, settings, topic)
         spec = spec_of(settings, topic, bootstrap)
-        found = sink_status(store_of(spec, access_of(settings), planner.topic_id()), planner)
-    return {"store": kept.store, "job": kept.name, "topic": topic, **found.as_dict()}
+        access, topic_id = access_of(settings), planner.topic_id()
+        startable = partial(require_startable_of, spec, access, topic_id)
+        found = sink_status(store_of(spec, access, topic_id), planner, startable)
+    stable, high = found.offset_range.end, found.offset_range.top
+    blocked = ask_about(bootstrap, settings, {(topic, number): (stable[number], high[number]) for number in stable})
+    old = [each for each in blocked if each.is_old]  # those of workers end within a moment
+    told = {"store": kept.store, "job": kept.name, "topic": topic, **found.as_dict()}
+    return told | ({"open_transactions": [{**each.as_dict(), "text": str(each)} for each in old]} if old else {})
 
 
 def _show_status(found: Mapping[str, Any]) -> None:
@@ -210,10 +246,15 @@ def _show_status(found: Mapping[str, Any]) -> None:
             partition,
             "-" if each["offset"] is None else f"{each['offset']:,}",
             f"{each['end']:,}",
-            f"{each['lag']:,}",
+            "?" if each["lag"] is None else f"{each['lag']:,}",
             f"{each['lag_s']:,.1f}" if each["lag"] else "-",
         )
     console.print(table)
+    for each in found.get("open_transactions", ()):
+        console.print(each["text"], style="bold yellow")
+    if found["trouble"]:
+        console.print(f"the job does not go on: {found['trouble']}", style="bold red")
+        return
     console.print(
         f"{found['lag']:,} offsets left to read (markers and aborted records count)"
         + (f"; the oldest record that is not in the table yet is {found['lag_s']:,.1f} s old" if found["lag"] else "")

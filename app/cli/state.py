@@ -38,7 +38,11 @@ def export(file: File, stream: Stream = None, config: Config = None, json: Json 
 
 @state.command("import")
 def import_(
-    file: File,
+    file: Annotated[Path | None, typer.Argument(help="Its name ends with .parquet or .ndjson.")] = None,
+    faust: Annotated[
+        str | None,
+        typer.Option("--faust", help="MODULE:NAME: tables and offsets of plain Faust workers of that program."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Also lower sequences: those of the file replace what is known.")
@@ -58,9 +62,15 @@ def import_(
     """Take over last sequences from a file, while no worker of the application runs.
 
     A sequence is never lowered without --replace. Each partition gets its part whole or not at all; stopped in between,
-    run it again.
+    run it again. --faust shop:app takes over what plain Faust workers have left, as docs/guide/faust.md says.
     """
     import msgspec
+
+    if faust is not None:
+        _take_over(faust, config, dry_run=dry_run, json=json)
+        return
+    if file is None:
+        raise typer.BadParameter("name a file, or a Faust program with --faust MODULE:NAME")
 
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
@@ -79,11 +89,38 @@ def import_(
         body = {"stream": name, "dry_run": dry_run, "partitions": msgspec.to_builtins(done)}
         typer.echo(msgspec.json.encode(body).decode())
         return
-    would = "would be " * dry_run
+    would, ends = "would be " * dry_run, "would end" if dry_run else "ends"
     for each in done:
         typer.echo(
             f"partition {each.partition}: {each.added:,} {would}added, {each.raised:,} {would}raised, "
             f"{each.replaced:,} {would}replaced, {each.kept:,} kept as they are"
         )
+        if each.uncounted is not None:
+            start, end = each.uncounted
+            typer.echo(
+                f"partition {each.partition}: the group has committed offset {end}, and the changelog knows only what "
+                f"was counted below {start}: it was deleted and created again, or lost its end. The import {ends} the "
+                f"halt over this. An identity that was counted from {start} to {end - 1} and that the file lacks "
+                "counts as new if its records are sent again"
+            )
     if not done:
         typer.echo(f"{file} has no rows")
+
+
+def _take_over(program: str, config: Path | None, *, dry_run: bool, json: bool) -> None:
+    """Take over tables and offsets of plain Faust workers."""
+    import msgspec
+
+    from kafka_ratchet.faust_host.moving import take_over
+
+    done = take_over(program, config, dry_run=dry_run)
+    if json:
+        body = {"program": program, "dry_run": dry_run, "partitions": msgspec.to_builtins(done)}
+        typer.echo(msgspec.json.encode(body).decode())
+        return
+    would = "would be " * dry_run
+    for each in done:
+        place = "its beginning" if each.position is None else f"offset {each.position:,}"
+        typer.echo(f"{each.stream}, partition {each.partition}: {each.keys:,} keys {would}taken over, from {place} on")
+    if not done:
+        typer.echo("Plain Faust has left nothing: no offsets, and no changelogs")

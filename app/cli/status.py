@@ -10,15 +10,18 @@ from kafka_ratchet.app.cli.options import Config, Json, Stream, WhichPartitioner
 from kafka_ratchet.app.partitioner import Partitioner
 
 if TYPE_CHECKING:
-    from kafka_ratchet.app.settings import StreamSettings
+    from kafka_ratchet.app.settings import Settings, StreamSettings
     from kafka_ratchet.app.status.model import Lookup
 
 RecordKey = Annotated[
     str | None,
     typer.Option("--record-key", help="The record's key, from which its partition is computed."),
 ]
-EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "depends": 4, "unknown": 4}
+EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "waiting": 3, "forgotten": 4, "depends": 4, "unknown": 4}
 """2 is for questions that cannot be asked."""
+OPEN = "wait behind an open transaction"
+LOOK_S = 20.0
+"""Time limit for reading records held back by an open transaction, in seconds."""
 
 
 def status(
@@ -47,9 +50,13 @@ def status(
          a later one of its identity; sent again it would be dropped
       1  unseen
       2  the question cannot be asked; the sentence says why
-      3  in flight: it is in an open transaction; ask again
-      4  it depends on the partition, a partition could not be asked,
-         or it is below the reorder_window: too late to tell
+      3  in flight: it is in an open transaction of a worker; or
+         waiting: it waits behind an open transaction of another
+         producer; ask again
+      4  forgotten: it had come, or may have, before an operator ran
+         `ratchet forget`; or it depends on the partition, a
+         partition could not be asked, or it is below the
+         reorder_window: too late to tell
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import asyncio
 
@@ -58,8 +65,8 @@ def status(
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.cluster_view import lookup
+    from kafka_ratchet.app.status.kafka_view import partition_of_key
     from kafka_ratchet.app.status.lookup import QueryError, parse_partition, parse_parts, parse_sequence
-    from kafka_ratchet.app.status.placement import partition_of_key
 
     settings = load(config)
     name, spec = settings.stream(stream)
@@ -73,12 +80,39 @@ def status(
             where = partition_of_key(settings, bootstrap, name, record_key.encode(), partitioner)
             wanted = wanted[0], wanted[1], where
         found = asyncio.run(lookup(bootstrap, settings, name, *wanted))
+        if found.answer in ("unknown", "depends"):
+            found = _with_blocked(settings, name, bootstrap, found)
     if json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
         for line in _sentences(found, has_none=spec.sequence == "none"):
             typer.echo(line)
     raise typer.Exit(EXIT[found.answer or "unknown"])
+
+
+def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) -> Lookup:
+    """Look for the record among those held back by an open transaction, and correct the answer."""
+    from dataclasses import replace
+
+    from kafka_ratchet.app.settings import with_arrivals
+    from kafka_ratchet.app.why.explain import Explanation
+
+    if not any(OPEN in problem for problem in found.problems):
+        return found
+    identity = bytes.fromhex(found.identity_hex)
+    explanation = Explanation(with_arrivals(settings), name, bootstrap, limit_s=LOOK_S, watch=lambda done, total: None)
+    try:
+        answer = explanation.of_blocked(identity, found.sequence, found.partition)
+    finally:
+        explanation.close()
+    if answer.arrivals:
+        told = [f"{each.at} waits behind an open transaction: {each.blocked}" for each in answer.arrivals]
+        return replace(found, answer="waiting", problems=[*told, *found.problems])
+    is_late = any(row.verdict == "too-late" for row in found.partitions)
+    if found.answer == "unknown" and answer.read_all and not (found.not_asked or is_late):
+        problems = [each for each in found.problems if OPEN not in each]
+        return replace(found, answer="unseen", problems=[*problems, *answer.limits])
+    return found
 
 
 def _identity(
@@ -136,6 +170,11 @@ def _sentences(found: Lookup, *, has_none: bool) -> list[str]:
                 f"{_number(each.before)}, and then {_number(each.after)}; {each.reason}"
             )
             lines.append(shown(said.encode()))
+    if found.answer == "forgotten":
+        lines.append(
+            "  a sequence as high had arrived before `ratchet forget`: the record may be in the output, and would be "
+            "forwarded once more"
+        )
     if found.answer == "depends":
         lines.append("  the partitions differ; say with --partition which one the record was sent to")
     if found.not_asked:

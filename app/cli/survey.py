@@ -1,4 +1,4 @@
-"""`ratchet survey`: what comes twice in a topic, before anything is installed."""
+"""`ratchet survey`: what comes twice in a topic, before anything is installed. `ratchet init`: settings by it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kafka_ratchet.app.cli.options import Config, Json
+from kafka_ratchet.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kafka_ratchet.app.settings import Settings
     from kafka_ratchet.app.survey.proposal import Proposal
     from kafka_ratchet.app.survey.report import Bucket, Finding, Report
 
@@ -74,7 +76,6 @@ def survey(
     from kafka_ratchet.app.survey.reading import Wanted
     from kafka_ratchet.app.survey.run import partitions_of, since_ms
     from kafka_ratchet.app.survey.run import survey as read
-    from kafka_ratchet.errors import SettingsError
 
     if not is_topic_name(topic):
         raise SettingsError(f"{topic!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
@@ -156,6 +157,8 @@ def _show(console: Console, report: Report, proposal: Proposal) -> None:
             console.print(f"  {count:,} {what}", style="bold yellow")
     console.print(_table(report))
     console.print("  conflicts: repeats with another value; across: first in this partition, and seen in another one")
+    for place, why in report.forms:
+        console.print(f"  {place}: {why}", style="bold yellow")
     for place, why in report.left_out:
         console.print(f"  no identity: {place}: {why}")
     _show_accuracy(console, report)
@@ -254,3 +257,107 @@ def _show_proposal(console: Console, proposal: Proposal) -> None:
     console.print("settings that fit what was read:", style="bold green")
     console.print(proposal.toml, end="")
     console.print("to watch it first: with forward = false it judges and counts, and forwards nothing")
+
+
+# -- ratchet init
+
+INIT_LIMIT: Final = 1_000_000
+"""Records to read without --limit: some seconds, and enough for each proposal."""
+
+AskedTopic = Annotated[str | None, typer.Argument(help="Topic with the events. Without it, the command asks.")]
+App = Annotated[str | None, typer.Option("--app", help="Name of the application. Default: from the topic's name.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file.")]
+LastRecords = Annotated[int, typer.Option("--limit", min=1, help="Read the last so many records only.")]
+
+
+def init(
+    topic: AskedTopic = None,
+    bootstrap: Bootstrap = None,
+    app: App = None,
+    output: Output = Path("ratchet.toml"),
+    force: Force = False,
+    limit: LastRecords = INIT_LIMIT,
+) -> None:
+    """Write a commented ratchet.toml: look at a topic, and take the settings that fit.
+
+    \b
+    Example:
+      ratchet init orders --bootstrap 127.0.0.1:9092
+    """  # noqa: D301 - click keeps the lines after a \\b as they are
+    from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.settings import load
+    from kafka_ratchet.app.survey.proposal import propose
+    from kafka_ratchet.app.survey.reading import Wanted
+    from kafka_ratchet.app.survey.run import survey as read
+
+    _require_new(output, force=force)
+    settings = load(bootstrap=bootstrap or _asked("Kafka, host:port", "--bootstrap"))
+    with named_broker(settings) as found:
+        chosen = topic or _chosen_topic(settings, found)
+        report = read(settings, found, chosen, Wanted(limit=limit), lambda _: lambda *_: None, 1_024)
+    proposal = propose(report)
+    if proposal.refused is not None:
+        raise SettingsError(
+            f"{chosen}: no settings are proposed: {proposal.refused}. `ratchet survey {chosen} --bootstrap {found}` "
+            "shows what was found; docs/guide/kinds.md says which settings there are"
+        )
+    output.write_text(settings_text(app or proposal.name, found, proposal.toml, proposal.notes), encoding="utf-8")
+    print(f"{output} is written, by {report.records:,} records of {chosen}")
+    for note in proposal.notes:
+        print(f"  look at: {note}")
+    print(f"next: ratchet doctor --config {output}, then ratchet worker --config {output}")
+
+
+def settings_text(app: str, bootstrap: str, stream: str, notes: list[str]) -> str:
+    """Return the settings file.
+
+    Args:
+        app: name of the application.
+        bootstrap: Kafka's address.
+        stream: section of the stream, with its reasons.
+        notes: further findings; they become comments.
+    """
+    said = "".join(f"# Look at: {note}\n" for note in notes)
+    return (
+        "# Settings of Ratchet; docs/reference/settings.md has all of them. RATCHET_* variables win over this file.\n"
+        f"app = {json_text.dumps(app)}  # name of the consumer group, and of the application's topics\n"
+        f"bootstrap = {json_text.dumps(bootstrap)}\n\n"
+        "# TLS and SASL, in librdkafka's names; docs/guide/rights.md has the rights that the user needs.\n"
+        '# [kafka]\n# "security.protocol" = "SASL_SSL"\n\n'
+        f"{said}{stream}\n"
+        "# The result table; docs/guide/results.md has the stores. `ratchet sink` fills it.\n"
+        '# [sink]\n# path = "table"\n# columns = "infer"\n'
+    )
+
+
+def _require_new(output: Path, *, force: bool) -> None:
+    if output.exists() and not force:
+        raise SettingsError(f"{output} is there already. Name another with --output, or replace it with --force")
+
+
+def _asked(what: str, option: str) -> str:
+    if not sys.stdin.isatty():
+        raise SettingsError(f"{option} is missing: the command asks for it in a terminal only")
+    return str(typer.prompt(what, err=True))
+
+
+def _chosen_topic(settings: Settings, bootstrap: str) -> str:
+    """Ask which topic to look at.
+
+    Raises:
+        SettingsError: this is no terminal, or there is no topic.
+    """
+    from kafka_ratchet.producers import admin_client
+    from kafka_ratchet.topic_log.clients import all_topics
+
+    admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
+    names = sorted(name for name in all_topics(admin) if not name.startswith(("__", "ratchet-")))
+    if not names:
+        raise SettingsError(f"Kafka at {bootstrap} has no topic of yours. Publish some events first")
+    if not sys.stdin.isatty():
+        raise SettingsError(f"name the topic: ratchet init TOPIC. There are {', '.join(names[:20])}")
+    for number, name in enumerate(names, 1):
+        print(f"{number:4} {name}", file=sys.stderr)
+    answer = str(typer.prompt("Which topic (name or number)", err=True)).strip()
+    return names[int(answer) - 1] if answer.isdecimal() and 0 < int(answer) <= len(names) else answer

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafka_ratchet.app.cli.options import Config, Json, Stream
-from kafka_ratchet.app.cli.terminal import figure, fitting
+from kafka_ratchet.app.cli.options import Config, Json, Stream, figure, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +30,15 @@ FIGURES = {
     "Position": "input_position",
     "End": "input_end",
     "Lag": "lag",
+    "Blocked": "blocked",
     "Changelog": "changelog_position",
 }
 """Header and field of each column of figures."""
 
-SUMMED = frozenset({"fresh", "duplicate", "invalid", "late", "conflict", "missing", "keys", "evicted", "lag"})
-SELDOM = ("evicted", "late", "conflict")
+SUMMED = frozenset(
+    {"fresh", "duplicate", "invalid", "late", "conflict", "missing", "keys", "evicted", "lag", "blocked"}
+)
+SELDOM = ("evicted", "late", "conflict", "blocked")
 """Columns of streams that have any such."""
 LEAST_FIRST = ("changelog_position", "worker", "input_end", "evicted", "keys", "input_position", "invalid")
 """Columns that a narrow terminal leaves out, in this order; --json has all of them."""
@@ -132,15 +134,19 @@ def _render_overview(overview: Overview, console: Console) -> Iterator[Renderabl
             yield Text(f"■ worker {worker.url} does not answer: {worker.error}", "red")
     for stream in overview.streams:
         yield fitting(console, partial(_stream_table, stream), LEAST_FIRST)
-        if stream.deduplicate is False:
+        if stream.is_switched_off:
             yield Text(f"▲ deduplication is off ({stream.origin}): everything is forwarded unjudged", "yellow")
+        elif stream.deduplicate is False:
+            yield Text(f"Deduplication is off ({stream.origin}), as the settings have it.")
         if not stream.window.startswith("Identities") or stream.sequence == "none":
             yield Text(stream.window)
-        if stream.totals.unjudged:
+        if stream.totals.unjudged and stream.setting is not False:
             yield Text(f"▲ {stream.totals.unjudged:,} records were forwarded unjudged, beside the fresh ones", "yellow")
         for row in stream.partitions:
             if row.error is not None:
                 yield Text(f"■ {stream.input}-{row.partition}: {row.error}", "red")
+            if row.stalled is not None and not (row.error and row.error in row.stalled.text):
+                yield Text(f"■ stands still ({row.stalled.cause}): {row.stalled.text}", "red")
 
 
 def _stream_table(stream: StreamView, left_out: frozenset[str]) -> Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kafka_ratchet.app.cli import compare as pipeline
 from kafka_ratchet.app.cli.options import Config, FromInput, Json, Stream
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ ProducerName = Annotated[str | None, typer.Option("--producer", help="With --sou
 Key = Annotated[str | None, typer.Option("--key", help="With --source: as for ratchet publish.")]
 FormatName = Annotated[str | None, typer.Option("--format", help="With --source: as for ratchet publish.")]
 SequenceField = Annotated[str | None, typer.Option("--sequence-field", help="With --source: as for ratchet publish.")]
+Delimiter = Annotated[str | None, typer.Option("--delimiter", help="With --source: as for ratchet publish.")]
 Replay = Annotated[
     bool, typer.Option("--replay", help="Agents of your own: run them over the input again, and compare. With --app.")
 ]
@@ -81,13 +83,38 @@ def verify(
     key: Key = None,
     format: FormatName = None,
     sequence_field: SequenceField = None,
+    delimiter: Delimiter = None,
     replay: Replay = False,
     app: Program = None,
     pending_ok: PendingOk = False,
     record: Record = False,
     independent: Independent = False,
+    source_address: pipeline.From = None,
+    target_address: pipeline.To = None,
+    by: pipeline.By = None,
+    compare: pipeline.Compare = None,
+    since: pipeline.Since = None,
+    until: pipeline.Until = None,
+    grace: pipeline.Grace = None,
+    as_is: pipeline.AsIs = False,
+    sample: pipeline.Sample = None,
+    memory_mb: pipeline.Memory = None,
+    bootstrap: pipeline.Bootstrap = None,
+    value_format: pipeline.ValueFormat = None,
+    target_format: pipeline.TargetFormat = None,
+    schema_registry: pipeline.Registry = None,
+    registry_option: pipeline.RegistryOption = None,
+    from_option: pipeline.FromOption = None,
+    to_option: pipeline.ToOption = None,
+    catalog: pipeline.Catalog = None,
+    timestamp: pipeline.Timestamp = None,
+    every: pipeline.Every = None,
+    metrics_port: pipeline.MetricsPort = None,
+    metrics_host: pipeline.MetricsHost = "127.0.0.1",
 ) -> None:
     """Recompute from the input what the output must be, and compare record by record.
+
+    With --from and --to it compares any topic or table with any other.
 
     \b
     Exit codes:
@@ -98,6 +125,39 @@ def verify(
          input is pending, halted or was never judged (not with --pending-ok),
          or a part cannot be proven at all
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
+    # Before the imports below: comparing any two needs neither worker nor Spark.
+    asked = pipeline.Asked(
+        source_address,
+        target_address,
+        by or (),
+        {
+            "--compare": compare,
+            "--since": since,
+            "--until": until,
+            "--grace": grace,
+            "--as-is": as_is,
+            "--sample": sample,
+            "--memory-mb": memory_mb,
+            "--bootstrap": bootstrap,
+            "--value-format": value_format,
+            "--target-format": target_format,
+            "--schema-registry": schema_registry,
+            "--registry-option": registry_option,
+            "--from-option": from_option,
+            "--to-option": to_option,
+            "--catalog": catalog,
+            "--timestamp": timestamp,
+            "--every": every,
+            "--metrics-port": metrics_port,
+            "--metrics-host": metrics_host,
+        },
+    )
+    if asked.is_comparison:
+        from kafka_ratchet.app.settings import load
+
+        if code := pipeline.run(asked, load(config), state, json=json):
+            raise typer.Exit(code)
+        return
     from rich.console import Console
 
     from kafka_ratchet.app.local.broker import named_broker
@@ -120,7 +180,7 @@ def verify(
         raise SettingsError("--replay and --app go together: ratchet verify --replay --app MODULE:NAME")
     if replay and (results or source):
         raise SettingsError("--replay, --results, --source: what agents give is compared by --replay alone; give one")
-    files = _source([*(source or ()), *(more or ())], source, producer, key, format, sequence_field)
+    files = _source([*(source or ()), *(more or ())], source, producer, (format, key, sequence_field, delimiter))
     settings = load(config)
     # A wrong name is said before Kafka is looked for.
     agents = _agents(app, settings, stream) if app is not None else None
@@ -148,7 +208,7 @@ def verify(
     if json:
         print(json_text.dumps(report.as_dict()), flush=True)
     else:
-        _show_all(Console(markup=False, highlight=False, soft_wrap=True), report)
+        _show_all(Console(markup=False, highlight=False, soft_wrap=True), report, pending_ok=pending_ok)
     if code := report.exit_code(pending_ok=pending_ok):
         raise typer.Exit(code)
 
@@ -160,7 +220,20 @@ def _agents(app: str, settings: Settings, stream: str | None) -> ReplayedAgents:
     return ReplayedAgents(load_program(app), app, settings, stream)
 
 
-def _show_all(console: Console, report: Report) -> None:
+def _values_said(found: ResultsReport) -> str:
+    """Return what was compared of the values, for the line of the table."""
+    if found.values_unproven:
+        return "; values: not compared"
+    if not found.values_compared:
+        return ""
+    without = f", {', '.join(found.columns_left_out)} not compared" if found.columns_left_out else ""
+    times = f", {found.without_time:,} without _kafka_timestamp as Kafka's own is none" if found.without_time else ""
+    return f"; values: {found.values_compared:,} rows compared{without}{times}"
+
+
+def _show_all(console: Console, report: Report, *, pending_ok: bool) -> None:
+    from kafka_ratchet.app.verify.report import ExitCode
+
     _show(console, report)
     if report.source is not None:
         _show_source(console, report.source)
@@ -168,15 +241,16 @@ def _show_all(console: Console, report: Report) -> None:
         _show_results(console, report.results)
     if report.ok and (unproven := report.unproven()):
         console.print(f"not all proven: {', '.join(unproven)}", style="bold yellow")
+    styles = {ExitCode.PROVEN: "bold green", ExitCode.WRONG: "bold red"}
+    style = styles.get(report.exit_code(pending_ok=pending_ok), "bold yellow")
+    console.print(report.verdict(pending_ok=pending_ok), style=style)
 
 
 def _source(
     paths: list[Path],
     source: list[Path] | None,
     producer: str | None,
-    key: str | None,
-    format: str | None,
-    sequence_field: str | None,
+    fields: tuple[str | None, str | None, str | None, str | None],
 ) -> SourceFiles | None:
     from kafka_ratchet.app.verify import SourceFiles
     from kafka_ratchet.errors import SettingsError
@@ -184,14 +258,14 @@ def _source(
     if not source:
         if paths:
             raise SettingsError(f"{paths[0]}: verify takes files behind --source only")
-        if any(given is not None for given in (producer, key, format, sequence_field)):
+        if any(given is not None for given in (producer, *fields)):
             raise SettingsError(
-                "--producer, --key, --format, --sequence-field: are about the files of --source FILE..."
+                "--producer, --key, --format, --sequence-field, --delimiter: are about the files of --source FILE..."
             )
         return None
     if producer is None:
         raise SettingsError("--source: add --producer NAME, the name that the files were published under")
-    return SourceFiles(producer, paths, format, key, sequence_field)
+    return SourceFiles(producer, paths, *fields)
 
 
 def _spark() -> AbstractContextManager[SparkSession]:
@@ -256,15 +330,19 @@ def _show(console: Console, report: Report) -> None:
         console.print(f"  input partition {number}, from offset {edit.position:,} on: {edit}", markup=False)
     for halted in report.halted:
         console.print(f"  halted: input partition {halted.partition}: {halted.error}", style="bold yellow")
+    for blocked in report.blocked:
+        console.print(f"  {blocked}", style="bold yellow", markup=False)
     for never in report.never_judged:
         console.print(f"  {never}", style="bold yellow")
+    for number, (offset, reason) in sorted(report.doubtful.items()):
+        console.print(f"  doubtful: input partition {number}, offset {offset:,}: {reason}", style="bold yellow")
     for finding in report.findings:
         console.print(f"  {finding}")
     console.print(
         f"lost {report.lost:,}, doubled {report.doubled:,}, reordered {report.reordered:,}, "
         f"altered {report.altered:,}, unexpected {report.unexpected:,}"
         + (f", contradicted {report.contradicted:,}" if report.contradicted else ""),
-        style="bold red" if report.counts else "bold yellow" if report.is_waiting else "bold green",
+        style="bold red" if report.counts else "bold yellow" if report.is_waiting or report.doubtful else "bold green",
     )
     for note in report.replay.notes if report.replay is not None else ():
         console.print(note)
@@ -344,9 +422,12 @@ def _show_results(console: Console, found: ResultsReport) -> None:
     counts = found.counts
     if found.proven_by is not None or counts:
         console.print(
-            f"in the table: lost {counts['lost']:,}, doubled {counts['doubled']:,}, altered {counts['altered']:,}, "
-            f"unexpected {counts['unexpected']:,}",
+            f"in the table: lost {counts['lost']:,}, doubled {counts['doubled']:,}, "
+            + ("" if found.values_unproven and not counts["altered"] else f"altered {counts['altered']:,}, ")
+            + f"unexpected {counts['unexpected']:,}{_values_said(found)}",
             style="bold red" if counts else "bold green",
         )
     if found.proven_by is None:
         console.print(f"not proven: {found.unproven}", style="bold yellow")
+    elif found.values_unproven:
+        console.print(f"values are not compared: {found.values_unproven}", style="bold yellow")

@@ -99,7 +99,7 @@ def _identity(
     from kafka_ratchet.app.status.lookup import QueryError, parse_parts
     from kafka_ratchet.tables.identity import Identity
 
-    given = [each for each in (producer, texts, hexadecimal) if each]
+    given = [each for each in (producer, texts or None, hexadecimal) if each is not None]
     if spec.identity == Identity.PARTITION:
         if given:
             raise QueryError(
@@ -162,7 +162,9 @@ _SAID = {
 def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
     which = "" if told or arrival.sequence is None else f"sequence {arrival.sequence} "
     lines = [f"  {which}arrived at {arrival.at}, timestamp {arrival.timestamp}"]
-    if arrival.verdict == "waiting":
+    if arrival.blocked is not None:
+        lines.append(f"    waits behind an open transaction, not judged yet: {arrival.blocked}")
+    elif arrival.verdict == "waiting":
         lines.append(f"    not judged yet: {arrival.lag or 0:,} offsets before it wait for a worker as well")
     else:
         lines.append(f"    {_SAID[arrival.verdict]}{_against(arrival)}")

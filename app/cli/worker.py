@@ -24,18 +24,33 @@ def worker(
     app: Annotated[
         str | None, typer.Option("--app", "-A", help="Agents of your own: MODULE:NAME of an App, as shop:app.")
     ] = None,
+    faust: Annotated[
+        str | None, typer.Option("--faust", help="A Faust program, on lanes: MODULE:NAME of a faust.App, as shop:app.")
+    ] = None,
 ) -> None:
     """Deduplicate the streams of the settings until SIGTERM or Ctrl-C. Start up to one worker per partition.
 
     --app shop:app runs agents of your own over the deduplicated events: an App of kafka_ratchet called `app` in shop.py
     (docs/guide/agents.md; one to begin with: --app kafka_ratchet.agents.examples.running_totals:app).
+    --faust shop:app runs a Faust program exactly once, with nothing in it changed (docs/guide/faust.md).
     """
+    given: dict[str, Any] = {"state_folder": state_folder, "processes": processes}
+    given = {name: value for name, value in given.items() if value is not None}
+    if faust is not None:
+        if app is not None:
+            raise typer.BadParameter("name one program: --app for an App of kafka_ratchet, --faust for one of Faust")
+        from kafka_ratchet.app.settings import given as given_settings
+
+        if int(given.get("processes") or given_settings(config).get("processes") or 1) > 1:
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `_run`
+        from kafka_ratchet.faust_host import command
+
+        raise typer.Exit(command.run(faust, config, given))
     # Nearly all that a start makes stays. To look for garbage in it meanwhile, again and again, takes a tenth of the
     # start; `process.serve` begins with that.
     gc.disable()
     try:
-        given = {"state_folder": state_folder, "processes": processes}
-        _run(config, app, {name: value for name, value in given.items() if value is not None})
+        _run(config, app, given)
     finally:
         gc.enable()
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Final, NamedTuple
 
-from kafka_ratchet.errors import PositionLost
 from kafka_ratchet.tables.replays import REPLAYS
-from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
-from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP
+from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionReader, Place
+from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP, LETTER_EVENT
 
 APPENDED: Final = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
 """The last headers of a dead letter, in this order."""
@@ -44,7 +43,8 @@ class Letter(NamedTuple):
     """One record of the dead-letter topic.
 
     origin: None where its headers are not those of a dead letter; headers: those it had in the input; agents: those of
-    several that rejected it, as the letter has them; app: whose agents, None in a letter of an earlier version
+    several that rejected it, as the letter has them; app: whose agents, None in a letter of an earlier version; event:
+    id of the event that agents rejected, None where none did
     """
 
     partition: int
@@ -55,11 +55,14 @@ class Letter(NamedTuple):
     headers: list[Header]
     agents: bytes | None = None
     app: str | None = None
+    event: bytes | None = None
 
     @property
     def appended(self) -> int:
         """How many headers were appended to those it had."""
-        return 0 if self.origin is None else len(APPENDED) + (self.agents is not None) + (self.app is not None)
+        if self.origin is None:
+            return 0
+        return len(APPENDED) + sum(each is not None for each in (self.agents, self.app, self.event))
 
 
 def letter_at(batch: RecordBatch, index: int) -> Letter:
@@ -67,13 +70,14 @@ def letter_at(batch: RecordBatch, index: int) -> Letter:
     headers = batch.headers(index)
     origin = _origin(headers)
     own = headers if origin is None else headers[: -len(APPENDED)]
-    agents = app = None
+    agents = app = event = None
     if origin is not None and origin.is_of_agent and own and own[-1].name == LETTER_AGENTS:
         agents = own.pop().value
         if own and own[-1].name == LETTER_APP:
             app = _text(own.pop().value or b"")
+            event = own.pop().value if own and own[-1].name == LETTER_EVENT else None
     where = batch.partition, int(batch.offsets[index]), int(batch.timestamps[index])
-    return Letter(*where, origin, _replays(own), own, agents, app)
+    return Letter(*where, origin, _replays(own), own, agents, app, event)
 
 
 def _origin(headers: list[Header]) -> Origin | None:
@@ -99,8 +103,8 @@ def _replays(headers: list[Header]) -> int:
 
 async def read_committed(
     cluster: Cluster, topic: str, topic_id: bytes, partition: int, most: int, start: int = 0
-) -> AsyncIterator[RecordBatch]:
-    """The committed records of a partition up to its end as it is now.
+) -> AsyncGenerator[RecordBatch, None]:
+    """Read the committed records of a partition up to its end as it is now.
 
     Args:
         cluster: connected
@@ -111,33 +115,13 @@ async def read_committed(
         start: first offset; where retention has deleted it, the first that is there
 
     Raises:
-        TopicReplaced: the topic of that id is gone.
-        BatchTooLarge: see `read_chunk`.
-        CorruptBatch: see `read_chunk`.
+        RatchetError: see `PartitionReader.batches`.
     """
     end = await cluster.offset(topic, partition, LATEST, CONNECTION)
     position = max(start, await cluster.offset(topic, partition, EARLIEST, CONNECTION))
-    while position < end:
-        try:
-            fetched = await cluster.fetch(
-                topic,
-                partition,
-                position,
-                CONNECTION,
-                max_bytes=FETCH_BYTES,
-                max_wait_ms=FETCH_WAIT_MS,
-                topic_id=topic_id,
-            )
-        except PositionLost:
-            first = await cluster.offset(topic, partition, EARLIEST, CONNECTION)
-            if first <= position:
-                raise
-            position = first  # retention was quicker
-            continue
-        batch = read_chunk(topic, partition, position, fetched.data, fetched.aborted, most=most)
-        if batch.count:
-            yield batch
-        position = batch.next
+    fetching = Fetching(CONNECTION, FETCH_BYTES, FETCH_WAIT_MS, most)
+    async for batch in PartitionReader(cluster, Place(topic, partition, topic_id), position, fetching).batches(end):
+        yield batch
 
 
 def before(batch: RecordBatch, end: int) -> Iterator[int]:

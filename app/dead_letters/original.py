@@ -13,8 +13,9 @@ from kafka_ratchet.tables.replays import FOR_ALL, REPLAYED_FOR, REPLAYED_FROM, R
 from kafka_ratchet.transport.batch import kernels
 from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, finish, varint
 from kafka_ratchet.transport.batch.record_batch import RecordBatch, read_varint
+from kafka_ratchet.transport.delivery import LETTER_EVENT
 
-MARKS: Final = frozenset(name.encode() for name in (REPLAYS, REPLAYED_FROM, REPLAYED_FOR))
+MARKS: Final = frozenset(name.encode() for name in (REPLAYS, REPLAYED_FROM, REPLAYED_FOR, LETTER_EVENT))
 
 
 class Original(NamedTuple):
@@ -42,6 +43,7 @@ def original_of(
     headers = list(_raw_headers(batch.header_bytes(index)))
     kept = [raw for name, raw in headers[: len(headers) - said.appended] if name not in MARKS]
     kept.append(_header(REPLAYS, str(said.replays + 1).encode()))
+    kept += [] if said.event is None else [_header(LETTER_EVENT, said.event)]
     if letter is not None:
         kept.append(_header(REPLAYED_FROM, letter.encode()))
         agents = FOR_ALL if said.agents is None and to_all else said.agents

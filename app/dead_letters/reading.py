@@ -60,13 +60,17 @@ class ReasonCount(msgspec.Struct):
 
 
 class LetterCounts(msgspec.Struct):
-    """`ratchet dead-letters list`."""
+    """Counts of `ratchet dead-letters list`.
+
+    letters, replayed, reasons: of this stream of this application; others: further records of the topic
+    """
 
     stream: str
     topic: str
     letters: int
     replayed: int
     reasons: list[ReasonCount]
+    others: int = 0
 
 
 def reason_of(letter: Letter) -> str:
@@ -93,6 +97,11 @@ class LetterTopic:
     def id(self) -> str:
         """The topic's id, as text."""
         return id_text(self.topics[self.topic].id)
+
+    def has_made(self, letter: Letter, of_app: str = "") -> bool:
+        """Return whether this stream has made a letter. of_app: further application to count."""
+        is_ours = letter.app in (None, self.settings.app, of_app)
+        return is_ours and letter.origin is not None and letter.origin.topic == self.stream.input
 
     async def batches(self, wanted: Wanted) -> AsyncIterator[RecordBatch]:
         """The letters, partition by partition; those of other partitions and before an offset may be left out."""
@@ -151,13 +160,16 @@ async def connected(settings: Settings, bootstrap: str, name: str) -> AsyncItera
 
 
 async def count_letters(letters: LetterTopic, wanted: Wanted) -> LetterCounts:
-    """How many letters there are, by reason."""
-    replayed = await letters.replayed()
+    """Count the letters of the stream by reason, and what else is in the topic."""
+    replayed, others = await letters.replayed(), 0
     counts: dict[str, ReasonCount] = {}
     async for batch in letters.batches(wanted):
         for index in range(batch.count):
             letter = letter_at(batch, index)
             if not wanted.includes(letter):
+                continue
+            if not letters.has_made(letter):
+                others += 1
                 continue
             reason = reason_of(letter)[:REASON_SHOWN]
             if reason not in counts and len(counts) >= REASONS_MOST:
@@ -166,7 +178,7 @@ async def count_letters(letters: LetterTopic, wanted: Wanted) -> LetterCounts:
             _add(count, letter, is_replayed=(letter.partition, letter.offset) in replayed)
     ordered = sorted(counts.values(), key=lambda each: (-each.letters, each.reason))
     total, again = (sum(getattr(each, field) for each in ordered) for field in ("letters", "replayed"))
-    return LetterCounts(letters.name, letters.topic, total, again, ordered)
+    return LetterCounts(letters.name, letters.topic, total, again, ordered, others)
 
 
 def _add(count: ReasonCount, letter: Letter, *, is_replayed: bool) -> None:

@@ -26,11 +26,12 @@ from kafka_ratchet.app.dead_letters.original import Original, encode, original_o
 from kafka_ratchet.app.dead_letters.reading import LetterTopic, Wanted
 from kafka_ratchet.app.dead_letters.replayed import Place, Replayed
 from kafka_ratchet.app.names import replay_group, replay_id, replayed_topic
-from kafka_ratchet.app.repartition import arrives_in
+from kafka_ratchet.app.repartition import arrivals_of, arrives_in
 from kafka_ratchet.app.status.cluster_view import lookup
 from kafka_ratchet.app.status.group import describe_group
+from kafka_ratchet.app.worker.claims import read_claims
 from kafka_ratchet.app.worker.topics import config_of, prepare_single
-from kafka_ratchet.errors import Aborted, Fenced, SettingsError, TopicMissing
+from kafka_ratchet.errors import Aborted, Fenced, SettingsError, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, partition_of
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.transport.batch.encoding import encode_entries
@@ -108,7 +109,7 @@ class Replay:
         self._bootstrap = bootstrap
         self._admin = admin_client({"bootstrap.servers": bootstrap, **letters.settings.kafka})
         # The records of a stream with `repartition_by` are placed by the stream that arrives in its internal topic.
-        self._origin, self._input = letters.stream.input, arrives_in(letters.settings.streams, letters.name)
+        self._input = arrives_in(letters.settings.streams, letters.name)
         if self._input not in letters.topics:
             raise TopicMissing(f"stream {letters.name}: there is no topic {self._input} to send dead letters to")
         self._partitions = letters.topics[self._input].partitions
@@ -119,7 +120,12 @@ class Replay:
         """Of the transaction whose end is not known."""
 
     async def plan(self) -> Outcome:
-        """What `execute` would do. Changes nothing."""
+        """Say what `execute` would do; nothing is changed.
+
+        Raises:
+            TopicTaken: the input is written by another stream or application.
+        """
+        await asyncio.to_thread(self._refuse_output_of_another)
         return self._outcome(await self._count(await self._letters.replayed()), dry_run=True)
 
     async def execute(self) -> Outcome:
@@ -130,7 +136,9 @@ class Replay:
             Fenced: somebody else replays letters of this stream.
             Aborted: it was tried several times; what is replayed is known, and the next call goes on.
             RecordTooLarge: a record does not fit the input any more.
+            TopicTaken: the input is written by another stream or application.
         """
+        await asyncio.to_thread(self._refuse_output_of_another)
         await self._refuse_earlier_workers()
         letters, app = self._letters, self._letters.settings.app
         prepare_single(self._admin, letters.settings, self._state, "which dead letters were replayed")
@@ -165,6 +173,31 @@ class Replay:
                 await producer.abort()
                 raise
         raise AssertionError  # the last try raises
+
+    def _refuse_output_of_another(self) -> None:
+        """Refuse to send to a topic that another stream or application writes: its other readers would count it twice.
+
+        Raises:
+            TopicTaken: the input is such a topic.
+        """
+        settings, name = self._letters.settings, self._letters.name
+        writers = [
+            f"stream {other!r} of these settings"
+            for other, stream in settings.streams.items()
+            if other not in (name, arrivals_of(name)) and self._input in stream.writes
+        ]
+        claim = read_claims(settings, self._bootstrap).get(self._input)
+        if claim is not None and not writers and not claim.is_of(settings.app, name):
+            writers.append(str(claim))
+        if writers:
+            raise TopicTaken(
+                f"stream {name}: its input {self._input} is written by {writers[0]}. A record that is sent there again "
+                "would count twice for every other reader of that topic, so nothing was sent. The records still stand "
+                f"in {self._input} at the offsets that the dead letters name (ratchet dead-letters show --stream "
+                f"{name}). Where everything of a partition from such an offset on became a dead letter, read it again: "
+                f"ratchet resume --stream {name} --partition P --from OFFSET. Otherwise see "
+                'docs/guide/dead-letters.md, "A stream that reads another one\'s output"'
+            )
 
     async def _refuse_earlier_workers(self) -> None:
         letters = self._letters
@@ -230,8 +263,7 @@ class Replay:
                 yield Chosen((letter.partition, letter.offset), self._target(letter, batch.key(index)), record)
 
     def _may_go(self, letter: Letter, replayed: Replayed, counts: Counts) -> bool:
-        is_ours = letter.app in (None, self._letters.settings.app, self._options.of_app)
-        if letter.origin is None or letter.origin.topic != self._origin or not is_ours:
+        if not self._letters.has_made(letter, self._options.of_app):
             counts.others += 1
         elif (letter.partition, letter.offset) in replayed:
             counts.done += 1
@@ -251,7 +283,7 @@ class Replay:
 
     def _target(self, letter: Letter, key: bytes | None) -> int:
         """Where it was. Where records are placed behind the input: any. Where that is gone: by its key."""
-        if letter.origin is not None and self._input != self._origin:
+        if letter.origin is not None and self._input != self._letters.stream.input:
             return letter.origin.partition % self._partitions
         if letter.origin is not None and letter.origin.partition < self._partitions:
             return letter.origin.partition

@@ -24,11 +24,11 @@ from kafka_ratchet.app.local.broker import choose_broker
 from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.local.java import SHORT_LIVED
 from kafka_ratchet.app.settings import Settings, load
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
 from kafka_ratchet.app.status.results import place_of
 from kafka_ratchet.app.verify import Report, verify
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.stores.results import read_totals
+from kafka_ratchet.topic_log.clients import committed_positions, consumer, offset_ranges
 
 STREAM: Final = "events"
 INPUT, OUTPUT, DEAD_LETTERS, PARTITIONS = "demo.raw", "demo.events", "demo.dead-letters", 4
@@ -217,7 +217,7 @@ def _wait_for_lag(demo: Demo, status: Any, worker: ChildProcess) -> None:
 
         def lag() -> int:
             partitions = [TopicPartition(INPUT, number) for number in range(PARTITIONS)]
-            done = sum(max(0, place.offset) for place in watch.committed(partitions, timeout=60))
+            done = sum(max(0, place.offset) for place in committed_positions(watch, partitions, 60))
             left: int = _end(watch, INPUT) - done
             status.update(f"worker 2 takes over: {left:,} records to go")
             return left

@@ -16,7 +16,7 @@ class Mark(StrEnum):
 
 
 class Finding(NamedTuple):
-    """check: settings, sinks, broker, rights, topics, formats, clock or disk."""
+    """check: settings, sinks, broker, rights, topics, group, formats, clock, progress or disk."""
 
     check: str
     mark: Mark

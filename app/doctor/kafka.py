@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -10,14 +11,17 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec, ResourceType, TopicDescription
 
 from kafka_ratchet.app.doctor.findings import Finding, Mark
-from kafka_ratchet.app.names import OWNERS_TOPIC, changelog_name, earlier_changelog_name, policy_topic
+from kafka_ratchet.app.names import OWNERS_TOPIC, changelog_name, policy_topic
 from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.group import describe_commits, describe_group, sentence_of_strangers
 from kafka_ratchet.app.worker.topics import config_of
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.tables.eviction import NULLS_LAST_S
 
 ASK_S: Final = 10.0
+GROUPS_TOPIC: Final = "__consumer_offsets"
 CLOCK_MS: Final = 5_000
 """Kafka's newest time stamp may be ahead of this machine's clock by so much before it is said."""
 READS: Final = {AclOperation.READ, AclOperation.DESCRIBE_CONFIGS}
@@ -33,7 +37,8 @@ class KafkaChecks:
     """
 
     def __init__(self, settings: Settings, bootstrap: str) -> None:
-        self._settings = settings
+        self._settings, self._bootstrap = settings, bootstrap
+        self.has_groups = False
         self._admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
         self.found: dict[str, TopicDescription] = {}
         """Topics that exist, and that this user may describe."""
@@ -44,26 +49,30 @@ class KafkaChecks:
     def describe(self) -> None:
         """Look at every topic of the application. To be called first."""
         asked = self._admin.describe_topics(
-            TopicCollection(sorted(self._needed())), include_authorized_operations=True, request_timeout=ASK_S
+            TopicCollection(sorted({*self._needed(), GROUPS_TOPIC})),
+            include_authorized_operations=True,
+            request_timeout=ASK_S,
         )
         for topic, future in asked.items():
             try:
-                self.found[topic] = future.result()
+                described = future.result()
+                if topic != GROUPS_TOPIC:
+                    self.found[topic] = described
+                self.has_groups |= topic == GROUPS_TOPIC
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if topic != GROUPS_TOPIC and error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     self._refused[topic] = explained(error.args[0])
         app = self._settings.app
         for name in self._settings.streams:
-            for topic in (changelog_name(app, name), earlier_changelog_name(app, name)):
-                if topic in self.found:
-                    self.changelogs.setdefault(name, topic)
+            if (topic := changelog_name(app, name)) in self.found:
+                self.changelogs[name] = topic
+        self.has_groups |= bool(self.changelogs)  # this user may not see the topic of groups
 
     def _needed(self) -> dict[str, set[AclOperation]]:
         """What a worker needs of each topic (docs/guide/rights.md)."""
         app, needed = self._settings.app, {OWNERS_TOPIC: WRITES, policy_topic(self._settings.app): WRITES}
         for name, stream in self._settings.streams.items():
             needed |= {topic: WRITES for topic in (*stream.writes, changelog_name(app, name))}
-            needed[earlier_changelog_name(app, name)] = WRITES
         for stream in self._settings.streams.values():
             needed.setdefault(stream.input, READS)
         return needed
@@ -120,6 +129,32 @@ class KafkaChecks:
                 yield from self._config(name, topic)
         yield from self._timeout()
 
+    def group(self) -> Iterator[Finding]:
+        """Name strangers in the workers' group, and offsets committed by another client."""
+        if not self.has_groups:  # asking would make Kafka create the topic of groups
+            return
+        try:
+            group = asyncio.run(describe_group(self._bootstrap, self._settings))
+        except RatchetError as error:
+            yield Finding("group", Mark.WARNING, str(error))
+            return
+        if sentence := sentence_of_strangers(self._bootstrap, self._settings.app, group):
+            yield _error("group", sentence)
+        inputs = {stream.input: name for name, stream in self._settings.streams.items()}
+        foreign = {place: offset for place, offset in group.foreign.items() if place[0] in inputs}
+        told = asyncio.run(describe_commits(self._bootstrap, self._settings, foreign)) if foreign else {}
+        for (topic, number), offset in foreign.items():
+            at = f" ({told[topic, number]})" if (topic, number) in told else ""
+            yield _error(
+                "group",
+                f"{topic}, partition {number}: another client has committed offset {offset} in the group "
+                f"{self._settings.app!r}{at}. The partition halts; decide with `ratchet resume --stream "
+                f"{inputs[topic]} --partition {number}`",
+            )
+        if not sentence:
+            members = f"{group.members} member{'s' * (group.members != 1)}" if group.members else "no members"
+            yield _ok("group", f"group {self._settings.app}: {members}, and no others use it")
+
     def _config(self, name: str, topic: str) -> Iterator[Finding]:
         try:
             config = config_of(self._admin, topic)
@@ -142,6 +177,15 @@ class KafkaChecks:
             )
         if topic == self.changelogs.get(name) and (policy := config["cleanup.policy"]) != "compact":
             yield _error("topics", f"{topic}: cleanup.policy is {policy}: sequences would be deleted; set compact")
+        if topic == self.changelogs.get(name):
+            if int(config["delete.retention.ms"]) < NULLS_LAST_S * 1000:
+                yield _error(
+                    "topics",
+                    f"{topic}: delete.retention.ms is {config['delete.retention.ms']}: a worker that was away would "
+                    f"miss what was deleted; set {NULLS_LAST_S * 1000}",
+                )
+            if (stamped := config["message.timestamp.type"]) != "LogAppendTime":
+                yield _error("topics", f"{topic}: message.timestamp.type is {stamped}; set LogAppendTime")
         kept_ms = int(config["retention.ms"])
         wanted_s = self._settings.streams[name].inactive_after_s
         if topic == self._settings.streams[name].input and wanted_s and 0 <= kept_ms < wanted_s * 1000:

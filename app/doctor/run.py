@@ -11,19 +11,21 @@ from typing import Final
 
 from kafka_ratchet.app.doctor.findings import Finding, Mark
 from kafka_ratchet.app.doctor.kafka import KafkaChecks
+from kafka_ratchet.app.doctor.progress import progress
 from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.local.connectivity import require_answer
 from kafka_ratchet.app.settings import Settings, load, origins
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, records
 from kafka_ratchet.app.status.results import access_of, place_of, result_stream, spec_of, topic_of
 from kafka_ratchet.app.worker.claims import read_claims
 from kafka_ratchet.errors import RatchetError, SettingsError
 from kafka_ratchet.spark_sink.errors import SinkError
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges
+from kafka_ratchet.topic_log.reading import records
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.owner import FORMAT, KEY, Owner
 
-AFTER_SETTINGS: Final = ("broker", "rights", "topics", "formats", "clock", "disk")
-AFTER_BROKER: Final = ("rights", "topics", "formats", "clock")
+AFTER_SETTINGS: Final = ("broker", "rights", "topics", "group", "formats", "clock", "progress", "disk")
+AFTER_BROKER: Final = ("rights", "topics", "group", "formats", "clock", "progress")
 READ_S: Final = 30.0
 """Seconds that reading changelogs may take."""
 LITTLE: Final = 1 << 30
@@ -94,8 +96,11 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
     checks.describe()
     yield from checks.rights()
     yield from checks.topics()
+    yield from checks.group()
     yield from _formats(settings, settings.bootstrap, checks)
     yield from checks.clock()
+    if checks.has_groups:  # a client that asks for positions would make Kafka create the topic of groups
+        yield from progress(settings, settings.bootstrap, has_run=bool(checks.changelogs))
 
 
 def _formats(settings: Settings, bootstrap: str, checks: KafkaChecks) -> Iterator[Finding]:
@@ -116,7 +121,7 @@ def _formats(settings: Settings, bootstrap: str, checks: KafkaChecks) -> Iterato
             sentence = f"stream {name}: {topic} was not read to its end within {READ_S:.0f} s; its format is not known"
             yield Finding("formats", Mark.WARNING, sentence)
         else:
-            sentence = f"stream {name}: {topic} has format {newest}, and this version reads up to {FORMAT}"
+            sentence = f"stream {name}: {topic} has format {newest}, and this version reads {FORMAT}"
             yield Finding("formats", Mark.OK, sentence)
 
 
@@ -127,11 +132,11 @@ def _newest_format(settings: Settings, bootstrap: str, topic: str, partitions: i
         OwnerDiffers: an entry is of a newer version.
         RatchetError: it cannot be read.
     """
-    newest = 1  # the format of a changelog without such an entry
+    newest = FORMAT
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     with consumer(options, "ratchet-doctor") as asked:
         for number, held in enumerate(offset_ranges(asked, topic, partitions)):
-            for message in records(asked, topic, number, held.first, timeout_s=READ_S):
+            for message in records(asked, topic, number, held.first, timeout_s=READ_S, end=held.end):
                 if message.key() == KEY and (value := message.value()) is not None:
                     newest = max(newest, Owner.unpack(value).format)
                 if time.monotonic() > deadline:

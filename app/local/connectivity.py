@@ -42,6 +42,8 @@ class Reachability:
         """Of the Kafka that answered last."""
         self.partitions: dict[str, int] = {}
         """How many each topic has that it listed then; it lists those that this user may see."""
+        self.leaderless: dict[str, frozenset[int]] = {}
+        """Partitions without a leader then, by topic."""
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "error_cb": self._note,
@@ -64,6 +66,11 @@ class Reachability:
             return self._reason or _text(error)
         self.cluster_id = answer.cluster_id
         self.partitions = {name: len(found.partitions) for name, found in answer.topics.items()}
+        away = {
+            name: frozenset(number for number, each in found.partitions.items() if each.leader < 0)
+            for name, found in answer.topics.items()
+        }
+        self.leaderless = {name: numbers for name, numbers in away.items() if numbers}
         return None if answer.brokers else "it knows of no broker yet"
 
     def refusal(self) -> KafkaRefused | None:

@@ -14,6 +14,7 @@ from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.tables.invalid_share import InvalidShare
 from kafka_ratchet.transport.measures import StreamMeasures
+from kafka_ratchet.transport.stalls import Stall
 
 INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
 """States in which a partition's table may lack sequences: an answer from it could call a duplicate fresh."""
@@ -26,6 +27,7 @@ class PartitionStatus:
     fresh, duplicate, invalid, too_late, conflict and unjudged are the partition's durable totals in records: they are
     kept in the changelog and go on counting where the last worker stopped; what was forwarded is fresh and unjudged.
     Positions are offsets; input_position is the next one to be read by whoever continues from the last commit.
+    input_end is the high watermark: records held back by an open transaction count as lag.
     deduplicate is what the last committed batch went by, and since the input offset from which it did; None: nothing
     was ever switched.
     evicted_inactive and evicted_displaced are durable totals of identities. recognised_for_s is for how many seconds
@@ -67,6 +69,10 @@ class PartitionStatus:
     """Class of the error that it has halted for, until it goes on; "" where it has not."""
     fetched_at: float | None = None
     """When Kafka has last answered a fetch of the input, in seconds since 1970; None: not yet."""
+    stable_end: int | None = None
+    """Last stable offset of the input; input_end is its high watermark."""
+    stalled: Stall | None = None
+    """Cause of its standstill; None while it moves."""
     store_bytes: int | None = None
     """What the local store has written to files and is about to; None: it is not open."""
 
@@ -170,10 +176,14 @@ class WorkerMeasures:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """waits: why the worker is not ready, a line each, nothing where it is; halted: partitions that have halted."""
+    """waits: lines about what keeps the worker from being ready; halted: lines about halted partitions.
+
+    stalled: other partitions at a standstill, such as before an open transaction
+    """
 
     waits: list[str] = field(default_factory=list)
     halted: list[str] = field(default_factory=list)
+    stalled: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
@@ -10,15 +11,15 @@ from urllib.parse import urlencode
 
 import msgspec
 import structlog
+from pydantic import ValidationError
 
 from kafka_ratchet.app.local.connectivity import Reachability, no_answer
-from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.names import changelog_name, repartition_topic
 from kafka_ratchet.app.repartition import arrives_in
-from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.answers import IdentityAnswer, WorkerStatus
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.answers import IdentityAnswer, TableStatus, WorkerStatus
 from kafka_ratchet.app.status.group import REBALANCING, Group, describe_group
 from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesPage, IdentitiesQuery, merge_identities
-from kafka_ratchet.app.status.internal_streams import with_internal
 from kafka_ratchet.app.status.kafka_view import InputPartition, KafkaView
 from kafka_ratchet.app.status.lookup import QueryError, answer_of, parse_parts
 from kafka_ratchet.app.status.model import (
@@ -31,12 +32,33 @@ from kafka_ratchet.app.status.model import (
     without_kafka,
 )
 from kafka_ratchet.app.status.own_tables import TableAnswer, TablePage, TableQuery, merge_tables
-from kafka_ratchet.app.status.problems import about_group, about_input, about_invalid, about_late
+from kafka_ratchet.app.status.problems import (
+    about_blocked,
+    about_foreign_offsets,
+    about_group,
+    about_input,
+    about_invalid,
+    about_late,
+)
 from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages
+from kafka_ratchet.app.status.unserved import Unserved
 from kafka_ratchet.app.status.worker_client import Body, WorkerClient
+from kafka_ratchet.app.streams import STREAM_NAME
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.transport.client.security import client_options
+
+
+def with_internal(settings: Settings, told: TableStatus) -> Settings | None:
+    """The settings with a section for a stream that a worker serves; None where it is no internal one of theirs."""
+    if not STREAM_NAME.fullmatch(told.stream) or told.input != repartition_topic(settings.app, told.stream):
+        return None
+    try:
+        stream = StreamSettings(input=told.input, output=told.output, dead_letters=told.dead_letters, deduplicate=False)
+    except ValidationError:
+        return None
+    return settings.model_copy(update={"streams": {**settings.streams, told.stream: stream}})
+
 
 log = structlog.get_logger(__name__)
 
@@ -76,6 +98,7 @@ class ClusterView:
         self._took_s = 0.0
         self._refreshing: asyncio.Task[Overview] | None = None
         self._workers = WorkerClient()
+        self._unserved = Unserved()
 
     async def __aenter__(self) -> ClusterView:
         await self._workers.__aenter__()
@@ -140,7 +163,7 @@ class ClusterView:
             QueryError: no identity, and the stream's identity is not the partition.
         """
         name, spec = self._settings.stream(stream)
-        if not identity and spec.identity != Identity.PARTITION:
+        if not identity and spec.identity not in (Identity.PARTITION, Identity.KEY):
             raise QueryError(f"give the identity: stream {name!r} keeps one sequence for each {spec.identity}")
         if partition is not None and spec.repartition_by:
             raise QueryError(
@@ -163,7 +186,13 @@ class ClusterView:
             missing = partitions - asked
             # Each identity has one partition then, as with a key.
             kind = "key" if spec.repartition_by else str(spec.identity)
-            answer = answer_of(verdicts, partitions, missing, identity=kind, partition=partition)
+            were = {row.partition for row in rows if row.had_come_to(sequence)}
+            answer = answer_of(verdicts, partitions, missing, identity=kind, partition=partition, forgotten=were)
+        rows_of = {each.stream: each.partitions for each in overview.streams}
+        may_wait = answer in ("unseen", "forgotten", "unknown", "depends")
+        waiting = about_blocked(rows_of, name, partition) if may_wait else []
+        if waiting and answer == "unseen":
+            answer = "unknown"
         told = next(iter(answers.values()), None)
         return Lookup(
             stream=name,
@@ -175,6 +204,7 @@ class ClusterView:
             problems=[
                 *self._away,
                 *(f"worker {names[url]} did not answer: {failure}" for url, failure in failures.items()),
+                *waiting,
                 *about_input(view),
                 *about_late(rows, sequence, spec.reorder_window),
             ],
@@ -291,11 +321,15 @@ class ClusterView:
         streams = merge(self._settings, answers, group, positions, self._changelogs)
         if self._away:
             streams = [without_kafka(each) for each in streams]
+        unread = "" if group is not None or self._away else "; ".join(problems)
+        problems += [] if self._away else self._kafka.problems
+        streams = [self._unserved.name(each, group, failures, time.time(), unread) for each in streams]
         problems += [
             f"stream {each.stream}: its input {each.input!r} does not exist yet"
             for each in streams
             if positions.get(each.stream) == []
         ]
+        problems += about_foreign_offsets(group, streams)
         problems += [said for each in streams for said in about_input(each)]
         problems += [said for name in sorted(answers) for said in about_invalid(answers[name])]
         problems += [
@@ -320,7 +354,9 @@ class ClusterView:
     async def _ask_kafka(self, problems: list[str]) -> tuple[Group | None, Mapping[str, list[InputPartition]]]:
         members, topics = await asyncio.gather(
             describe_group(self._bootstrap, self._settings),
-            asyncio.to_thread(self._kafka.read, dict(self._changelogs), self._reachability.partitions),
+            asyncio.to_thread(
+                self._kafka.read, dict(self._changelogs), self._reachability.partitions, self._reachability.leaderless
+            ),
             return_exceptions=True,
         )
         for answer in (members, topics):

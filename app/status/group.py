@@ -4,7 +4,8 @@ Faust's assignor puts each worker's `canonical_url` into the member metadata of 
 may join the group may write anything there, so only bare http://host:port addresses are accepted.
 
 confluent-kafka has a call for the committed offsets too, but in 2.16 it ends the process (SIGSEGV in librdkafka) on a
-broker where no group has ever been; so they come over the connection that the members are read by.
+broker where no group has ever been; so they come over the connection that the members are read by. It also reads past
+the end of an offset's metadata (`Consumer.committed`), so the metadata is taken from this module alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,15 +27,18 @@ from aiokafka.errors import (
     GroupLoadInProgressError,
     KafkaError,
     NotCoordinatorForGroupError,
-    for_code,
 )
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.http import url_of
-from kafka_ratchet.errors import BrokerUnavailable
-from kafka_ratchet.transport.assignor import RULES
+from kafka_ratchet.errors import BrokerUnavailable, RatchetError
+from kafka_ratchet.transport.assignor import RULES, is_worker
+from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.connection import mend_connections, refused_by
+from kafka_ratchet.transport.client.group_log import group_log
+from kafka_ratchet.transport.client.groups import SHARE, describe, strangers
 from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.transactions.requests import is_ours, topic_in
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +46,10 @@ TIMEOUT_S = 5.0
 """A page or a command that waits longer than this for Kafka should say so instead."""
 
 RETRY_S = 0.1
-"""Pause before a broker is asked again that was not ready to speak for the group."""
+"""Pause before a broker is asked again when it does not coordinate the group yet."""
+
+JOINS_WITHIN_S = 15.0
+"""A refused worker asks again at least every ten seconds (`kafka_ratchet.transport.assignment.REFUSED_MOST_S`)."""
 
 MAX_URL_CHARACTERS = 300
 """http:// with the longest host name (253) and a port; anything longer is no worker's address."""
@@ -57,7 +65,11 @@ class Group:
     state      Kafka's word: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead
     workers    status addresses of the members, sorted; Kafka tells them only while the group is Stable
     members    number of members, those without an address included
-    committed  next offset to be read, by topic and partition
+    committed  next offset to be read, by topic and partition, where a lane has committed it
+    foreign    offset by topic and partition, where another client has committed it: it tells nothing of our position
+    topic_ids  id by topic and partition, as text: of the topic that the committed offset is in, where that is known
+    kind       classic, consumer, share or streams; empty: there is no such group
+    strangers  phrase that names members which are no workers; empty: none is known
     protocol   what the members have agreed on (`kafka_ratchet.transport.assignor.RuledAssignor`); empty: nothing yet
     rules      of the members that tell theirs: setting to value
     """
@@ -68,18 +80,60 @@ class Group:
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
     protocol: str = ""
     rules: list[dict[str, str]] = field(default_factory=list)
+    foreign: dict[tuple[str, int], int] = field(default_factory=dict)
+    topic_ids: dict[tuple[str, int], str] = field(default_factory=dict)
+    kind: str = ""
+    strangers: str = ""
 
 
-async def describe_group(bootstrap: str, settings: Settings) -> Group:
+def ask_group(bootstrap: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> Group:
+    """Ask Kafka for the group `settings.app`, from a synchronous function.
+
+    It may be called inside an event loop, which it blocks.
+
+    Raises:
+        BrokerUnavailable: Kafka did not answer in time, or refused.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(describe_group(bootstrap, settings, timeout_s))).result()
+
+
+async def describe_commits(
+    bootstrap: str, settings: Settings, offsets: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, int], str]:
+    """Ask when these offsets were committed, and which clients were in the group then.
+
+    Args:
+        bootstrap: host:port[,host:port]
+        settings: with the group's name
+        offsets: committed ones by topic and partition
+
+    Returns:
+        a phrase by topic and partition, where Kafka's log of groups has the commit
+    """
+    cluster = Cluster(client_options(bootstrap, settings.kafka))
+    try:
+        await cluster.start(TIMEOUT_S)
+        known = group_log(cluster, settings.app)
+        found = {place: await known.commit(cluster, *place, offset, "group") for place, offset in offsets.items()}
+    except RatchetError as error:
+        log.debug("commits cannot be read", reason=str(error))
+        return {}
+    finally:
+        await cluster.close()
+    return {place: str(commit) for place, commit in found.items() if commit is not None}
+
+
+async def describe_group(bootstrap: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> Group:
     """Ask Kafka for the group `settings.app`.
 
     Raises:
-        BrokerUnavailable: Kafka did not answer within five seconds, or refused.
+        BrokerUnavailable: Kafka did not answer within timeout_s, or refused.
     """
     mend_connections()
-    admin = AIOKafkaAdminClient(**_client_options(bootstrap, settings))
+    admin = AIOKafkaAdminClient(**_client_options(bootstrap, settings, timeout_s))
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             await admin.start()
             return await _describe(admin, settings.app)
     except (KafkaError, OSError, TimeoutError) as error:
@@ -97,32 +151,48 @@ async def describe_group(bootstrap: str, settings: Settings) -> Group:
 async def _describe(admin: AIOKafkaAdminClient, name: str) -> Group:
     while True:
         try:
-            # One group per request: aiokafka reads a v3 answer by the layout of v2, which fits the first group only.
-            response = (await admin.describe_consumer_groups([name]))[0]
-            error_code, _, state, _, protocol, members = response.groups[0][:6]
-            if error_code:
-                raise for_code(error_code)(f"group {name}")
+            node = await admin.find_coordinator(name)
+            found = await describe(lambda request: admin._send_request(request, node), name)  # noqa: SLF001, B023
             committed = await admin.list_consumer_group_offsets(name)
             break
         # The first question to a new broker makes it create the topic of the groups, and it asks for patience.
         except (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError):
             await asyncio.sleep(RETRY_S)
+    offsets = {(where.topic, where.partition): found for where, found in committed.items() if found.offset >= 0}
+    ids = {where: topic_in(position.metadata or "") for where, position in offsets.items()}
+    ours = {where for where, position in offsets.items() if is_ours(position.metadata or "")}
     return Group(
-        state=state,
-        workers=sorted(set(_addresses(member[3] for member in members))),
-        members=len(members),
-        committed={
-            (where.topic, where.partition): position.offset
-            for where, position in committed.items()
-            if position.offset >= 0
-        },
-        protocol=protocol or "",
-        rules=[rules for member in members if (rules := member_rules(member[3])) is not None],
+        state=found.state,
+        workers=sorted(set(_addresses(member.metadata for member in found.members))),
+        members=len(found.members),
+        committed={where: offsets[where].offset for where in sorted(ours)},
+        protocol=found.protocol,
+        rules=[rules for member in found.members if (rules := member_rules(member.metadata)) is not None],
+        foreign={where: offsets[where].offset for where in sorted(offsets.keys() - ours)},
+        topic_ids={where: found_in for where, found_in in ids.items() if found_in is not None},
+        kind=found.kind,
+        strangers=strangers(found, is_worker),
     )
 
 
-def _client_options(bootstrap: str, settings: Settings) -> dict[str, Any]:
-    return {**client_options(bootstrap, settings.kafka), "request_timeout_ms": int(TIMEOUT_S * 1000)}
+def sentence_of_strangers(bootstrap: str, app: str, group: Group) -> str:
+    """Return the sentence about a group of others, and how a worker comes in; "" where there are none."""
+    if not group.strangers:
+        return ""
+    does = "No worker can join, and their offsets do not tell which records were judged"
+    way = "Stop them"
+    if group.kind == SHARE:
+        does = "No worker can join"
+        delete = f"kafka-share-groups.sh --bootstrap-server {bootstrap} --delete --group {app}"
+        way += f" and delete the share group, which Kafka keeps: `{delete}`"
+    return (
+        f"others use the group {app!r}: {group.strangers}. {does}. {way}, or give this application another name "
+        f"(app in the settings). Workers join by themselves within {JOINS_WITHIN_S:.0f} s after that"
+    )
+
+
+def _client_options(bootstrap: str, settings: Settings, timeout_s: float) -> dict[str, Any]:
+    return {**client_options(bootstrap, settings.kafka), "request_timeout_ms": int(timeout_s * 1000)}
 
 
 def _addresses(metadata: Iterable[bytes]) -> Iterable[str]:

@@ -12,8 +12,8 @@ import structlog
 from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.settings import StreamSettings
-from kafka_ratchet.app.status.kafka_topics import all_topics
 from kafka_ratchet.errors import BrokerUnavailable, TopicMissing
+from kafka_ratchet.topic_log.clients import all_topics
 from kafka_ratchet.transport.client.cluster import LATEST, Cluster
 
 log = structlog.get_logger(__name__)

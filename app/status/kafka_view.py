@@ -8,26 +8,33 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicCollection
 
-from kafka_ratchet.app.names import earlier_changelog_name
+from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import offsets_at, open_consumer
-from kafka_ratchet.errors import BrokerUnavailable, KafkaRefused
+from kafka_ratchet.errors import BrokerUnavailable, KafkaRefused, TopicMissing
 from kafka_ratchet.producers import Heard, admin_client
+from kafka_ratchet.topic_log.clients import offsets_at, open_consumer, partition_counts
 
 TIMEOUT_S = 5.0
 """A page or a command that waits longer than this for Kafka should say so instead."""
 GROUP: Final = "ratchet-page"
 """The client has to have one; it joins none, and commits nothing."""
+HIDDEN: Final = -1
+"""Number of partitions of a topic that this user may not see."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputPartition:
-    """Offsets of one input partition, and the end of the changelog that belongs to it (None: there is none yet)."""
+    """Offsets of one input partition, and the end of the changelog that belongs to it (None: there is none yet).
+
+    end: high watermark; stable_end: last stable offset, which is lower while a transaction is open. All three are None
+    while the partition has no leader.
+    """
 
     partition: int
-    start: int
-    end: int
+    start: int | None
+    end: int | None
     changelog_end: int | None
+    stable_end: int | None = None
 
 
 class KafkaView:
@@ -47,10 +54,21 @@ class KafkaView:
         self._options = {"bootstrap.servers": bootstrap, **settings.kafka}
         self._admin = admin_client(self._options)
         self._heard = Heard(self._options)
-        self._consumer: Consumer | None = None
+        self.problems: list[str] = []
+        """Sentences about inputs that could not be read in full by the last `read`."""
+        self._leaderless: dict[str, frozenset[int]] = {}
+        self._consumers: dict[bool, Consumer] = {}
+        """Clients by isolation: True for those that read committed records only."""
 
-    def read(self, changelogs: dict[str, str], listed: Mapping[str, int]) -> dict[str, list[InputPartition]]:
+    def read(
+        self,
+        changelogs: dict[str, str],
+        listed: Mapping[str, int],
+        leaderless: Mapping[str, frozenset[int]] | None = None,
+    ) -> dict[str, list[InputPartition]]:
         """Each stream's input partitions; an empty list where the input topic does not exist.
+
+        Streams with an input hidden from this user are missing; `problems` has the sentence.
 
         However many partitions there are, each topic is asked about once for its ends, and an input once for its
         beginnings.
@@ -59,17 +77,19 @@ class KafkaView:
             changelogs: name of the changelog topic by stream.
             listed: partitions by topic, as Kafka has just listed them. A topic that is not in it is asked for by name:
                 Kafka lists none that this user may not see, and says so only where it is asked.
+            leaderless: partitions without a leader by topic, as Kafka has just listed them.
 
         Raises:
             BrokerUnavailable: Kafka did not answer within five seconds, or refused.
             KafkaRefused: Kafka and this client refuse each other.
         """
+        self._leaderless = dict(leaderless or {})
         try:
             return self._read(changelogs, listed)
         except BrokerUnavailable:
             # A client knows leaders as they were, a new one asks. The old one is not closed, as another thread may be
             # asking by it: it ends with its last user.
-            self._consumer = None
+            self._consumers = {}
         try:
             return self._read(changelogs, listed)
         except BrokerUnavailable as error:
@@ -82,56 +102,99 @@ class KafkaView:
 
     def _read(self, changelogs: dict[str, str], listed: Mapping[str, int]) -> dict[str, list[InputPartition]]:
         inputs = {name: stream.input for name, stream in self.settings.streams.items()}
-        earlier = {
-            name: earlier_changelog_name(self.settings.app, name)
-            for name in inputs
-            if changelogs.get(name) not in listed
-        }
-        counts = self._counts({*inputs.values(), *changelogs.values(), *earlier.values()}, listed)
-        changelogs = {
-            name: topic if topic in counts else earlier.get(name, topic) for name, topic in changelogs.items()
+        counts = self._counts({*inputs.values(), *changelogs.values()}, listed)
+        # The high watermarks first: records appended in between are held back by no transaction.
+        high = {
+            topic: self._offsets(topic, counts[topic], OFFSET_END, committed=False)
+            for topic in set(inputs.values())
+            if counts.get(topic)
         }
         ends = {
             topic: self._offsets(topic, counts[topic], OFFSET_END)
             for topic in {*inputs.values(), *changelogs.values()}
-            if topic in counts
+            if counts.get(topic)
         }
         starts = {
             topic: self._offsets(topic, counts[topic], OFFSET_BEGINNING)
             for topic in set(inputs.values())
-            if topic in counts
+            if counts.get(topic)
         }
+        self.problems = [
+            f"stream {name}: this user may not see its input {topic!r}. Give it the rights of docs/guide/rights.md"
+            for name, topic in inputs.items()
+            if counts.get(topic) == HIDDEN
+        ] + [
+            f"stream {name}: partition{'s' * (len(away) > 1)} {', '.join(map(str, sorted(away)[:5]))} of its input "
+            f"{topic!r} {'have' if len(away) > 1 else 'has'} no leader: bring a replica back"
+            for name, topic in inputs.items()
+            if (away := self._leaderless.get(topic))
+        ]
         found = {}
         for name, topic in inputs.items():
+            if counts.get(topic) == HIDDEN:
+                continue
             written = ends.get(changelogs.get(name, ""), [])
             found[name] = [
-                InputPartition(number, start, end, written[number] if number < len(written) else None)
-                for number, (start, end) in enumerate(zip(starts.get(topic, ()), ends.get(topic, ()), strict=True))
+                InputPartition(
+                    number,
+                    start,
+                    end if end is None or stable is None else max(end, stable),
+                    written[number] if number < len(written) else None,
+                    stable,
+                )
+                for number, (start, end, stable) in enumerate(
+                    zip(starts.get(topic, ()), high.get(topic, ()), ends.get(topic, ()), strict=True)
+                )
             ]
         return found
 
     def _counts(self, topics: set[str], listed: Mapping[str, int]) -> dict[str, int]:
-        """Partitions by topic, without the topics that do not exist."""
+        """Return partitions by topic, without the topics that do not exist; HIDDEN where this user may not see one."""
         found = {topic: listed[topic] for topic in topics if listed.get(topic)}
         if not (unlisted := sorted(topics - found.keys())):
             return found
         described = self._admin.describe_topics(TopicCollection(unlisted), request_timeout=TIMEOUT_S)
         for topic, future in described.items():
             try:
-                found[topic] = len(future.result().partitions)
+                partitions = future.result().partitions
+                found[topic] = len(partitions)
+                if away := frozenset(each.id for each in partitions if each.leader is None or each.leader.id < 0):
+                    self._leaderless[topic] = away
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    found[topic] = HIDDEN
+                elif error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise BrokerUnavailable(f"{topic}: {error.args[0].str()}") from error
         return found
 
-    def _offsets(self, topic: str, partitions: int, at: int) -> list[int]:
-        """By partition. Committed data only: what an open transaction has written is nobody's lag yet."""
-        if (asked := self._consumer) is None:
+    def _offsets(self, topic: str, partitions: int, at: int, *, committed: bool = True) -> list[int | None]:
+        """Return an offset of each partition; None where it has no leader.
+
+        committed: the last stable offset is the end, not the high watermark
+        """
+        if (asked := self._consumers.get(committed)) is None:
             options: dict[str, Any] = {**self._options, "error_cb": self._heard}
-            asked = self._consumer = open_consumer(options, GROUP)
-        return offsets_at(asked, topic, range(partitions), at, TIMEOUT_S)
+            asked = self._consumers[committed] = open_consumer(options, GROUP, committed=committed)
+        away = self._leaderless.get(topic, frozenset())
+        led = [number for number in range(partitions) if number not in away]
+        found = dict(zip(led, offsets_at(asked, topic, led, at, TIMEOUT_S), strict=True)) if led else {}
+        return [found.get(number) for number in range(partitions)]
 
     def _refusal(self) -> KafkaRefused | None:
-        if (asked := self._consumer) is not None:
+        for asked in self._consumers.values():
             asked.poll(0)  # delivers errors
         return self._heard.refusal() or self._admin.refusal()
+
+
+def partition_of_key(settings: Settings, bootstrap: str, stream: str, key: bytes, partitioner: Partitioner) -> int:
+    """Return the partition to which a producer sends a record with this key.
+
+    Raises:
+        TopicMissing: there is no input.
+        BrokerUnavailable: Kafka did not answer.
+    """
+    topic = settings.streams[stream].input
+    found = partition_counts(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}), [topic])
+    if topic not in found:
+        raise TopicMissing(f"stream {stream}: there is no topic {topic}")
+    return partitioner.place(key, found[topic])

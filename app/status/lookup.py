@@ -16,7 +16,7 @@ from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identity, joined
 
 Verdict = Literal["fresh", "duplicate", "unknown", "too-late"]
-Answer = Literal["persisted", "in flight", "unseen", "depends", "unknown"]
+Answer = Literal["persisted", "in flight", "unseen", "forgotten", "depends", "unknown", "waiting"]
 """To "did my record arrive?": see `answer_of`."""
 
 ANSWERS: Final[Mapping[Verdict, Answer]] = {
@@ -38,9 +38,7 @@ class QueryError(RatchetError):
 
 
 def parse_identity(text: str | None, hexadecimal: str | None) -> bytes:
-    """The identity's bytes, from text (stands for its UTF-8) or from hex digits.
-
-    Both empty or None give b"": what a stream with the identity "partition" is asked by.
+    """Return the identity's bytes, from text (stands for its UTF-8) or from hex digits. Both empty or None give b"".
 
     Raises:
         QueryError: with a sentence that says what to write instead.
@@ -76,10 +74,20 @@ def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | Non
         texts: one for each part, in their order; or one JSON list of them
         hexadecimal: the whole identity
 
+    Nothing given is the identity of a partition. An empty text, or no digits, is the empty key.
+
     Raises:
         QueryError: with a sentence that says what to write instead.
     """
     parts = identity.parts
+    is_empty = not hexadecimal and not any(texts)
+    is_given = bool(texts) or hexadecimal is not None
+    if is_empty and len(texts) <= 1 and identity != Identity.PARTITION and not (identity == Identity.KEY and is_given):
+        more = "; the empty key as an empty text (--key '', or identity= or hex= in an address)"
+        raise QueryError(
+            f"give the identity: the stream keeps one sequence for each {identity}"
+            + (more if identity == Identity.KEY else ", and none is empty" if is_given else "")
+        )
     if hexadecimal or not texts:
         return parse_identity(next(iter(texts), None), hexadecimal)
     if len(parts) > 1 and len(texts) == 1 and texts[0].startswith("["):
@@ -93,6 +101,17 @@ def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | Non
     if len(parts) == 1:
         return parse_identity(texts[0], None)
     return _bounded(joined([parse_identity(text, None) for text in texts]))
+
+
+def typed_identity(query: Mapping[str, str]) -> tuple[list[str], str | None]:
+    """Return identity and hex of an address, as `parse_parts` takes them.
+
+    A form sends both, empty where nothing was typed. One of them alone, and empty, is the empty key.
+    """
+    text, hexadecimal = query.get("identity"), query.get("hex")
+    if text is not None and hexadecimal is not None:
+        return ([text] if text else []), hexadecimal or None
+    return ([] if text is None else [text]), hexadecimal
 
 
 def _listed(text: str) -> list[str]:
@@ -213,12 +232,14 @@ def answer_of(
     *,
     identity: str,
     partition: int | None,
+    forgotten: Collection[int] = (),
 ) -> Answer:
     """Whether a record with the sequence asked about has arrived: only what is true wherever the record went.
 
     persisted   committed, it or, without a reorder_window, a later one of its identity: sent again it would be dropped
     in flight   judged in a transaction that is still open: ask again
     unseen      it has not come so far: it would be forwarded
+    forgotten   a sequence as high had arrived, and an operator had it forgotten: it would be forwarded again
     depends     one thing in one partition and another in another: say which partition
     unknown     a partition that it may have gone to cannot be asked now, or it is below the window: nobody knows any
                 more whether it came, and it would not be forwarded
@@ -229,15 +250,23 @@ def answer_of(
         not_asked: those that nobody answers for
         identity: whose sequence it is: a "key" goes to one partition, so those that do not know it do not count
         partition: where the record went, if that is known
+        forgotten: partitions where a last sequence as high was forgotten
     """
+
+    def of(number: int) -> Answer:
+        answer = ANSWERS[verdicts.get(number) or "fresh"]
+        return "forgotten" if answer == "unseen" and number in forgotten else answer
+
     if partition is not None:
         if partition in not_asked or partition not in partitions:
             return "unknown"
-        return ANSWERS[verdicts.get(partition) or "fresh"]
+        return of(partition)
     if not_asked:
         return "unknown"
     where = verdicts.keys() if identity == "key" and verdicts else partitions
-    answers = {ANSWERS[verdicts.get(number) or "fresh"] for number in where}
+    answers = {of(number) for number in where}
+    if answers == {"forgotten", "unseen"}:
+        return "forgotten"
     if len(answers) > 1:
         # Here committed and there not yet, but nowhere missing.
         return "in flight" if answers == {"persisted", "in flight"} else "depends"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final
@@ -21,6 +22,7 @@ WHERE_KNOWN = (
     "keys",
     "input_position",
     "input_end",
+    "stable_end",
     "changelog_position",
     "recognised_for_s",
     "lag_s",
@@ -216,7 +218,23 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         ),
         "lag": GaugeMetricFamily(
             "ratchet_lag_records",
-            "Input offsets that are not committed, as of the last fetch; markers and aborted records count.",
+            "Input offsets that are not committed, as of the last fetch; markers, aborted records and those of open "
+            "transactions count.",
+            labels=where,
+        ),
+        "blocked": GaugeMetricFamily(
+            "ratchet_open_transaction_records",
+            "Input offsets that wait behind an open transaction, as of the last look; part of the lag.",
+            labels=where,
+        ),
+        "stalled": GaugeMetricFamily(
+            "ratchet_partition_stalled",
+            "1 while the partition stands still although its input goes on, with the cause; 0 where it does not.",
+            labels=[*where, "cause"],
+        ),
+        "stalled_s": GaugeMetricFamily(
+            "ratchet_partition_stalled_seconds",
+            "Seconds since the partition stands still; 0 where it does not.",
             labels=where,
         ),
         "lag_s": GaugeMetricFamily(
@@ -238,7 +256,12 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         ),
         "keys": GaugeMetricFamily("ratchet_keys", "Identities with a last sequence.", labels=where),
         "input_position": GaugeMetricFamily("ratchet_input_position", "Next input offset, committed.", labels=where),
-        "input_end": GaugeMetricFamily("ratchet_input_end", "End of the input partition.", labels=where),
+        "input_end": GaugeMetricFamily("ratchet_input_end", "High watermark of the input.", labels=where),
+        "stable_end": GaugeMetricFamily(
+            "ratchet_input_stable_end",
+            "Last stable offset of the input: no open transaction lies before it.",
+            labels=where,
+        ),
         "changelog_position": GaugeMetricFamily(
             "ratchet_changelog_position", "Changelog offset that the table stands for.", labels=where
         ),
@@ -270,6 +293,11 @@ def _samples(partition: PartitionStatus) -> Iterator[tuple[str, str, float]]:
     yield "restarts", NO_MORE, partition.restarts
     if partition.input_position is not None and partition.input_end is not None:
         yield "lag", NO_MORE, max(0, partition.input_end - partition.input_position)
+    if partition.stable_end is not None and partition.input_end is not None:
+        yield "blocked", NO_MORE, max(0, partition.input_end - partition.stable_end)
+    stall = partition.stalled
+    yield "stalled", stall.cause if stall else "", int(stall is not None)
+    yield "stalled_s", NO_MORE, round(max(0.0, time.time() - stall.since), 1) if stall else 0
     for name in WHERE_KNOWN:
         if (value := getattr(partition, name)) is not None:
             yield name, NO_MORE, value

@@ -13,6 +13,7 @@ from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.status.kafka_view import InputPartition
 from kafka_ratchet.app.status.lookup import Answer, Verdict
 from kafka_ratchet.app.status.result_view import Results
+from kafka_ratchet.transport.stalls import Stall
 
 UNSERVED = "unserved"
 """State of a partition that no live worker reported."""
@@ -38,7 +39,19 @@ AS_TOLD = (
 )
 """What a partition's view has from its worker as it is."""
 
-SUMMED = ("keys", "lag", "fresh", "duplicate", "invalid", "unjudged", "evicted", "late", "conflict", "missing")
+SUMMED = (
+    "keys",
+    "lag",
+    "fresh",
+    "duplicate",
+    "invalid",
+    "unjudged",
+    "evicted",
+    "late",
+    "conflict",
+    "missing",
+    "blocked",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +68,10 @@ class PartitionView:
     """One row: an input partition, its worker, its place in the input and what its table holds.
 
     None means not known now; deduplicate and since are those of `PartitionStatus`. lag is in records (offsets between
-    the next one to be read and the end). While a partition moves, two workers may report it: the one that is further is
-    shown, also_reported_by has the other. lag_s is the age in seconds of the first record that is not committed.
-    standbys are the workers that keep a copy.
+    the next one to be read and the end, the high watermark); an open transaction holds back blocked of them, from
+    input_stable_end on. stalled is why the partition stands still. While a partition moves, two workers may report it:
+    the one that is further is shown, also_reported_by has the other. lag_s is the age in seconds of the first
+    uncommitted record. standbys are the workers that keep a copy.
     """
 
     partition: int
@@ -84,6 +98,9 @@ class PartitionView:
     missing: int | None = None
     lag_s: float | None = None
     standbys: list[str] = field(default_factory=list)
+    input_stable_end: int | None = None
+    blocked: int | None = None
+    stalled: Stall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +121,17 @@ class Totals:
     late: int | None = None
     conflict: int | None = None
     missing: int | None = None
+    blocked: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
     """One stream: where it comes from, where it goes, how it is judged.
 
-    deduplicate and origin are the policy as the workers know it; None: no worker tells. tables names those of
-    one's own. recognised_for_s is for how many seconds after its last record each identity is recognised, at least, in
-    whatever partition; None: for ever so far, or nobody knows, and window says it in words.
+    deduplicate and origin are the policy as the workers know it; None: no worker tells. setting is that of the
+    settings file; None: there is none. tables names those of one's own. recognised_for_s is for how many seconds after
+    its last record each identity is recognised, at least, in whatever partition; None: for ever so far, or unknown, and
+    window says it in words.
     """
 
     stream: str
@@ -129,6 +148,12 @@ class StreamView:
     tables: list[str] = field(default_factory=list)
     recognised_for_s: int | None = None
     window: str = ""
+    setting: bool | None = None
+
+    @property
+    def is_switched_off(self) -> bool:
+        """Whether a policy has deduplication off, against the settings."""
+        return self.deduplicate is False and self.setting is not False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +187,11 @@ class KnownIdentity:
     verdict: Verdict | None
     forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
     """What people have had forgotten of it, the oldest first; unset where there is none."""
+
+    def had_come_to(self, sequence: int) -> bool:
+        """Return whether a last sequence as high as this one was forgotten."""
+        edits = [] if self.forgotten is msgspec.UNSET else self.forgotten
+        return any(each.before is not None and sequence <= each.before for each in edits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +239,7 @@ def merge(
         changelogs: name of the changelog topic by stream.
     """
     committed = group.committed if group else {}
-    return [
+    streams = [
         _stream(
             name,
             stream,
@@ -220,6 +250,10 @@ def merge(
         )
         for name, stream in settings.streams.items()
     ]
+    # As `Policies.effective` without policies.
+    default = settings.deduplicate
+    said = [default if each.deduplicate is None else each.deduplicate for each in settings.streams.values()]
+    return [replace(view, setting=setting) for view, setting in zip(streams, said, strict=True)]
 
 
 def without_kafka(stream: StreamView) -> StreamView:
@@ -306,9 +340,12 @@ def _row(
     reported = sorted(reported, key=lambda report: _judged(report[1]), reverse=True)
     worker, status = reported[0] if reported else (None, None)
     position = committed
-    end = where.end if where else None
+    end, stable_end = (where.end, where.stable_end) if where else (None, None)
     if status is not None:
         position = _further(status.input_position, committed)
+        # One answer's pair: an end and a last stable offset of two moments would make up an open transaction.
+        if stable_end is None or (status.stable_end is not None and (status.input_end or 0) >= (end or 0)):
+            stable_end = status.stable_end
         end = _further(status.input_end, end)
     return PartitionView(
         partition=number,
@@ -322,8 +359,25 @@ def _row(
         evicted=status.evicted_inactive + status.evicted_displaced if status else None,
         also_reported_by=[other for other, _ in reported[1:]],
         standbys=standbys,
+        input_stable_end=stable_end,
+        blocked=_blocked(status, where),
+        stalled=status.stalled if status else None,
         **{name: getattr(status, name, None) for name in AS_TOLD},
     )
+
+
+def _blocked(status: PartitionStatus | None, where: InputPartition | None) -> int | None:
+    """Return the offsets held back by an open transaction, by the newer of two answers; None: not known."""
+    pairs = [
+        (end, stable_end)
+        for end, stable_end in (
+            (status.input_end, status.stable_end) if status else (None, None),
+            (where.end, where.stable_end) if where else (None, None),
+        )
+        if end is not None and stable_end is not None
+    ]
+    end, stable_end = max(pairs, default=(0, 0))
+    return max(0, end - stable_end) if pairs else None
 
 
 def _judged(status: PartitionStatus) -> int:

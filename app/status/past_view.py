@@ -16,9 +16,10 @@ from kafka_ratchet.app.status.history import (
     History,
     HistoryAnswer,
     HistoryQuery,
+    Interval,
+    IntervalsAnswer,
     merge_history,
 )
-from kafka_ratchet.app.status.history_routes import Interval, IntervalsAnswer
 
 SETTLED_S: Final = 12
 """All workers have written a row so many seconds after its end."""

@@ -2,10 +2,69 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
 
-from kafka_ratchet.app.status.published import Acknowledged
+import structlog
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.errors import SourceError, StateError
+from kafka_ratchet.producers import PROGRESS_TOPIC, Progress
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_count
+from kafka_ratchet.topic_log.reading import records
+
+if TYPE_CHECKING:
+    from kafka_ratchet.tables.table import Sequences
+
+log = structlog.get_logger(__name__)
+
+
+class Acknowledged(NamedTuple):
+    """Everything up to a sequence is acknowledged by Kafka (-1: nothing yet), and how many records that was."""
+
+    sequence: int
+    records: int
+
+
+def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, Acknowledged]]:
+    """The progress of every name, by topic and name. Records that are no progress are left out.
+
+    In memory it takes some 300 bytes for each name.
+
+    Raises:
+        BrokerUnavailable: Kafka did not answer.
+        TransportError: it refuses to give the records.
+    """
+    options = {"bootstrap.servers": bootstrap, **settings.kafka}
+    found: dict[str, dict[bytes, Acknowledged]] = {}
+    timeout_s = settings.kafka_timeout_s
+    # As producers read it themselves (docs/decisions/0008): an open transaction of one name hides nobody else.
+    with consumer(options, "ratchet-producers-reader", committed=False) as asked:
+        if not partition_count(asked, PROGRESS_TOPIC, timeout_s):
+            return {}
+        (held,) = offset_ranges(asked, PROGRESS_TOPIC, 1, timeout_s)
+        for message in records(asked, PROGRESS_TOPIC, begin=held.first, timeout_s=timeout_s, end=held.end):
+            _take(found, message.key(), message.value(), message.offset() or 0)
+    return found
+
+
+def _take(found: dict[str, dict[bytes, Acknowledged]], key: bytes | None, value: bytes | None, offset: int) -> None:
+    where = f"{PROGRESS_TOPIC} partition 0 offset {offset}"
+    try:
+        topic, name = json.loads(key or b"")
+        if not isinstance(topic, str) or not isinstance(name, str):
+            raise TypeError("topic and name must be text")
+        names = found.setdefault(topic, {})
+        if value is None:
+            names.pop(name.encode(), None)
+        else:
+            progress = Progress.decode(value, where)
+            names[name.encode()] = Acknowledged(progress.sequence, progress.records)
+    except (SourceError, ValueError, TypeError, RecursionError) as error:
+        log.debug("not a producer's progress; left out", where=where, reason=repr(error)[:200])
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +245,69 @@ def shown(name: bytes) -> str:
     """A name from outside as text that is safe in a terminal: what cannot be printed is escaped."""
     text = name.decode("utf-8", "backslashreplace")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
+    """The producers that a worker's partitions know.
+
+    Args:
+        sequences: of the stream
+        asked: the partitions to look into
+        after: list names behind this one; None: from the first
+        limit: names
+    """
+    names: dict[bytes, list[int]] = {}
+    """By name, the partitions that listed it."""
+    unsure: list[int] = []
+    """Partitions that may know names which they have not listed."""
+    last: bytes | None = None
+    """As in `known_identities`."""
+    complete, looked_into, not_tallied = True, [], 0
+    for number in asked:
+        partition = sequences.partition(number)
+        try:
+            found, all_of_them = partition.page(after, limit + 1, until=last)
+        except StateError:
+            continue  # it is on its way to another worker
+        for name in found:
+            names.setdefault(name, []).append(number)
+        if len(names) > limit:
+            names = {name: names[name] for name in sorted(names)[: limit + 1]}
+            last = next(reversed(names))
+        if not all_of_them:
+            unsure.append(number)
+        complete &= all_of_them
+        looked_into.append(number)
+        not_tallied += partition.tally.not_tallied if partition.tally else 0
+    chosen = sorted(names)[:limit]
+    producers = [
+        ProducerStatus(name.hex(), _partitions(sequences, sorted({*names[name], *unsure}), name)) for name in chosen
+    ]
+    return ProducersAnswer(producers, len(names) > limit, looked_into, complete, not_tallied)
+
+
+def _partitions(sequences: Sequences, numbers: list[int], name: bytes) -> list[ProducerPartition]:
+    found = []
+    for number in numbers:
+        partition = sequences.partition(number)
+        last, tally = partition.last(name), partition.tally
+        seen = tally.of(name) if tally else None
+        if last.pushed < 0 and last.persisted < 0:
+            continue
+        last_seen, fresh, duplicate = seen or (0.0, 0, 0)
+        found.append(
+            ProducerPartition(
+                number,
+                last.persisted if last.persisted >= 0 else None,
+                last.pushed if last.pushed >= 0 else None,
+                _time(last_seen) if seen else None,
+                round(fresh),
+                round(duplicate),
+                _time(tally.since) if tally and tally.since is not None else None,
+            )
+        )
+    return found
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

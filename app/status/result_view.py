@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
+import msgspec
 import structlog
 
+from kafka_ratchet.app.event_loop import in_thread
 from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.in_thread import in_thread
-from kafka_ratchet.app.status.results import access_of, place_of, planner_of, result_stream, spec_of, store_of, topic_of
+from kafka_ratchet.app.status.open_transactions import ask_about
+from kafka_ratchet.app.status.results import (
+    access_of,
+    place_of,
+    planner_of,
+    require_startable_of,
+    result_stream,
+    spec_of,
+    store_of,
+    topic_of,
+)
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
@@ -38,14 +50,16 @@ class ResultPartition:
     """One partition of the topic that is read into the table; the words are those of `ratchet sink status`.
 
     offset is the next one to be read, None: none is stored yet; lag is in offsets, lag_s the age of the oldest record
-    that is not in the table yet.
+    that is not in the table yet. lag None: the stored offset is not in the topic, and the job does not go on.
     """
 
     partition: int
     offset: int | None
     end: int
-    lag: int
-    lag_s: float
+    lag: int | None
+    lag_s: float | None
+    blocked: int | msgspec.UnsetType = msgspec.UNSET
+    """Offsets held back by an open transaction; unset where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,8 @@ class Results:
     error: str | None = None
     name: str = ""
     command: str = "ratchet sink"
+    waits: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Sentence about each partition that waits for an open transaction to end; unset where there is none."""
 
 
 class SinksView:
@@ -159,8 +175,9 @@ class ResultsView:
             spec = spec_of(self.settings, topic, self._bootstrap)
             if self._planner is None:
                 self._planner = planner_of(self._bootstrap, self.settings, topic, KAFKA_TIMEOUT_S)
-            store = store_of(spec, access_of(self.settings), self._planner.topic_id())
-            found = sink_status(store, self._planner)
+            access, topic_id = access_of(self.settings), self._planner.topic_id()
+            startable = partial(require_startable_of, spec, access, topic_id)
+            found = sink_status(store_of(spec, access, topic_id), self._planner, startable)
         except (SinkError, SettingsError) as error:
             return replace(self._last, error=hidden(str(error)))
         except ModuleNotFoundError as error:
@@ -168,12 +185,25 @@ class ResultsView:
         except Exception:  # of a store's own library; its text may have anything in it
             log.exception("results_failed")
             return replace(self._last, error=f"store {kept.store} cannot be asked; the log of this page says why")
-        return _results(self._last, topic, found)
+        stable, high = found.offset_range.end, found.offset_range.top
+        ends = {(topic, number): (stable[number], high[number]) for number in found.offset_range.blocked}
+        waits = [str(each) for each in ask_about(self._bootstrap, self.settings, ends) if each.is_old]
+        return replace(_results(self._last, topic, found), waits=waits or msgspec.UNSET)
 
 
 def _results(last: Results, topic: str, found: SinkStatus) -> Results:
+    def tenths(seconds: float | None) -> float | None:
+        return None if seconds is None else round(seconds, 1)
+
     rows = [
-        ResultPartition(number, found.offsets.get(number), end, found.lag[number], round(found.lag_s[number], 1))
+        ResultPartition(
+            number,
+            found.offsets.get(number),
+            end,
+            found.lag[number],
+            tenths(found.lag_s[number]),
+            found.offset_range.blocked.get(number, msgspec.UNSET),
+        )
         for number, end in found.end.items()
     ]
     return Results(
@@ -183,9 +213,10 @@ def _results(last: Results, topic: str, found: SinkStatus) -> Results:
         topic,
         found.generation,
         rows,
-        sum(row.lag for row in rows),
-        max((row.lag_s for row in rows), default=0.0),
+        found.total_lag,
+        tenths(found.total_lag_s),
         datetime.now(UTC).isoformat(timespec="milliseconds"),
+        f"the job does not go on: {hidden(found.trouble)}" if found.trouble else None,
         name=last.name,
         command=last.command,
     )

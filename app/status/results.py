@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypedDict, Unpack, cast
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, TypedDict, Unpack, cast
 
 from pydantic import SecretStr
 
@@ -15,9 +17,11 @@ from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.job.access import Access, as_texts
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.spec import JobSpec, Mode
+from kafka_ratchet.spark_sink.job.start import require_startable
 from kafka_ratchet.spark_sink.rows.judging.rule import Form, Late, require_without
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 
@@ -47,9 +51,22 @@ def result_stream(settings: Settings, name: str | None = None) -> tuple[str, Str
     """The stream whose output is read into the table.
 
     Raises:
-        SettingsError: the settings do not say which.
+        SettingsError: the settings do not say which; the text names the line to add.
     """
+    if name is None and settings.sink.stream is None and (missing := missing_stream(settings)):
+        raise SettingsError(missing)
     return settings.stream(name or settings.sink.stream)
+
+
+def missing_stream(settings: Settings) -> str:
+    """Return the sentence that names the line which a sink lacks; "" where none lacks it, or one stream judges."""
+    judged = list(judging(settings.streams))
+    if len(judged) < 2 or all(each.stream is not None for each in settings.every_sink().values()):
+        return ""
+    return (
+        f'say which stream (settings have: {", ".join(judged)}): by --stream, or add `stream = "{judged[0]}"`, or '
+        "the name of another one, to [sink] (of a sink with a name: to [sinks.NAME])"
+    )
 
 
 def topic_of(settings: Settings, stream: StreamSettings) -> str:
@@ -121,7 +138,8 @@ def settings_for_results(settings: Settings, stream: str | None, sink: str | Non
     if len(found) == 1:
         return found[0]
     if not found:
-        raise SettingsError(f"no sink of the settings reads stream {stream!r}")
+        missing = missing_stream(settings)
+        raise SettingsError(f"no sink of the settings reads stream {stream!r}" + (f"; {missing}" if missing else ""))
     names = [name for name, kept in settings.every_sink().items() if any(kept is each.sink for each in found)]
     raise SettingsError(f"stream {stream!r} is read into several tables; say which: --sink {' or --sink '.join(names)}")
 
@@ -246,6 +264,26 @@ def store_of(spec: JobSpec, access: Access, topic_id: int) -> ResultStore:
     return spec.result_store(RowPipeline(), access, topic_id)
 
 
+def require_startable_of(spec: JobSpec, access: Access, topic_id: int) -> None:
+    """Raise the error of a job that would refuse to start, as far as known without Spark.
+
+    A transformation of the user's own is not imported, and says nothing here.
+
+    Args:
+        spec: of the job.
+        access: how the store is reached.
+        topic_id: `TopicPlanner.topic_id()`.
+
+    Raises:
+        SinkError: see `spark_sink.job.start.require_startable`.
+    """
+    if spec.transform is not None:
+        return
+    with suppress(ModuleNotFoundError):  # without Spark's package no job starts here
+        pipeline = spec.pipeline(access)
+        require_startable(spec.job(pipeline, access), spec.result_store(pipeline, access, topic_id))
+
+
 @contextmanager
 def sink_errors_translated() -> Iterator[None]:
     """Raise errors of the job, which has an error tree of its own, as `SetupError`."""
@@ -263,3 +301,47 @@ def secret_of(value: Any) -> str | None:
 def secrets_of(options: Mapping[str, SecretStr]) -> dict[str, str]:
     """The texts of several secret settings, by name."""
     return {name: value.get_secret_value() for name, value in options.items()}
+
+
+SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCommit:
+    """One commit: the store's name for it, the next offset of each partition, and how many offsets it moved on.
+
+    offsets_read counts markers and aborted records too; None: the commit before it is not known. rows, rejects and
+    seconds are null: stores do not keep them, and the job serves them while it runs (`sink.metrics_port`).
+    """
+
+    name: str
+    offsets: dict[int, int]
+    offsets_read: int | None
+    rows: int | None = None
+    rejects: int | None = None
+    seconds: float | None = None
+
+
+def read_commits(settings: Settings, bootstrap: str, most: int = SHOWN) -> list[SinkCommit]:
+    """The newest commits, the newest first; none where the store does not keep them apart.
+
+    Raises:
+        SettingsError: the settings do not say which stream it is.
+        SinkError: store or Kafka cannot be asked.
+    """
+    _, stream = result_stream(settings)
+    topic = topic_of(settings, stream)
+    spec = spec_of(settings, topic, bootstrap)
+    planner = planner_of(bootstrap, settings, topic, settings.kafka_timeout_s)
+    location = spec.location(access_of(settings))
+    store = store_class(location.kind)(location, settings.sink.name, topic, planner.topic_id())
+    try:
+        found = [(name, dict(offsets)) for name, offsets in islice(store.commits(), most + 1)]
+    finally:
+        store.close()
+    commits = []
+    for number, (name, offsets) in enumerate(found[:most]):
+        before = found[number + 1][1] if number + 1 < len(found) else None
+        moved = None if before is None else sum(offsets.values()) - sum(before.values())
+        commits.append(SinkCommit(name, offsets, moved))
+    return commits

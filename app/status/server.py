@@ -8,6 +8,7 @@
     GET /status/table?stream=S&table=T&key=TEXT (or hex=HEX)     a key of a table of one's own, committed values
     GET /status/table?stream=S&table=T[&after=HEX][&limit=N]     its keys, from behind one on
                                                                  (both without stream: of a global table)
+    GET /status/pages                                            address of the pages of a hosted Faust app
     GET /metrics                                                 Prometheus text
     GET /healthz                                                 200 while the event loop lives
     GET /readyz                                                  200 when it does all its work, else 503 and why not
@@ -37,7 +38,7 @@ from kafka_ratchet.app.status.answers import (
     TableStatus,
     WorkerStatus,
 )
-from kafka_ratchet.app.status.history_routes import HistoryProvider, add_history
+from kafka_ratchet.app.status.history import HistoryProvider, add_history
 from kafka_ratchet.app.status.http import CannotBind, bind, json_refusal, reachable_host, request_checks
 from kafka_ratchet.app.status.identities import IdentitiesAnswer, parse_identities_query
 from kafka_ratchet.app.status.lookup import (
@@ -47,6 +48,7 @@ from kafka_ratchet.app.status.lookup import (
     parse_parts,
     parse_query,
     parse_sequence,
+    typed_identity,
 )
 from kafka_ratchet.app.status.own_tables import TableAnswer, parse_table_query
 from kafka_ratchet.app.status.producers import ProducersAnswer
@@ -79,6 +81,7 @@ class StatusServer:
         registry: what /metrics shows; None: the figures of `provider`.
         history: what the worker keeps of its past; None: nothing.
         listening: what is bound to the host already; port is not looked at then.
+        pages: address of the pages of a hosted Faust app; None: there are none.
     """
 
     def __init__(
@@ -91,8 +94,9 @@ class StatusServer:
         registry: CollectorRegistry | None = None,
         history: HistoryProvider | None = None,
         listening: socket.socket | None = None,
+        pages: str | None = None,
     ) -> None:
-        self._provider, self._listening = provider, listening
+        self._provider, self._listening, self._pages = provider, listening, pages
         self._host, self._port = host, port
         self._worker = worker or worker_name()
         self._registry = registry
@@ -117,6 +121,8 @@ class StatusServer:
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
+        if self._pages is not None:
+            application.router.add_get("/status/pages", self._pages_address)
         if self._history is not None:
             add_history(application, self._history)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
@@ -146,14 +152,14 @@ class StatusServer:
     async def _status(self, request: web.Request) -> web.Response:
         return _json(WorkerStatus(self._worker, self._provider.tables(), self._provider.global_tables()))
 
+    async def _pages_address(self, request: web.Request) -> web.Response:
+        return web.json_response({"url": self._pages})
+
     async def _identity(self, request: web.Request) -> web.Response:
         query = parse_query(request.rel_url.raw_query_string)
         sequence = parse_sequence(query.get("sequence"))
         name, table, asked = self._asked(query)
-        texts = [query["identity"]] if query.get("identity") else []
-        identity = parse_parts(Identity.parse(table.identity), texts, query.get("hex"))
-        if not identity and table.identity != "partition":
-            raise QueryError("give the identity, as identity=TEXT or hex=HEX")
+        identity = parse_parts(Identity.parse(table.identity), *typed_identity(query))
         found = [each for each in self._provider.lookup(name, identity, sequence) if each.partition in asked]
         unjudged = sum(partition.unjudged for partition in table.partitions if partition.partition in asked)
         return _json(
@@ -208,7 +214,7 @@ class StatusServer:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         found = self._provider.readiness()
-        lines = [*(found.waits or ["ready"]), *found.halted]
+        lines = [*(found.waits or ["ready"]), *found.halted, *found.stalled]
         return web.Response(text="".join(f"{line}\n" for line in lines), status=503 if found.waits else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:

@@ -7,8 +7,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_ratchet.agents.kernels import GUESS, TEXT
 from kafka_ratchet.app.survey import kernels, seen
+from kafka_ratchet.app.survey.json_check import field_readers, parse_odd
 from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, Place, joined, joined_paths
+from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
@@ -194,6 +197,7 @@ class Found:
         self._add(batch, reader)
 
     def _add(self, batch: RecordBatch, reader: PlaceReader) -> None:
+        data = batch.data
         spans: dict[Place, tuple[NDArray[np.int64], NDArray[np.int64]]] = {
             KEY: (batch.columns[records.KEY], batch.columns[records.KEY_LENGTH])
         }
@@ -203,18 +207,18 @@ class Found:
             spans.update(zip(reader.headers, zip(starts, lengths, strict=True), strict=True))
         if reader.fields:
             starts, lengths = np.empty((2, len(reader.fields), batch.count), np.int64)
-            self.broken = kernels.find_fields(
-                batch.data, batch.columns, *reader.field_paths, reader.masks.copy(), starts, lengths
-            )
+            kernels.find_fields(data, batch.columns, *reader.field_paths, reader.masks.copy(), starts, lengths)
+            data, self.broken = parse_odd(batch, reader.field_readers, starts, lengths)
             spans.update(zip(reader.fields, zip(starts, lengths, strict=True), strict=True))
         for place, (starts, lengths) in spans.items():
             if place in reader.numbers:
                 self.numbers[place] = np.empty(batch.count, np.int64)
-                kernels.read_numbers(batch.data, starts, lengths, place.kind == "header", self.numbers[place])
+                form = GUESS if place.kind == "header" else TEXT
+                kernels.read_numbers(data, starts, lengths, form, self.numbers[place])
             if place in reader.identities:
                 self.hashes[place] = np.empty(batch.count, np.uint64)
                 least = 0 if place == KEY else 1  # an empty key is an identity, as the worker has it
-                kernels.hash_spans(batch.data, starts, lengths, least, reader.seed, self.hashes[place])
+                kernels.hash_spans(data, starts, lengths, least, MAX_IDENTITY_BYTES, reader.seed, self.hashes[place])
         if PARTITION in reader.identities:
             self.hashes[PARTITION] = np.full(batch.count, np.uint64(self.partition + 1))
 
@@ -227,6 +231,7 @@ class PlaceReader:
         self.headers = [Place("header", name) for name in candidates.headers]
         self.fields = [Place("field", path) for path in candidates.fields]
         self.header_names, self.field_paths = joined(candidates.headers), joined_paths(candidates.fields)
+        self.field_readers = field_readers(candidates.fields)
         self.masks = np.zeros(kernels.DEPTH_MOST + 1, np.uint64)
         self.identities = {place for each in candidates.chosen for place in each.identity}
         self.numbers = {each.sequence for each in candidates.chosen if each.sequence is not None}

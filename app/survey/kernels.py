@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from kafka_ratchet.agents.kernels import number_of
 from kafka_ratchet.tables.map.kernels import fold, hash_of, multiplier_of
 from kafka_ratchet.transport.batch import kernels as records
 
@@ -24,6 +25,7 @@ DEPTH_MOST = 4
 """Parts of a field's path."""
 
 NO_NUMBER = -1
+_ZERO = np.zeros(1, np.int64)
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -146,8 +148,8 @@ def find_fields(
     """Where each record has some fields of its JSON value: of a text what is between the quotes, of a whole number all.
 
     As an identity of `field:PATH` is read: null, true, false, fractions, objects and lists are ABSENT. Of a name that
-    occurs twice in one object the last counts, as in Python. Names and values are compared as they are written: one
-    with an escape is another one.
+    occurs twice in one object the last counts, as in Python. Names and values are compared as they are written, and
+    the grammar is not checked: `kafka_ratchet.app.survey.json_check` finds records for which that does not hold.
 
     Args:
         data: uint8[bytes], of a record batch whose records are sound
@@ -285,10 +287,11 @@ def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U
 
 
 @njit(**records.OPTIONS)
-def hash_spans(data: U8, starts: I64, lengths: I64, least: int, seed: np.uint64, hashes: U64) -> None:
-    """Hashes of one place, uint64[records]; 0 where a record does not have it, or one shorter than `least` bytes."""
+def hash_spans(data: U8, starts: I64, lengths: I64, least: int, most: int, seed: np.uint64, hashes: U64) -> None:
+    """Hash one place, uint64[records]; 0 where it is missing, or shorter or longer than an identity may be."""
     for i in range(len(starts)):
-        hashes[i] = hash_of(data, starts[i], lengths[i], seed) if lengths[i] >= least else np.uint64(0)
+        is_one = least <= lengths[i] <= most
+        hashes[i] = hash_of(data, starts[i], lengths[i], seed) if is_one else np.uint64(0)
 
 
 @njit(**records.OPTIONS)
@@ -300,35 +303,17 @@ def join_hashes(first: U64, second: U64, seed: np.uint64, hashes: U64) -> None:
 
 
 @njit(**records.OPTIONS)
-def read_numbers(data: U8, starts: I64, lengths: I64, may_be_binary: bool, numbers: I64) -> None:
-    """Numbers of one place, int64[records]: decimal, or eight bytes, big-endian; NO_NUMBER where there is none.
-
-    As the worker reads a sequence (agents/kernels.py), but for what is negative, which is no sequence.
-    """
+def read_numbers(data: U8, starts: I64, lengths: I64, form: int, numbers: I64) -> None:
+    """Read numbers of one place, int64[records], by the worker's own function; NO_NUMBER where there is none."""
     for i in range(len(starts)):
-        numbers[i] = NO_NUMBER
-        start, length = starts[i], lengths[i]
-        if length <= 0:
-            continue
-        total = np.uint64(0)
-        text = True
-        over = False
-        for q in range(start, start + length):
-            if data[q] < 48 or data[q] > 57:
-                text = False
-                break
-            digit = np.uint64(data[q] - 48)
-            if total > (np.uint64(0x7FFFFFFFFFFFFFFF) - digit) // np.uint64(10):
-                over = True
-            total = total * np.uint64(10) + digit
-        if text:
-            if not over:
-                numbers[i] = np.int64(total)
-        elif may_be_binary and length == 8:
-            raw = np.uint64(0)
-            for q in range(start, start + 8):
-                raw = (raw << np.uint64(8)) | np.uint64(data[q])
-            numbers[i] = max(np.int64(raw), np.int64(NO_NUMBER))
+        numbers[i] = number_of(data, starts[i], lengths[i], form)[0]
+
+
+def parse_number(text: bytes, form: int) -> int:
+    """Return the number in the bytes of one place; NO_NUMBER where there is none."""
+    numbers = np.empty(1, np.int64)
+    read_numbers(np.frombuffer(text, np.uint8), _ZERO, np.array([len(text)]), form, numbers)
+    return int(numbers[0])
 
 
 @njit(**records.OPTIONS)

@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kafka_ratchet.app.survey.kernels import DEPTH_MOST
+from kafka_ratchet.agents.kernels import GUESS, TEXT
+from kafka_ratchet.app.survey.kernels import DEPTH_MOST, parse_number
 from kafka_ratchet.app.survey.places import (
     KEY,
     PARTITION,
@@ -21,6 +23,9 @@ from kafka_ratchet.app.survey.places import (
     Candidates,
     Place,
 )
+from kafka_ratchet.tables.identity import path_of
+from kafka_ratchet.tables.nesting import decoded, is_too_deep
+from kafka_ratchet.tables.reasons import has_registry_bytes
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 SAMPLE_MOST: Final = 20_000
@@ -31,8 +36,15 @@ FIELDS_MOST: Final = 64
 """Of one value."""
 NAMES_MOST: Final = 2_000
 """Of all places: names that strangers make up do not fill the memory."""
+UNNAMED_MOST: Final = 20
+"""Fields that no path can name."""
 NAME_MOST: Final = 249
 """characters"""
+BEHIND_REGISTRY_BYTES: Final = (
+    "its JSON stands behind the five bytes of a Schema Registry (byte 0 and a schema id); `field:` reads plain JSON. "
+    'Write the id into a header, have the producer write plain JSON, or set identity = "function:module:name" to a '
+    "function that reads the value from its sixth byte on"
+)
 
 PRESENT_LEAST: Final = 0.25
 """Share of the records that a place must be in."""
@@ -82,6 +94,10 @@ class Sample:
     """Records of the sample, those of a partition in their order."""
 
     rows: list[Row] = field(default_factory=list)
+    unnamed: Counter[str] = field(default_factory=Counter)
+    """Records that have a field that no path can name."""
+    of_registry: int = 0
+    """Records with JSON behind the five bytes of a Schema Registry."""
     _names: set[Place] = field(default_factory=set)
 
     def add(self, batch: RecordBatch, most: int) -> int:
@@ -105,11 +121,21 @@ class Sample:
                 places[place] = header.value
         for place in several:
             del places[place]
+        if value is not None and has_registry_bytes(value):
+            self.of_registry += 1
         if value is not None and len(value) <= VALUE_MOST:
-            for path, text in _scalars(value):
-                if self._knows(place := Place("field", path)):
+            for names, text in _scalars(value):
+                path = path_of(names)
+                if path is None:
+                    self._note_unnamed(names)
+                elif self._knows(place := Place("field", path)):
                     places[place] = text
         return Row(batch.partition, places, hash(value))
+
+    def _note_unnamed(self, names: tuple[str, ...]) -> None:
+        name = ".".join(names)
+        if len(name) <= NAME_MOST and (name in self.unnamed or len(self.unnamed) < UNNAMED_MOST):
+            self.unnamed[name] += 1
 
     def _knows(self, place: Place) -> bool:
         if place in self._names:
@@ -122,39 +148,40 @@ class Sample:
         return True
 
 
-def _scalars(value: bytes) -> Iterator[tuple[str, bytes]]:
-    """Paths of the strings and whole numbers in a JSON object, as the settings write them, and their texts."""
-    if not value.lstrip()[:1] == b"{":
+def _scalars(value: bytes) -> Iterator[tuple[tuple[str, ...], bytes]]:
+    """Yield the names that lead to each string and whole number in a JSON object, with its text."""
+    if not value.lstrip()[:1] == b"{" or is_too_deep(value):
         return
     try:
-        whole = msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        whole = decoded(msgspec.json.decode, value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return
-    waiting: list[tuple[str, Any]] = [("", whole)]
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), whole)]
     found = 0
     while waiting and found < FIELDS_MOST:
-        path, inner = waiting.pop(0)
+        names, inner = waiting.pop(0)
         if isinstance(inner, dict):
-            if path.count(".") >= DEPTH_MOST:
-                continue
-            for name, each in list(inner.items())[:FIELDS_MOST]:
-                if name and not {".", '"', "\\"} & set(name):
-                    waiting.append((f"{path}{name}." if isinstance(each, dict) else f"{path}{name}", each))
-        elif path.count(".") >= DEPTH_MOST:
-            continue
+            if len(names) < DEPTH_MOST:
+                waiting += [((*names, name), each) for name, each in list(inner.items())[:FIELDS_MOST]]
         elif isinstance(inner, str) and inner:
             found += 1
-            yield path, inner.encode("utf-8", "surrogatepass")
+            yield names, inner.encode("utf-8", "surrogatepass")
         elif isinstance(inner, int) and not isinstance(inner, bool):
             found += 1
-            yield path, b"%d" % inner if abs(inner) < 1 << 64 else b"large"
+            yield names, b"%d" % inner if abs(inner) < 1 << 64 else b"large"
 
 
 def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
     """What is worth a look at all records: at most a dozen, and what was named."""
     places = _Places(sample)
     chosen = [Candidate((WHOLE,)), *named]
-    left_out: list[tuple[str, str]] = []
+    left_out = [
+        (ascii(name)[1:-1], "no path can name it: its name has a quote, a backslash or a control character")
+        for name, count in sample.unnamed.items()
+        if count >= PRESENT_LEAST * len(sample.rows)
+    ]
+    if sample.of_registry and sample.of_registry >= PRESENT_LEAST * len(sample.rows):
+        left_out.append(("value", BEHIND_REGISTRY_BYTES))
     pairs = [pair for pair in PAIRS if all(places.is_usual(place) for place in pair)]
     for pair in pairs:
         if pair[0].kind == "header" or places.is_usual(Place("field", "specversion")):
@@ -202,9 +229,9 @@ class _Places:
     def _rank(self, place: Place) -> int:
         if place == KEY:
             return 0
-        if USUAL_ID.search(place.name):
+        if USUAL_ID.search(place.words):
             return 1 if place.kind == "header" else 2
-        if TIMELIKE.search(place.name):
+        if TIMELIKE.search(place.words):
             return 5
         return 3 if place.kind == "header" else 4
 
@@ -215,7 +242,7 @@ class _Places:
             return "it is the same in all records"
         if repeated > REPEATED_MOST * present and self._others[place] > OTHERS_MOST * repeated:
             return f"{distinct:,} values in {present:,} records, and the records of one value differ"
-        if place.kind == "field" and not USUAL_ID.search(place.name) and distinct < DISTINCT_LEAST * present:
+        if place.kind == "field" and not USUAL_ID.search(place.words) and distinct < DISTINCT_LEAST * present:
             return f"{distinct:,} values in {present:,} records"
         return None
 
@@ -227,7 +254,7 @@ class _Places:
             if self.is_usual(place) and count >= NUMBERS_LEAST * self._present[place] and self.distinct[place] > 1
             if place != KEY
         ]
-        return sorted(found, key=lambda place: (TIMELIKE.search(place.name) is not None, self._rank(place), place))
+        return sorted(found, key=lambda place: (TIMELIKE.search(place.words) is not None, self._rank(place), place))
 
     def owners(self) -> list[Place]:
         """Places whose values come often enough to have an order."""
@@ -244,17 +271,15 @@ def owner_rank(place: Place) -> int:
     """Whose number it is, where several would do: a producer's own counter holds when a second producer comes."""
     if place == PRODUCER:
         return 0
-    if place.kind != "key" and USUAL_OWNER.search(place.name):
+    if place.kind != "key" and USUAL_OWNER.search(place.words):
         return 1
     return 2 if place == KEY else 3 if place == PARTITION else 4
 
 
+@lru_cache(1 << 17)  # every owner asks for the same numbers
 def _number(place: Place, text: bytes) -> int | None:
-    if text.isdigit() and len(text) <= 19:
-        return int(text)
-    if place.kind == "header" and len(text) == 8 and text[0] < 0x80:
-        return int.from_bytes(text, "big")
-    return None
+    found = parse_number(text, GUESS if place.kind == "header" else TEXT)
+    return None if found < 0 else found
 
 
 class _Rising(NamedTuple):

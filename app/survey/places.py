@@ -11,20 +11,25 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.app.survey.kernels import DEPTH_MOST
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.tables.identity import Identity, path_names, split_parts
 
 PLACES_MOST: Final = 60
 """Bits of the word in which the compiled pass follows the paths of fields."""
 
 
 class Place(NamedTuple):
-    """One part of a record. name: of the header, or the path of the field in the JSON value, joined by dots."""
+    """One part of a record. name: of the header, or the path of the field in the JSON value."""
 
     kind: Literal["whole", "partition", "key", "header", "field"]
     name: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}" if self.name else self.kind
+
+    @property
+    def words(self) -> str:
+        """Name without the quotes of a path."""
+        return self.name.replace('"', "") if self.kind == "field" else self.name
 
 
 WHOLE: Final = Place("whole")
@@ -54,7 +59,7 @@ class Candidate:
         if self.identity == (PRODUCER,):
             return "producer"
         names = [str(place) for place in self.identity]
-        return names[0] if len(names) == 1 else names
+        return names[0] if len(names) == 1 == len(split_parts(names[0])) else names
 
 
 def candidate_of(text: str) -> Candidate:
@@ -71,7 +76,7 @@ def candidate_of(text: str) -> Candidate:
     for part in parts:
         if part.kind == "function":
             raise SettingsError(f"--identity {text!r}: a survey runs no functions; name headers, fields or the key")
-        if part.kind == "field" and part.name.count(".") >= DEPTH_MOST:
+        if part.kind == "field" and len(path_names(part.name)) > DEPTH_MOST:
             raise SettingsError(f"--identity {text!r}: a survey looks {DEPTH_MOST} levels deep")
         places.append(PRODUCER if part.kind == "producer" else Place(part.kind, part.name))
     return Candidate(tuple(places))
@@ -129,7 +134,7 @@ class Paths(NamedTuple):
 
 def joined_paths(paths: tuple[str, ...]) -> Paths:
     """Paths as the compiled pass takes them."""
-    split = [path.split(".") for path in paths]
+    split = [path_names(path) for path in paths]
     flat = joined(tuple(part for parts in split for part in parts))
     counts = np.array([len(parts) for parts in split], np.int64)
     starts, ends = np.zeros((2, len(paths), DEPTH_MOST), np.int64)

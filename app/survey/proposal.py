@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kafka_ratchet.app.survey.looking import TIMELIKE, USUAL_ID
-from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate
+from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Place
 from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, Numbers, Report
 
 RECORDS_LEAST: Final = 1_000
@@ -99,6 +99,9 @@ def propose(report: Report) -> Proposal:
     if chosen is None:
         proposal.refused = _why_none(report, whole)
         return proposal
+    if chosen.candidate.sequence is not None and (why := _misread(report, chosen.candidate.sequence)) is not None:
+        proposal.refused = why
+        return proposal
     proposal.finding = chosen
     proposal.lines = [
         Line("input", report.topic, ""),
@@ -143,6 +146,12 @@ def _best(report: Report) -> Finding | None:
     return min((each for each in known if not _lost(each)), key=_tier, default=None)
 
 
+def _misread(report: Report, sequence: Place) -> str | None:
+    """Return why the numbers of a place cannot be counted on; None where they can."""
+    why = dict(report.forms).get(str(sequence))
+    return None if why is None or "sequence_form" not in why else f"{sequence}: {why}"
+
+
 def _tier(each: Finding) -> int:
     """How far one would rely on it, where several find the same.
 
@@ -155,7 +164,7 @@ def _tier(each: Finding) -> int:
 
 
 def _is_timelike(each: Finding) -> bool:
-    return TIMELIKE.search((each.candidate.sequence or each.candidate.identity[0]).name) is not None
+    return TIMELIKE.search((each.candidate.sequence or each.candidate.identity[0]).words) is not None
 
 
 def _is_named(each: Finding) -> bool:
@@ -165,7 +174,7 @@ def _is_named(each: Finding) -> bool:
 
 def _has_usual_name(each: Finding) -> bool:
     """Whether a header or field of it is named as ids are. A key has no name: it may be an event's or a customer's."""
-    return any(USUAL_ID.search(place.name) for place in each.candidate.identity)
+    return any(USUAL_ID.search(place.words) for place in each.candidate.identity)
 
 
 def _is_good(report: Report, each: Finding) -> bool:

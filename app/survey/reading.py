@@ -14,12 +14,11 @@ import numpy as np
 from kafka_ratchet.app.survey.counting import Counts, Found
 from kafka_ratchet.app.survey.looking import SAMPLE_MOST, Sample
 from kafka_ratchet.app.survey.places import Candidate
-from kafka_ratchet.errors import BrokerUnavailable, PositionLost, SettingsError, TopicMissing
-from kafka_ratchet.transport.batch.chunk import read_chunk
-from kafka_ratchet.transport.batch.heads import HEAD, LOG_APPEND_TIME
+from kafka_ratchet.errors import BrokerUnavailable, SettingsError, TopicMissing
 from kafka_ratchet.transport.batch.kernels import COLUMNS
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
+from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionReader, Place
 
 FETCH_BYTES: Final = 4 << 20
 FETCH_WAIT_MS: Final = 500
@@ -133,7 +132,8 @@ class Topic:
                 for _ in range(SAMPLE_FETCHES_MOST):
                     if taken >= share or position >= each.end:
                         break
-                    batch = await self._read(each, position, SAMPLE_BYTES, CONNECTION)
+                    reader = self._reader(each, position, SAMPLE_BYTES, CONNECTION)
+                    batch = await self._next_batch(reader, each)
                     added = sample.add(batch, share - taken)
                     taken += added
                     position = batch.next
@@ -164,56 +164,34 @@ class Topic:
                 await reader.aclose()
 
     async def records_of(self, each: Range, connection: str) -> AsyncGenerator[RecordBatch, None]:
-        """All records of one range, in order. connection: of which nobody else asks anything meanwhile."""
-        position = each.begin
-        while position < each.end:
-            batch = await self._read(each, position, FETCH_BYTES, connection)
-            position = batch.next
-            yield batch
+        """Read all records of one range, in order. connection: no other caller uses it at the same time."""
+        reader = self._reader(each, each.begin, FETCH_BYTES, connection)
+        while reader.position < each.end:
+            yield await self._next_batch(reader, each)
 
-    async def _read(self, each: Range, position: int, most: int, connection: str) -> RecordBatch:
-        """The records from a position on, up to the range's end, which may be none."""
-        where = f"{self.name} partition {each.partition}, offset {position}"
-        return await answered(self._read_on(each, position, most, connection), where, self.timeout_s)
+    def _reader(self, each: Range, position: int, most: int, connection: str) -> PartitionReader:
+        place = Place(self.name, each.partition, self.id)
+        fetching = Fetching(connection, most, FETCH_WAIT_MS, self.batch_most, in_thread=True)
+        return PartitionReader(self.cluster, place, position, fetching)
 
-    async def _read_on(self, each: Range, position: int, most: int, connection: str) -> RecordBatch:
-        start = position
+    async def _next_batch(self, reader: PartitionReader, each: Range) -> RecordBatch:
+        """Return the records at the reader's position, up to the range's end; there may be none."""
+        where = f"{self.name} partition {each.partition}, offset {reader.position}"
+        return await answered(self._read(reader, each), where, self.timeout_s)
+
+    async def _read(self, reader: PartitionReader, each: Range) -> RecordBatch:
+        start, deleted = reader.position, reader.deleted
         while True:
-            try:
-                fetched = await self.cluster.fetch(
-                    self.name,
-                    each.partition,
-                    position,
-                    connection,
-                    max_bytes=most,
-                    max_wait_ms=FETCH_WAIT_MS,
-                    topic_id=self.id,
-                )
-            except PositionLost:
-                first = await self._offset(each.partition, EARLIEST, connection)
-                if first <= position:
-                    raise
-                # Retention was here in the meantime. It will not come back.
-                self.deleted += min(first, each.end) - position
-                position = first
-                if position >= each.end:
-                    return _none(self.name, each, start)
-                continue
-            if len(fetched.data) >= HEAD.size:
-                attributes = HEAD.unpack_from(fetched.data)[5]
-                self.log_append_time = bool(attributes & LOG_APPEND_TIME) and self.log_append_time is not False
-                batch = await asyncio.to_thread(
-                    read_chunk,
-                    self.name,
-                    each.partition,
-                    position,
-                    fetched.data,
-                    fetched.aborted,
-                    most=self.batch_most,
-                )
-                if batch.next > position:
-                    batch.start = start
-                    return _before(batch, each.end)
+            batch = await reader.read(each.end)
+            self.deleted += reader.deleted - deleted
+            deleted = reader.deleted
+            if reader.log_append_time is not None:
+                self.log_append_time = reader.log_append_time and self.log_append_time is not False
+            if batch is None:
+                return _none(self.name, each, start)
+            if batch.next > batch.start:
+                batch.start = start
+                return _before(batch, each.end)
 
 
 async def answered(asked: Coroutine[Any, Any, Item], where: str, timeout_s: float) -> Item:

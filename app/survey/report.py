@@ -223,6 +223,7 @@ class Report:
     Attributes:
         findings: by candidate; the first is of whole records
         left_out: what is no identity, and why, by the sample
+        forms: places whose numbers seem to have another form than a stream reads, and why, by the sample
         broken: values that are no JSON objects; 0 where no field was looked for
         deleted: records that retention deleted meanwhile
         future: timestamps more than a day ahead, which were left out
@@ -246,9 +247,18 @@ class Report:
     busy: dict[int, int]
     findings: list[Finding]
     left_out: tuple[tuple[str, str], ...]
+    forms: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, topic: Topic, counts: Counts, candidates: Candidates, sampled: int, seconds: float) -> Report:
+    def of(
+        cls,
+        topic: Topic,
+        counts: Counts,
+        candidates: Candidates,
+        sampled: int,
+        seconds: float,
+        forms: tuple[tuple[str, str], ...] = (),
+    ) -> Report:
         """From what was read and counted."""
         return cls(
             topic.name,
@@ -267,6 +277,7 @@ class Report:
             counts.busy,
             [Finding.of(count, counts.records) for count in counts.of],
             candidates.left_out,
+            forms,
         )
 
     @property
@@ -301,5 +312,6 @@ class Report:
             "timestamps_ahead": self.future,
             "sampled": self.sampled,
             "identities": [each.as_dict() for each in self.findings],
+            "forms": [{"place": place, "why": why} for place, why in self.forms],
             "no_identities": [{"place": place, "why": why} for place, why in self.left_out],
         }

@@ -13,6 +13,7 @@ from typing import Final
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.survey.counting import Counts, Found
+from kafka_ratchet.app.survey.forms import written_forms
 from kafka_ratchet.app.survey.looking import choose
 from kafka_ratchet.app.survey.reading import Wanted, count_all, open_topic
 from kafka_ratchet.app.survey.report import Report
@@ -79,7 +80,8 @@ async def _survey(
         moved = begun(topic.offsets)
         started = time.monotonic()
         await count_all(topic, counts, moved)
-        return Report.of(topic, counts, candidates, len(sample.rows), time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return Report.of(topic, counts, candidates, len(sample.rows), seconds, written_forms(sample))
 
 
 def partitions_of(text: str) -> tuple[int, ...]:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.repartition import Arrivals, arrivals_of
 from kafka_ratchet.app.settings import Settings, StreamSettings, with_arrivals
 from kafka_ratchet.app.status.results import result_stream
-from kafka_ratchet.app.verify.arrivals import compare_arrivals
+from kafka_ratchet.app.verify.arrivals import Identify, compare_arrivals
 from kafka_ratchet.app.verify.columns.choice import AsColumns, Changelog
 from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.decided import DecidedPartition, Rules, Together, legs_now, not_followed
 from kafka_ratchet.app.verify.findings import Finding, FindingKind, IntervalCheck
-from kafka_ratchet.app.verify.halted import halted_partitions
 from kafka_ratchet.app.verify.identities import Emitted
-from kafka_ratchet.app.verify.reading import TopicReader
+from kafka_ratchet.app.verify.letters import Letters, Order
+from kafka_ratchet.app.verify.policies import skipped_by_decision
+from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader, halted_partitions
 from kafka_ratchet.app.verify.report import Begin, ExitCode, Halted, NeverJudged, Report, Skipped
-from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.run import Run, without_beginning
-from kafka_ratchet.app.verify.skips import skipped_by_decision
 from kafka_ratchet.app.verify.source import SourceComparison, SourceFiles
 from kafka_ratchet.app.verify.windows import judging_of
-from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import SequenceSource
-from kafka_ratchet.transport.owner import AGENTS
+from kafka_ratchet.errors import PositionLost, SettingsError
+from kafka_ratchet.transport.owner import AGENTS, Mark, Owner
 
 if TYPE_CHECKING:
     from kafka_ratchet.app.verify.results import ResultTable, Session
@@ -44,6 +46,9 @@ __all__ = [
     "verify",
     "verify_results",
 ]
+
+TRIES: Final = 20
+"""Number of times that a partition is read where retention deletes its beginning."""
 
 
 def verify(
@@ -150,8 +155,8 @@ def _verify(
         )
     options = {"--results": table, "--source": source}
     reader = TopicReader(settings, chosen, bootstrap)
-    source_of = SequenceSource.parse(chosen.sequence)
-    rule = Rule(chosen.identity, source_of, chosen.sequence_form, reader.letters_topic())
+    rules = Rules(chosen, reader.letters_topic())
+    rule = rules.of()
     sent = None if source is None else SourceComparison(source, reader.published(source.producer))
     if table is not None:
         table.read()
@@ -160,7 +165,7 @@ def _verify(
     run = Run(settings, name, reader, ranges, report)
     with run.continued(state):
         letters = run.letters()
-        intervals, owners, edits = reader.changelog(reader.changelog_name(settings.app, name))
+        intervals, owners, edits = reader.changelog(changelog_name(settings.app, name))
         if any(owner.rule.get("output") == AGENTS for owner in owners.values()):
             raise SettingsError(
                 f"streams.{name}: its output is what agents of one's own yield, and this compares records that are "
@@ -184,24 +189,114 @@ def _verify(
             more=next((option for option, given in options.items() if given is not None), None),
             state=state is not None,
         )
+        comparison = _Comparison(
+            chosen,
+            reader,
+            rules,
+            ranges,
+            report,
+            run,
+            letters,
+            as_columns,
+            Changelog(intervals, owners, edits),
+            table,
+            sent,
+        )
         for partition in range(reader.partitions):
-            baseline = run.begin(partition)
-            owner = owners.get(partition)
-            if run.is_of_other_topics(partition, owner):
-                letters.leave_out(partition)
-                continue
-            if table is not None and (baseline.input_from or baseline.output_from):
-                raise without_beginning(chosen, partition, baseline)
-            unjudged = run.check_intervals(partition, intervals.get(partition, []), baseline.input_from, owner)
-            changed = run.edited(partition, edits.get(partition, []), baseline.input_from)
-            if (exact := as_columns.exact(partition, baseline)) is not None:
-                exact.add_to(report)
-                waits_from, lettered = letters.compare(partition, exact.invalid, ranges.judged[partition], baseline)
-                run.end(partition, exact, [waits_from], lettered)
-                continue
-            dropped = run.dropped(partition)
+            comparison.of_partition(partition)
+        letters.finish()
+        if isinstance(arrivals := settings.streams.get(arrivals_of(name)), Arrivals):
+            owned = reader.changelog(changelog_name(settings.app, arrivals_of(name)))[1]
+            _compare_arrivals(reader, arrivals, owned, rule.identity_of, report)
+    if table is not None:
+        report.results = table.finish()
+    if sent is not None:
+        report.source = sent.finish(
+            ranges.judged, ranges.input_begins, ranges.output_begins, {each.partition for each in report.blocked}
+        )
+    return report
+
+
+@dataclass
+class _Comparison:
+    """Comparison of one partition after the other."""
+
+    chosen: StreamSettings
+    reader: TopicReader
+    rules: Rules
+    ranges: OffsetRanges
+    report: Report
+    run: Run
+    letters: Letters
+    as_columns: AsColumns
+    changelog: Changelog
+    table: ResultTable | None
+    sent: SourceComparison | None
+
+    def of_partition(self, partition: int) -> None:
+        """Compare a partition, again from its new beginning where retention has moved that.
+
+        Raises:
+            RatchetError: see `verify`.
+        """
+        before = self.report.saved()
+        for left in reversed(range(TRIES)):
+            try:
+                self._compare(partition)
+                return
+            except PositionLost:
+                if not left or not self.run.has_moved_on(partition):
+                    raise
+            self.report.restore(before)
+            before = self.report.saved()
+            if self.sent is not None:
+                self.sent.drop(partition)
+
+    def _compare(self, partition: int) -> None:
+        chosen, reader, rules, ranges, report = self.chosen, self.reader, self.rules, self.ranges, self.report
+        run, letters, table, sent = self.run, self.letters, self.table, self.sent
+        intervals, edits, owner = self.changelog.intervals, self.changelog.edits, self.changelog.owners.get(partition)
+        baseline = run.begin(partition)
+        if run.is_of_other_topics(partition, owner):
+            letters.leave_out(partition)
+            return
+        if table is not None and (baseline.input_from or baseline.output_from):
+            raise without_beginning(chosen, partition, baseline)
+        unjudged = run.check_intervals(partition, list(intervals.get(partition, ())), baseline.input_from, owner)
+        changed = run.edited(partition, list(edits.get(partition, ())), baseline.input_from)
+        unjudged, changed = not_followed(owner, baseline.decided, unjudged, changed)
+        if (exact := self.as_columns.exact(partition, baseline)) is not None:
+            exact.add_to(report)
+            waits_from, lettered = letters.compare(partition, exact.invalid, ranges.judged[partition], baseline)
+            run.end(partition, exact, [waits_from], lettered, owner)
+            return
+        try:
+            one = rules.of(None if owner is None else owner.rule)
+            for decision in owner.decisions if owner is not None else ():
+                rules.of(None if decision.mark is None else decision.mark.rule)
+        except SettingsError as error:
+            run.leave_out(partition, f"a rule that its records were judged by is gone: {error}")
+            letters.leave_out(partition)
+            return
+        written: Order | None = None
+        since: Mark | None = None
+        dropped = run.dropped(partition)
+        on_dropped = dropped.expect if dropped is not None else None
+        if legs := legs_now(owner, baseline, ranges.committed_to[partition]):
+            decided = DecidedPartition(chosen, reader, rules, ranges, report, partition)
+            compared = decided.compare(legs, baseline, owner, unjudged, changed, on_dropped)
+            expected, invalid, written, since = compared.last, compared.invalid, compared.letters, legs[0].since
+            if sent is not None:
+                run.watch(sent, one, partition, baseline)
+            if table is not None:
+                together = Together(compared, ranges.judged[partition])
+                table.compare(together, together.emitted, ranges.judged[partition])
+            if since is not None:
+                letters.leave_out_before(partition, since.dead_letters)
+            run.read_skipped(partition, owner, baseline.input_from)
+        else:
             expected = ExpectedPartition(
-                rule,
+                one,
                 partition,
                 unjudged,
                 baseline,
@@ -209,28 +304,37 @@ def _verify(
                 changed,
                 judging_of(owner),
                 forward=chosen.forward,
-                on_dropped=dropped.expect if dropped is not None else None,
+                on_dropped=on_dropped,
             )
             given = reader.records(chosen.input, partition, ranges.committed_to[partition], baseline.input_from)
             output = reader.records(chosen.output, partition, ranges.output_ends[partition], baseline.output_from)
             if sent is not None:
-                given, output = run.watched(sent, rule, partition, baseline, given, output)
+                given, output = run.watched(sent, one, partition, baseline, given, output)
             for offset, record in given:
                 expected.judge(offset, record, report)
             emitted = None if table is None else Emitted()
             expected.compare(chosen.output, output, ranges.judged[partition], report, emitted)
             if table is not None and emitted is not None:
                 table.compare(expected, emitted, ranges.judged[partition])
+            invalid = expected.invalid
             run.note_skipped(partition, expected, ranges.committed_to[partition])
-            letters_wait, lettered = letters.compare(partition, expected.invalid, ranges.judged[partition], baseline)
-            dropped_wait = None if dropped is None else run.compare_dropped(dropped, expected, owner)
-            run.end(partition, expected, [letters_wait, dropped_wait], lettered)
-        letters.finish()
-        if isinstance(arrivals := settings.streams.get(arrivals_of(name)), Arrivals):
-            owned = reader.changelog(reader.changelog_name(settings.app, arrivals_of(name)))[1]
-            compare_arrivals(reader, arrivals, owned, rule.identity_of, report)
-    if table is not None:
-        report.results = table.finish()
-    if sent is not None:
-        report.source = sent.finish(ranges.judged, ranges.input_begins, ranges.output_begins)
-    return report
+        dropped_wait = None if dropped is None else run.compare_dropped(dropped, expected, owner, since)
+        # Last: nothing is read after it, and dead letters cannot be compared a second time.
+        letters_wait, lettered = letters.compare(partition, invalid, ranges.judged[partition], baseline, written)
+        run.end(partition, expected, [letters_wait, dropped_wait], lettered, owner)
+
+
+def _compare_arrivals(
+    reader: TopicReader, arrivals: Arrivals, owners: dict[int, Owner], identify: Identify, report: Report
+) -> None:
+    """Compare arrivals, again where retention deletes records of their topics."""
+    before = report.saved()
+    for left in reversed(range(TRIES)):
+        try:
+            compare_arrivals(reader, arrivals, owners, identify, report)
+            return
+        except PositionLost:
+            if not left:
+                raise
+        report.restore(before)
+        before = report.saved()

@@ -55,8 +55,11 @@ def compare_arrivals(
     letters = _lettered(reader, arrivals)
     after = reader.committed_of(arrivals.input, count)
     given = reader.spans(arrivals.input)
+    blocked = reader.blocked(arrivals.input, {number: end for number, (_, end) in given.items()})
+    report.blocked += blocked
+    high = {each.partition: each.end for each in blocked}
     for number, (begin, end) in given.items():
-        report.pending += max(0, end - max(begin, after[number]))
+        report.pending += max(0, high.get(number, end) - max(begin, after[number]))
     report.arrivals_not_compared = sum(begin > 0 for begin, _ in given.values()) + sum(held.first > 0 for held in ends)
     report.arrivals_not_compared += sum(bool(owner.decisions) for owner in owners.values())
     due: dict[bytes, dict[int, Due]] | None = None

@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from kafka_ratchet.app.verify.baseline import Baseline, Known
-from kafka_ratchet.app.verify.digests import content, identity_and_sequence
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Flags, Numbers, numbers
+from kafka_ratchet.app.verify.policies import Skip
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.app.verify.rule import RecordView, Rule
-from kafka_ratchet.app.verify.skips import Skip
+from kafka_ratchet.app.verify.rows import content, identity_and_sequence
+from kafka_ratchet.app.verify.rule import RecordView, Rule, only_header, was_replayed
+from kafka_ratchet.app.verify.state import Baseline, Known
 from kafka_ratchet.app.verify.windows import CONFLICT, DUPLICATE, FRESH, LATE, Windows
 from kafka_ratchet.tables.edits import FORGET, Edit
+from kafka_ratchet.tables.form_look import FormLook
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import JudgingFrom
 
@@ -94,6 +95,7 @@ class ExpectedPartition:
         self._front_speaks &= self._windows is None
         self._edits = deque(edit for edit in edits if edit.position >= begin and edit.has_changed)
         self._rule = rule
+        self._forms = None if rule.guessed_header is None else FormLook(rule.guessed_header)
         self._last: dict[bytes, tuple[int, int]] = {}  # identity -> (its number, its last sequence)
         self._identities: list[bytes] = []
         # By number of the identity: whether what is known of it now cannot be more than its last sequence was.
@@ -140,7 +142,8 @@ class ExpectedPartition:
                 number, last = self._last.get(edit.name, (-1, NO_SEQUENCE))
                 # Of what is left of it, it may be more than is known here; what is forgotten is known to be nothing.
                 left = NO_SEQUENCE if edit.above is None else min(last, edit.above)
-                exact = bool(number < 0 or self._exact[number]) if edit.above is not None else True
+                known_exactly = self._is_complete if number < 0 else bool(self._exact[number])
+                exact = known_exactly if edit.above is not None else True
                 # Where older records of the output come first, they cannot be told from those after it.
                 exact &= self.baseline.aligned
                 self._begin_identity(edit.name, Known(left, exact), edit.position)
@@ -169,6 +172,8 @@ class ExpectedPartition:
             self._expect(offset, record, found, judged=False)
             return "unjudged"
         number, last = (-1, -1) if found is None else self._last.get(found[0], (-1, -1))
+        if self._forms is not None and not was_replayed(record):
+            self._forms.add(offset, only_header(record.headers, self._rule.guessed_header or ""), last)
         verdict = self._verdict(offset, record, found, last)
         if found is None or verdict == "invalid":
             report.invalid += 1
@@ -201,9 +206,18 @@ class ExpectedPartition:
             verdict = FRESH if found[1] > last else DUPLICATE
         return "invalid" if verdict != FRESH and self._rule.is_kept(record) else verdict
 
-    def take_all_as_seen(self) -> None:
+    def _finish_forms(self, report: Report) -> None:
+        """Report a sequence that seems to have another form than it is read in."""
+        if self._forms is not None:
+            self._forms.finish()
+            if self._forms.found is not None:
+                report.doubtful.setdefault(self.partition, self._forms.found)
+
+    def take_all_as_seen(self, report: Report) -> None:
         """There is no output: what is expected is what the result table is compared with."""
-        self._seen = bytearray([SEEN]) * len(self._offsets)
+        self._finish_forms(report)
+        # Without an output, a lower bound stays a lower bound.
+        self._seen = bytearray(SEEN if self._exact[owner] else UNSEEN for owner in self._owners)
 
     @property
     def is_complete(self) -> bool:
@@ -270,6 +284,7 @@ class ExpectedPartition:
             report: gets the counts and findings.
             emitted: gets every record of the output; None: nobody asks for them.
         """
+        self._finish_forms(report)
         seen = self._seen = bytearray(len(self._offsets))
         furthest = -1
         unmatched_here = 0
@@ -288,7 +303,7 @@ class ExpectedPartition:
                 front = None
             report.delivered += 1
             if emitted is not None:
-                emitted.add(offset, UNMATCHED if place is None else place)
+                emitted.add(offset, UNMATCHED if place is None else place, record.timestamp_ms)
             if place is None:
                 unmatched_here += 1
                 unmatched.append((offset, furthest + unmatched_here, number))
@@ -367,7 +382,9 @@ class ExpectedPartition:
         for place, there in enumerate(self._seen):
             if there:
                 # From here on nothing of this identity can be a repeat of what is deleted; but with a window it can.
-                self._exact[self._owners[place]] |= there == SEEN and self._windows is None
+                # Unjudged records move no sequence.
+                moves = there == SEEN and self._windows is None and self._judged[place]
+                self._exact[self._owners[place]] |= bool(moves)
                 is_whole |= there == SEEN
             elif self._offsets[place] >= judged_to:
                 report.pending += 1

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from kafka_ratchet.app.verify.compare import UNTOLD
-from kafka_ratchet.app.verify.digests import content
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.reading import plain_id
 from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import Headers, RecordView
 from kafka_ratchet.transport.owner import Owner
 
@@ -66,6 +68,7 @@ class DroppedRecords:
         Returns:
             the first input offset whose record is still to come; None: none is
         """
+        self._sort()
         seen = bytearray(len(self._offsets))
         first_seen = len(seen)
         for at, record in found:
@@ -85,6 +88,19 @@ class DroppedRecords:
             if wrong := self._difference(place, record):
                 self._add(report, "altered", topic, origin, at, wrong)
         return self._missing(topic, seen, first_seen, where, judged_to, report)
+
+    def _sort(self) -> None:
+        """Bring them into the order of the input, each offset once, where a part of it was read again."""
+        offsets = self._offsets
+        if all(first < second for first, second in pairwise(offsets)):
+            return
+        places = {offset: place for place, offset in enumerate(offsets)}  # the last time that it was read
+        times = Counter(offsets)
+        kept = [places[offset] for offset in sorted(places)]
+        against = [UNTOLD if times[offsets[place]] > 1 else self._against[place] for place in kept]
+        self._contents = bytearray().join(self._contents[16 * place : 16 * place + 16] for place in kept)
+        self._verdicts = [self._verdicts[place] for place in kept]
+        self._offsets, self._against = array("q", sorted(places)), array("q", against)
 
     def _missing(
         self, topic: str, seen: bytearray, first_seen: int, where: Kept, judged_to: int, report: Report

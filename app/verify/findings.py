@@ -47,7 +47,7 @@ class Finding:
         return ", ".join(parts)
 
 
-Verdict = Literal["confirmed", "contradicted", "unproven"]
+Verdict = Literal["confirmed", "contradicted", "unproven", "accepted"]
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,14 @@ class ResultsReport(Findings[FindingKind, Finding]):
     several: int = 0
     """Keys whose records lie in several Kafka partitions: there the last commit wins, so that the last row of any of
     these partitions is taken as right."""
+    values_compared: int = 0
+    """Number of rows compared with their records, column by column."""
+    without_time: int = 0
+    """Rows without `_kafka_timestamp`, because Kafka has none, or one that no table holds."""
+    columns_left_out: list[str] = field(default_factory=list)
+    """Names of columns without a comparison."""
+    values_unproven: str = ""
+    """Reason why no values were compared; empty where they were."""
     offsets: dict[int, int] = field(default_factory=dict)
     accounts: Accounts = field(default_factory=Accounts)
 
@@ -225,8 +233,14 @@ class ResultsReport(Findings[FindingKind, Finding]):
             "unproven": self.unproven or None,
             "lost": self.counts["lost"],
             "doubled": self.counts["doubled"],
-            "altered": self.counts["altered"],
+            "altered": None if self.values_unproven and not self.counts["altered"] else self.counts["altered"],
             "unexpected": self.counts["unexpected"],
+            "values": {
+                "rows": self.values_compared,
+                "without_timestamp": self.without_time,
+                "columns_not_compared": self.columns_left_out,
+                "not_compared": self.values_unproven or None,
+            },
             "records": self.records,
             "rows": self.rows,
             "rejects": self.rejects,

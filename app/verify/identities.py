@@ -27,11 +27,13 @@ class Emitted:
     def __init__(self) -> None:
         self._offsets = array("q")
         self._places = array("q")
+        self._timestamps = array("q")
 
-    def add(self, offset: int, place: int) -> None:
+    def add(self, offset: int, place: int, timestamp_ms: int) -> None:
         """Add the next record of the output."""
         self._offsets.append(offset)
         self._places.append(place)
+        self._timestamps.append(timestamp_ms)
 
     def recognise(self, index: int, place: int) -> None:
         """An unmatched record turned out to be an expected record after all."""
@@ -41,6 +43,11 @@ class Emitted:
     def offsets(self) -> Numbers:
         """Offsets of the records, ascending."""
         return numbers(self._offsets)
+
+    @property
+    def timestamps_ms(self) -> Numbers:
+        """Timestamp of each record, as Kafka has it."""
+        return numbers(self._timestamps)
 
     @property
     def places(self) -> Numbers:

@@ -30,7 +30,7 @@ class KeyedRows:
     """The rows of a table with a key, and what they must be.
 
     Args:
-        schema: the key's columns, and behind them what is compared: the totals, or `_partition` and `_offset`.
+        schema: the key's columns, then the compared ones: totals, or `_kafka_partition` and `_kafka_offset`.
         width: how many columns the key has.
         report: gets counts and findings.
         rounded: columns whose last digits are the store's affair, because it divides two numbers that are compared.
@@ -43,6 +43,8 @@ class KeyedRows:
         self._is_rounded = [name in rounded for name in schema.names[width:]]
         self._held: dict[Tuple, Tuple] = {}
         self._again: Counter[Tuple] = Counter()
+        self.misplaced: list[tuple[int, int]] = []
+        """Partition and offset of each row with a record other than the last one of its key."""
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Take the rows of the table, and forget those that were taken before."""
@@ -99,9 +101,11 @@ class KeyedRows:
             partition, offset = held
             newest = candidates.get(partition, deletions.get(partition))
             if newest is not None and offset is not None and offset < newest:
+                self.misplaced.append((partition, offset))
                 what = "this record is later" if partition in candidates else "this record deletes it"
                 self._add("lost", key, f"has the row of offset {offset}, and {what}", partition, newest)
             elif offset != candidates.get(partition):
+                self.misplaced.append((partition, offset))
                 self._add("unexpected", key, "has the row of a record that is not the key's", partition, offset)
         self._finish()
 

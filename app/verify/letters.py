@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kafka_ratchet.app.verify.baseline import Baseline
-from kafka_ratchet.app.verify.digests import content
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import Headers, RecordView
+from kafka_ratchet.app.verify.state import Baseline
 
 DEAD_LETTER_HEADERS = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
 """Appended to a dead letter's own headers, in any order."""
 
-DEPENDING = (b"too-late", b"content-differs")
+DEPENDING = (b"too-late", b"content-differs", b"replay-not-new")
 """Reasons that are about a record before."""
 
 
@@ -26,6 +27,16 @@ class Letter(NamedTuple):
     content: bytes
     depends: bool = False
     """Whether its reason depends on an earlier record, which retention may have deleted."""
+
+
+class Order(NamedTuple):
+    """Input offsets of dead letters in writing order.
+
+    last: index of the first one of the last leg
+    """
+
+    offsets: Sequence[int]
+    last: int = 0
 
 
 class Letters:
@@ -64,6 +75,7 @@ class Letters:
         invalid: Mapping[int, bytes],
         judged_to: int,
         baseline: Baseline,
+        order: Order | None = None,
         times: Mapping[int, int] | None = None,
     ) -> tuple[int | None, list[int]]:
         """Every invalid record of an input partition must have exactly one letter that says where it came from.
@@ -73,47 +85,58 @@ class Letters:
             invalid: its invalid records, by rising offset -> digest of the record's content.
             judged_to: those before this offset must have one; later ones may.
             baseline: where the partition begins.
-            times: how many letters a record must have, where that may be more than one.
+            order: of the letters, where that is another one.
+            times: how many letters agents make of a record, where that may be more than one.
 
         Returns:
-            the first offset that still waits for its letter, or None; and all offsets that have one
+            the first offset that still waits for its letter, or None; and the offsets that have one of the last leg
         """
-        letters = self._of.pop(partition, {})
-        waits_from, lettered, is_whole, before = None, [], self._whole, 0
-        for offset, wanted in invalid.items():
-            found, number = letters.pop(offset, []), 1 if times is None else times[offset]
-            if offset in baseline.lettered:
-                found = [Letter(-1, -1, wanted)] * number + found  # the last run has seen them
-            if not found:
-                if offset >= judged_to:
-                    self._report.pending += 1
-                    waits_from = offset if waits_from is None else waits_from
-                elif is_whole:
-                    self._lost(partition, offset)
-                else:
-                    before += 1
-                continue
-            is_whole = True  # what came later cannot be deleted
-            lettered.append(offset)
-            if found[0].content != wanted:
-                self._add("altered", partition, offset, found[0], "key, value or headers differ")
-            for _ in range(number - len(found)):
+        times = {} if times is None else times
+        if order is None:
+            order = Order([offset for offset in invalid for _ in range(times.get(offset, 1))])
+        wanted, letters = Counter(order.offsets), self._of.pop(partition, {})
+        found = {offset: letters.pop(offset, []) for offset in invalid}
+        for offset in baseline.lettered & invalid.keys():
+            found[offset][:0] = [Letter(-1, -1, invalid[offset])] * times.get(offset, 1)  # the last run has seen them
+        waits, lettered = set[int](), dict[int, None]()
+        is_whole, before, met = self._whole, 0, Counter[int]()
+        for number, offset in enumerate(order.offsets):
+            met[offset] += 1
+            if met[offset] > wanted[offset] - len(found[offset]):
+                is_whole = True  # what came later cannot be deleted
+                if number >= order.last:
+                    lettered[offset] = None
+            elif not found[offset] and offset >= judged_to:
+                waits.add(offset)
+            elif is_whole:
                 self._lost(partition, offset)
-            for again in found[number:]:
+            else:
+                before += 1
+        self._report.pending += len(waits)
+        for offset, digest in invalid.items():
+            for each in found[offset][: wanted[offset]]:
+                if each.content != digest:
+                    self._add("altered", partition, offset, each, "key, value or headers differ")
+            for again in found[offset][wanted[offset] :]:
                 self._add("doubled", partition, offset, again)
         if is_whole:
             self._report.output_deleted += before
         else:
             self._report.undecided += before
-        for offset, found in letters.items():
+        for offset, unknown in letters.items():
             if offset < baseline.input_from and not baseline.aligned:
                 continue  # its record is deleted
-            for letter in found:
+            for letter in unknown:
                 if letter.depends and not baseline.complete:
                     self._report.undecided += 1
                 else:
                     self._unexpected(letter, f"{partition}/{offset}")
-        return waits_from, lettered
+        return min(waits, default=None), list(lettered)
+
+    def leave_out_before(self, partition: int, end: int) -> None:
+        """Leave out the letters of a deleted input: those before an offset of a partition."""
+        for of in self._of.get(partition, {}).values():
+            of[:] = [each for each in of if each.partition != partition or each.offset >= end]
 
     def leave_out(self, partition: int, since: int = 0) -> None:
         """A partition of the input is not compared from an offset on, and neither are its letters."""
@@ -142,13 +165,14 @@ class Letters:
 def own_headers(headers: Headers) -> Headers:
     """A dead letter's headers without those that were appended.
 
-    Those of agents have two more; letters of earlier versions of Ratchet have one, or none.
+    Those of agents have three more; letters of earlier versions of Ratchet have fewer.
     """
     own, reason = headers[: -len(DEAD_LETTER_HEADERS)], dict(headers).get("ratchet-reason") or b""
     is_of_agent = reason.startswith((b"agent ", b"value does not decode: "))
     if is_of_agent and own and own[-1][0] == "ratchet-agents":
         own = own[:-1]
-        own = own[:-1] if own and own[-1][0] == "ratchet-app" else own
+        for name in ("ratchet-app", "ratchet-event-id"):
+            own = own[:-1] if own and own[-1][0] == name else own
     return own
 
 

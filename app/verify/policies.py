@@ -9,13 +9,14 @@ but unproven.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.findings import IntervalCheck, Verdict
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
+from kafka_ratchet.transport.owner import Decision, Owner
 
 
 class PolicyRecord(NamedTuple):
@@ -54,8 +55,21 @@ class PolicyTopic:
         return (self.said[max(earlier)], True) if earlier else (None, not offsets)
 
 
+_ACCEPTED: Final[tuple[Verdict, str]] = (
+    "accepted",
+    "by a policy topic that is gone; an operator has decided to go on with another one",
+)
+
+
 def check_intervals(
-    topic: PolicyTopic, settings: Settings, stream: str, partition: int, intervals: list[PolicyInterval], begin: int
+    topic: PolicyTopic,
+    settings: Settings,
+    stream: str,
+    partition: int,
+    intervals: list[PolicyInterval],
+    begin: int,
+    accepted: int = 0,
+    empty: Collection[int] = (),
 ) -> list[IntervalCheck]:
     """Check those that concern input from an offset on.
 
@@ -66,18 +80,47 @@ def check_intervals(
         partition: of the input.
         intervals: all of the partition, by number.
         begin: input before this offset is not looked at.
+        accepted: an operator has accepted the loss of the policy topic of intervals with a lower number.
+        empty: numbers of intervals without a judged record
     """
     found = []
     for interval, following in zip(intervals, [*intervals[1:], None], strict=True):
         end = following.start if following else None
-        if end is not None and end <= begin:
+        if end is not None and (end if end >= interval.start else interval.end) <= begin:
+            continue
+        if interval.number in empty:
             continue
         until = end if interval.deduplicate else interval.end
-        verdict, reason = _verdict(topic, settings, stream, interval)
+        if interval.number < accepted:
+            verdict, reason = _ACCEPTED
+        else:
+            verdict, reason = _verdict(topic, settings, stream, interval)
         found.append(
             IntervalCheck(partition, interval.start, until, interval.deduplicate, interval.policy, verdict, reason)
         )
     return found
+
+
+def empty_intervals(
+    intervals: Sequence[PolicyInterval], decisions: Sequence[Decision], committed_to: int
+) -> frozenset[int]:
+    """Return the numbers of empty intervals begun by a decision.
+
+    Args:
+        intervals: all of the partition, by number
+        decisions: of operators, the newest last
+        committed_to: next input offset of the partition
+    """
+    marked = [(each.mark.intervals, each) for each in decisions if each.mark is not None and each.mark.intervals]
+    numbers, by_number = {number for number, _ in marked}, {each.number: each for each in intervals}
+    ends = [*(each.before for _, each in marked[1:]), committed_to]
+    empty = set()
+    for (number, decision), end in zip(marked, ends, strict=False):
+        following = by_number.get(number + 1)
+        until = end if following is None or number + 1 in numbers else following.start
+        if until is None or until == decision.after:  # None: its input is deleted
+            empty.add(number)
+    return frozenset(empty)
 
 
 def _verdict(topic: PolicyTopic, settings: Settings, stream: str, interval: PolicyInterval) -> tuple[Verdict, str]:
@@ -142,3 +185,33 @@ def _said(key: bytes | None, value: bytes | None) -> PolicyRecord | None:
         found = None
     deduplicate = found.get("deduplicate") if isinstance(found, dict) and len(found) == 1 else None
     return PolicyRecord(stream, deduplicate if isinstance(deduplicate, bool) else None)
+
+
+class Skip(NamedTuple):
+    """Input offsets from start to before end, and the decision."""
+
+    start: int
+    end: int
+    by: str
+    at: str
+    reason: str
+
+
+def skipped_by_decision(owner: Owner | None) -> list[Skip]:
+    """What the decisions of one partition have left out of the topic that its positions are in now, by offset.
+
+    A decision without a position before it began with another topic: what was decided earlier was about the old one.
+    One that moves back has what it passes over read after all.
+    """
+    skips: list[Skip] = []
+    for decision in owner.decisions if owner is not None else ():
+        if decision.after is None:
+            continue
+        if decision.before is None:
+            skips = []
+        start = decision.before or 0
+        if decision.after > start:
+            skips.append(Skip(start, decision.after, decision.by, decision.at, decision.reason))
+        elif decision.after < start:
+            skips = [skip._replace(end=min(skip.end, decision.after)) for skip in skips if skip.start < decision.after]
+    return sorted(skips)

@@ -14,12 +14,13 @@ import structlog
 
 from kafka_ratchet.app.names import proofs_topic
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_count, records
 from kafka_ratchet.app.verify.report import ExitCode, Report
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.topics import prepare_single
 from kafka_ratchet.app.worker.write_one import write_one
 from kafka_ratchet.producers import admin_client
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_count
+from kafka_ratchet.topic_log.reading import records
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +112,7 @@ def read_proofs(settings: Settings, bootstrap: str) -> dict[str, Proof]:
         if not partition_count(asked, topic, settings.kafka_timeout_s):
             return {}
         (held,) = offset_ranges(asked, topic, 1, settings.kafka_timeout_s)
-        for message in records(asked, topic, begin=held.first, timeout_s=settings.kafka_timeout_s):
+        for message in records(asked, topic, 0, held.first, timeout_s=settings.kafka_timeout_s, end=held.end):
             try:
                 proof = _PROOF_OF.decode(message.value() or b"")
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -48,6 +48,8 @@ def verify_raw(settings: Settings, name: str, stream: StreamSettings, bootstrap:
         held = table.planner.offset_range()  # after the table: its offsets lie before these ends
     report = Report(name, from_input=True)
     try:
+        report.blocked = reader.blocked(stream.input, held.end)
+        report.pending = sum(each.count for each in report.blocked)
         for partition, end in sorted(held.end.items()):
             if held.earliest[partition]:
                 raise PositionLost(
@@ -59,11 +61,11 @@ def verify_raw(settings: Settings, name: str, stream: StreamSettings, bootstrap:
             place = 0
             for offset, record in reader.records(stream.input, partition, end):
                 if expected.judge(offset, record, report) == FRESH:
-                    emitted.add(offset, place)
+                    emitted.add(offset, place, record.timestamp_ms)
                     place += 1
                 elif offset in expected.invalid:
-                    emitted.add(offset, UNMATCHED)
-            expected.take_all_as_seen()
+                    emitted.add(offset, UNMATCHED, record.timestamp_ms)
+            expected.take_all_as_seen(report)
             table.compare_judged(expected, emitted, end)
     finally:
         reader.close()

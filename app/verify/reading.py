@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
 
-from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.kafka_topics import (
-    Consumers,
-    OffsetRange,
-    offset_ranges,
-    partition_count,
-    ranges_of,
-    records,
-    records_between,
-)
-from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
+from kafka_ratchet.app.status.group import ask_group
+from kafka_ratchet.app.status.open_transactions import Blocked, ask_about
 from kafka_ratchet.app.verify.policies import PolicyTopic
+from kafka_ratchet.app.verify.report import Halted
 from kafka_ratchet.app.verify.rule import RecordView
-from kafka_ratchet.app.worker.ownership import known_changelog
 from kafka_ratchet.app.worker.topics import config_of
 from kafka_ratchet.errors import (
     BrokerUnavailable,
+    ForeignOffset,
     PartitionsDiffer,
     PositionLost,
+    RatchetError,
     TopicError,
     TopicMissing,
     TransportError,
@@ -36,8 +31,44 @@ from kafka_ratchet.errors import (
 from kafka_ratchet.producers import PASSING, PROGRESS_TOPIC, Progress, admin_client, explained, read_progress
 from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
+from kafka_ratchet.topic_log.clients import (
+    Consumers,
+    OffsetRange,
+    committed_positions,
+    offset_ranges,
+    partition_count,
+    ranges_of,
+)
+from kafka_ratchet.topic_log.reading import records, records_between, second_read
 from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
+
+
+@dataclass(frozen=True)
+class OffsetRanges:
+    """The offsets to compare, read from Kafka in an order that is safe while workers run.
+
+    What is committed at `judged` must be in the output. Then the output's end is taken, once the transactions that were
+    open have ended, and after that `committed_to`: nothing before the output's end stems from an input beyond
+    `committed_to`. Input between the two may or may not be in the output yet.
+    """
+
+    judged: dict[int, int]
+    """Per input partition the committed offset, before the ends were taken; 0 where nothing was ever committed."""
+    committed_to: dict[int, int]
+    """... and after."""
+    uncommitted: frozenset[int]
+    """Input partitions of which nothing was ever committed."""
+    input_ends: dict[int, int]
+    output_ends: dict[int, int]
+    dead_letter_ends: dict[int, int]
+    input_high: dict[int, int]
+    """High watermarks of the input. From `input_ends` to there offsets wait for an open transaction to end."""
+    input_begins: dict[int, int]
+    """First offsets that Kafka still has."""
+    output_begins: dict[int, int]
+    dead_letter_begins: dict[int, int]
+
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +94,8 @@ class TopicReader:
         self._stream = stream
         self._options: Mapping[str, str | int | bool] = {"bootstrap.servers": bootstrap, **settings.kafka}
         self._timeout_s = settings.kafka_timeout_s
+        most = settings.max_batch_mb << 20
+        self._second = {kind: second_read(self._options, most, committed=kind) for kind in (True, False)}
         self._consumers, self._admin = Consumers(self._options), admin_client(self._options)
         self.topic_ids: dict[str, str] = {}
         """Of each topic that was asked about: a topic that is created again has another."""
@@ -97,6 +130,7 @@ class TopicReader:
             numbers: of partitions of the input; None: all
 
         Raises:
+            ForeignOffset: another client has committed one of the offsets.
             PositionLost: the input ends before the committed offset.
             TransportError: a transaction stays open.
             BrokerUnavailable: Kafka does not answer.
@@ -113,24 +147,55 @@ class TopicReader:
                 begins[topic], written = self._ends(uncommitted, topic, of_topic)
                 ends[topic] = self._when_ended(committed, topic, written)
             committed_to, never = self._committed(committed, stream.input, asked)
+            self._refuse_foreign(stream.input, asked)
+            high = self._ends(uncommitted, stream.input, asked)[1]
             begins[stream.input], ends[stream.input] = self._ends(committed, stream.input, asked)
         self._require_held(committed_to, ends[stream.input])
+        high = {number: max(end, ends[stream.input][number]) for number, end in high.items()}
         spans = ((of[stream.input], of[stream.output], of[stream.dead_letters]) for of in (ends, begins))
-        return OffsetRanges(judged, committed_to, never, *next(spans), *next(spans))
+        return OffsetRanges(judged, committed_to, never, *next(spans), high, *next(spans))
+
+    def blocked(self, topic: str, ends: Mapping[int, int], high: Mapping[int, int] | None = None) -> list[Blocked]:
+        """Return the partitions of a topic where an open transaction holds back committed readers.
+
+        Args:
+            topic: its name.
+            ends: last stable offset by partition.
+            high: high watermark by partition; None: asked for now.
+
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
+        """
+        if high is None:
+            with self.consumer(self._settings.app, False) as uncommitted:
+                high = self._ends(uncommitted, topic, ends)[1]
+        places = {(topic, number): (end, high[number]) for number, end in ends.items()}
+        return ask_about(str(self._options["bootstrap.servers"]), self._settings, places)
+
+    def begins(self, topic: str, numbers: Collection[int]) -> dict[int, int]:
+        """First offset that each of these partitions holds now.
+
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
+        """
+        with self.consumer("ratchet-verify") as asked:
+            return self._ends(asked, topic, numbers)[0]
 
     def waiting(self, judged_to: Mapping[int, int]) -> dict[int, OffsetRange]:
-        """What may not have been judged yet, of some partitions of the input.
+        """What may not have been judged yet, of some partitions of the input, up to the high watermark.
 
         Args:
             judged_to: by partition, an offset before which all is known to be judged
 
         Raises:
+            ForeignOffset: another client has committed one of the offsets.
             PositionLost: the input ends before the committed offset.
             BrokerUnavailable: Kafka does not answer.
         """
-        with self.consumer(self._settings.app) as asked:
+        with self.consumer(self._settings.app) as asked, self.consumer(self._settings.app, False) as uncommitted:
             committed_to, _ = self._committed(asked, self._stream.input, judged_to)
-            begins, ends = self._ends(asked, self._stream.input, judged_to)
+            self._refuse_foreign(self._stream.input, judged_to)
+            begins, ends = self._ends(uncommitted, self._stream.input, judged_to)
         self._require_held(committed_to, ends)
         return {
             number: OffsetRange(max(begins[number], min(to, committed_to[number])), ends[number])
@@ -184,19 +249,26 @@ class TopicReader:
         """Whether Kafka removes records of a topic that have a newer one of their key."""
         return "compact" in config_of(self._admin, topic)["cleanup.policy"]
 
-    def records(self, topic: str, partition: int, end: int, begin: int = 0) -> Iterator[tuple[int, RecordView]]:
+    def records(
+        self, topic: str, partition: int, end: int, begin: int = 0, *, committed: bool = True
+    ) -> Iterator[tuple[int, RecordView]]:
         """The committed records from `begin` to before `end`, with their offsets.
+
+        committed: False reads those of open and aborted transactions too, up to the high watermark.
 
         Raises:
             BrokerUnavailable: nothing came for `kafka_timeout_s`.
+            PositionLost: records were deleted before they were read.
             TransportError: Kafka refuses to give them.
         """
         if end <= begin:
             return
-        with self.consumer("ratchet-verify", topic=topic) as asked:
+        with self.consumer("ratchet-verify", committed, topic=topic) as asked:
             # By number, as `offset_ranges` has seen that it begins there: a client that is new would ask where the
             # beginning is before it has met a broker, and once more half a second later.
-            for message in records(asked, topic, partition, begin, timeout_s=self._timeout_s):
+            for message in records(
+                asked, topic, partition, begin, timeout_s=self._timeout_s, end=end, second=self._second[committed]
+            ):
                 offset = message.offset()
                 assert offset is not None  # noqa: S101
                 if offset < end:
@@ -204,15 +276,22 @@ class TopicReader:
                 if offset >= end - 1:
                     return
 
-    def records_between(self, topic: str, spans: Mapping[int, OffsetRange]) -> Iterator[tuple[int, int, RecordView]]:
+    def records_between(
+        self, topic: str, spans: Mapping[int, OffsetRange], *, committed: bool = True
+    ) -> Iterator[tuple[int, int, RecordView]]:
         """Partition, offset and record of the committed records of several partitions, mixed.
+
+        committed: False reads those of open and aborted transactions too.
 
         Raises:
             BrokerUnavailable: nothing came for `kafka_timeout_s`.
+            PositionLost: records were deleted before they were read.
             TransportError: Kafka refuses to give them.
         """
-        with self.consumer("ratchet-verify", topic=topic) as asked:
-            for message in records_between(asked, topic, spans, timeout_s=self._timeout_s):
+        with self.consumer("ratchet-verify", committed, topic=topic) as asked:
+            for message in records_between(
+                asked, topic, spans, timeout_s=self._timeout_s, second=self._second[committed]
+            ):
                 yield message.partition() or 0, message.offset() or 0, _view(message)
 
     def dead_letters(self, begins: dict[int, int], ends: dict[int, int]) -> Iterator[tuple[int, int, RecordView]]:
@@ -232,14 +311,6 @@ class TopicReader:
         )
         # Of a topic that was deleted and created again it says nothing.
         return found if found is not None and found.topic_id == self.topic_ids[self._stream.input] else None
-
-    def changelog_name(self, app: str, stream: str) -> str:
-        """The name of a stream's changelog topic, of the earlier form where it has one of those."""
-        present = changelog_name(app, stream)
-        with self.consumer("ratchet-verify") as asked:
-            if self._known_count(asked, present):
-                return present
-        return known_changelog(app, stream, self._admin.list_topics(timeout=self._timeout_s).topics)
 
     def changelog(
         self, changelog: str
@@ -288,9 +359,9 @@ class TopicReader:
         with self.consumer("ratchet-verify") as asked:
             return dict(enumerate(offset_ranges(asked, topic, count, self._timeout_s)))
 
-    def span(self, topic: str, partition: int) -> OffsetRange | None:
-        """As `spans`, of one partition; None where there is no such one."""
-        with self.consumer("ratchet-verify", topic=topic) as asked:
+    def span(self, topic: str, partition: int, *, committed: bool = True) -> OffsetRange | None:
+        """As `spans`, of one partition; None where there is no such one. committed: False: up to the high watermark."""
+        with self.consumer("ratchet-verify", committed, topic=topic) as asked:
             if not 0 <= partition < self._known_count(asked, topic):
                 return None
             return ranges_of(asked, topic, [partition], self._timeout_s)[partition]
@@ -328,10 +399,28 @@ class TopicReader:
         """What the group has committed of each partition of a topic; 0 where that is nothing.
 
         Raises:
+            ForeignOffset: another client has committed one of the offsets.
             BrokerUnavailable: Kafka does not answer.
         """
         with self.consumer(self._settings.app) as asked:
-            return self._committed(asked, topic, range(count))[0]
+            found, _ = self._committed(asked, topic, range(count))
+        self._refuse_foreign(topic, range(count))
+        return found
+
+    def _refuse_foreign(self, topic: str, numbers: Collection[int]) -> None:
+        group = ask_group(str(self._options["bootstrap.servers"]), self._settings, self._timeout_s)
+        for number in numbers:
+            if (offset := group.foreign.get((topic, number))) is not None:
+                raise ForeignOffset(
+                    f"{topic}, partition {number}: another client has committed offset {offset} in the group "
+                    f"{self._settings.app!r}. It does not tell which records were judged, so nothing can be compared. "
+                    f"Decide with `ratchet resume --stream {self._stream_of(topic)} --partition {number}`, then run "
+                    "this again"
+                )
+
+    def _stream_of(self, topic: str) -> str:
+        streams = self._settings.streams.items()
+        return next((name for name, stream in streams if stream.input == topic), "STREAM")
 
     def _committed(
         self, consumer: Consumer, topic: str, numbers: Collection[int]
@@ -339,11 +428,9 @@ class TopicReader:
         """Read with read_committed, Kafka answers only when no commit of these offsets is half-way (KIP-447)."""
         asked = [TopicPartition(topic, partition) for partition in numbers]
         try:
-            answered = consumer.committed(asked, timeout=self._timeout_s) if asked else []
-        except KafkaException as failure:
-            raise BrokerUnavailable(
-                f"offsets of group {self._settings.app!r} cannot be read: {explained(failure.args[0])}"
-            ) from failure
+            answered = committed_positions(consumer, asked, self._timeout_s)
+        except BrokerUnavailable as failure:
+            raise BrokerUnavailable(f"group {self._settings.app!r}: {failure}") from failure
         offsets = {found.partition: max(0, found.offset) for found in answered}
         return offsets, frozenset(found.partition for found in answered if found.offset < 0)
 
@@ -362,9 +449,12 @@ class TopicReader:
                 return ends
             now = time.monotonic()
             if now - began > limit_s:
+                first = still_open[0]
+                blocked = self.blocked(topic, {first: ends[first]}, {first: written[first]})
                 raise TransportError(
-                    f"{topic} partition {still_open[0]}: a transaction has been open at {ends[still_open[0]]} for "
-                    f"more than {limit_s:.0f} s. Is transaction_timeout_ms the worker's own?"
+                    f"{topic} partition {first}: a transaction has been open at {ends[first]} for more than "
+                    f"{limit_s:.0f} s{''.join(f'. {each}' for each in blocked)}. Is transaction_timeout_ms the "
+                    "worker's own?"
                 )
             if now - said_at >= MESSAGE_EVERY_S:
                 said_at = now
@@ -378,3 +468,35 @@ def _view(message: Message) -> RecordView:
         assert not isinstance(value, str)  # noqa: S101  (the client gives bytes or None)
         headers.append((name, value))
     return RecordView(message.key(), message.value(), headers, message.timestamp()[1])
+
+
+HALTED = "halted"
+"""`kafka_ratchet.transport.lane_spec.LaneState.HALTED`, as a worker's status address tells it."""
+
+
+def halted_partitions(settings: Settings, stream: str) -> list[Halted]:
+    """Ask the live workers of the group. Where none can be asked there is none: what they left unread is pending.
+
+    Args:
+        settings: with `bootstrap` set.
+        stream: its name.
+    """
+    try:
+        return asyncio.run(_asked(settings, stream))
+    except RatchetError:
+        return []
+
+
+async def _asked(settings: Settings, stream: str) -> list[Halted]:
+    from kafka_ratchet.app.status.cluster_view import ClusterView
+
+    assert settings.bootstrap is not None  # noqa: S101 - asked by the caller
+    async with ClusterView(settings.bootstrap, settings) as cluster_view:
+        overview = await cluster_view.overview()
+    return [
+        Halted(row.partition, row.error or "the worker does not say why")
+        for view in overview.streams
+        if view.stream == stream
+        for row in view.partitions
+        if row.state == HALTED
+    ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from kafka_ratchet.app.status.open_transactions import Blocked
 from kafka_ratchet.app.verify.findings import (
     Finding,
     FindingKind,
@@ -97,6 +99,10 @@ class Begin:
         return f"{where}, where the last run ended" if self.continued else f"{where}; what came before is deleted"
 
 
+VERDICT_KINDS: Final = ("lost", "doubled", "reordered", "altered", "unexpected")
+"""Kinds that a verdict always counts."""
+
+
 @dataclass
 class Report(Findings[FindingKind, Finding]):
     """The verdict on one stream. Output and dead letters count together; a finding names its topic."""
@@ -147,6 +153,10 @@ class Report(Findings[FindingKind, Finding]):
     halted: list[Halted] = field(default_factory=list)
     """As workers say it; where none can be asked, a halted partition is pending."""
     never_judged: list[NeverJudged] = field(default_factory=list)
+    doubtful: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """First offset of each input partition with a sequence in a doubtful form, and the reason."""
+    blocked: list[Blocked] = field(default_factory=list)
+    """Input that waits for another producer's transaction to end; part of `pending`."""
     results: ResultsReport | None = None
     """The verdict on the result table; None: nobody asked for it."""
     source: SourceReport | None = None
@@ -157,8 +167,26 @@ class Report(Findings[FindingKind, Finding]):
     """Partitions that were compared as columns, and are exactly as they must be."""
     singly: dict[int, str] = field(default_factory=dict)
     """Partitions that were compared record by record, and why."""
+    left_out: dict[int, str] = field(default_factory=dict)
+    """Partitions left out of the comparison, with the reason."""
     replay: ReplayReport | None = None
     """What belongs to a replay of agents; None: the output holds records as they came."""
+
+    def saved(self) -> Report:
+        """Return a copy for `restore`."""
+        kept = copy.copy(self)
+        vars(kept).update((name, copy.copy(value)) for name, value in vars(self).items())
+        if self.replay is not None and kept.replay is not None:
+            vars(kept.replay).update((name, copy.copy(value)) for name, value in vars(self.replay).items())
+        return kept
+
+    def restore(self, kept: Report) -> None:
+        """Remove everything added since `saved`."""
+        replay = self.replay
+        vars(self).update(vars(kept))
+        if replay is not None and kept.replay is not None:
+            vars(replay).update(vars(kept.replay))
+            self.replay = replay
 
     @property
     def lost(self) -> int:
@@ -228,10 +256,28 @@ class Report(Findings[FindingKind, Finding]):
             ),
             "partitions with a gap since the last run": sum(begin.gap_from is not None for begin in self.begins),
             "partitions of which what arrived is not compared with what was sent on": self.arrivals_not_compared,
+            "partitions that cannot be compared": len(self.left_out),
+            "partitions with sequences of a doubtful form": len(self.doubtful),
             "parts that the replay cannot compare": len(self.replay.not_compared) if self.replay else 0,
         }
         said = [f"{count:,} {what}" for what, count in reasons.items() if count]
-        return said + (["the results"] if self.results is not None and self.results.proven_by is None else [])
+        if self.results is not None and self.results.proven_by is None:
+            return [*said, "the results"]
+        return [*said, *(["values of the table's rows"] if self.results and self.results.values_unproven else [])]
+
+    def verdict(self, *, pending_ok: bool = False) -> str:
+        """Return the verdict on topics, files and table together, in one line."""
+        found: dict[str, int] = dict.fromkeys(VERDICT_KINDS, 0)
+        for part in (self, self.results, self.source):
+            for kind, count in part.counts.items() if part is not None else ():
+                found[kind] = found.get(kind, 0) + count
+        counts = ", ".join(f"{kind} {count:,}" for kind, count in found.items())
+        code = self.exit_code(pending_ok=pending_ok)
+        if code is ExitCode.WRONG:
+            return f"verdict: something is wrong: {counts}"
+        if code is ExitCode.NOT_ALL_PROVEN:
+            return f"verdict: not all is proven ({', '.join(self.unproven())}): {counts}"
+        return f"verdict: proven: {counts}"
 
     @property
     def is_proven(self) -> bool:
@@ -277,8 +323,15 @@ class Report(Findings[FindingKind, Finding]):
             "begins": [asdict(each) for each in self.begins],
             "state_written": self.state_written,
             "halted": [asdict(each) for each in self.halted],
+            "doubtful": [
+                {"partition": number, "offset": offset, "reason": reason}
+                for number, (offset, reason) in sorted(self.doubtful.items())
+            ],
             "never_judged": [asdict(each) for each in self.never_judged],
+            "left_out": {str(number): reason for number, reason in sorted(self.left_out.items())},
+            "open_transactions": [each.as_dict() for each in self.blocked],
             "proven": self.is_proven,
+            "verdict": self.verdict(),
             "as_columns": self.columns,
             "record_by_record": {str(number): reason for number, reason in sorted(self.singly.items())},
             "findings": [str(finding) for finding in self.findings],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,14 +14,20 @@ import pyarrow as pa
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.results import access_of, planner_of, sink_errors_translated, spec_of
 from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.decided import Together
 from kafka_ratchet.app.verify.findings import FindingKind, ProvenBy, ResultsReport
 from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Numbers, Steps
 from kafka_ratchet.app.verify.keys import KeyedRows
 from kafka_ratchet.app.verify.rows import RowOffsets, RowsOfPartition, StoredOffsets, match
+from kafka_ratchet.app.verify.values import ComparedColumns, TableValues
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
-from kafka_ratchet.spark_sink.job.recount import recount
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.recount import record_digests, record_times, recount
 from kafka_ratchet.spark_sink.job.start import with_columns
+from kafka_ratchet.spark_sink.log_lines import announced
+from kafka_ratchet.spark_sink.rows.columns import record_schema
+from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
@@ -27,6 +35,7 @@ from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Batches = Iterator[pa.RecordBatch]
 Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 
@@ -60,6 +69,8 @@ class ResultTable:
             self._store = self._spec.result_store(self._pipeline, self._access, self._planner.topic_id())
             generation = self._store.generation()
         self._rows, self._rejects = RowOffsets(), RowOffsets()
+        self._values: TableValues | None = None
+        """None: values are not compared one by one."""
         self._before: dict[int, int] = {}
         self._after: dict[int, int] = {}
         made_by = "sql" if self._kept.sql is not None else "transform" if self._kept.transform is not None else None
@@ -75,27 +86,83 @@ class ResultTable:
             if made_by
             else "",
         )
+        if made_by:
+            self.report.values_unproven = self.report.unproven
 
     def read(self) -> None:
-        """Go through the table. Call it before the ends of the output are taken, so that they lie behind its offsets.
+        """Go through the table, and let Spark compute the rows where that can be done.
+
+        Call it before the ends of the output are taken: its offsets must not pass them.
 
         Raises:
             SetupError: the table cannot be read, or changes all the time; or Spark cannot be started.
         """
         if self.report.generation == 0:
             return  # nobody has ever written to it
-        with sink_errors_translated():
+        reading = f"reading table {self._location}, and computing its rows again with Spark"
+        with sink_errors_translated(), announced(reading, partial(print, file=sys.stderr, flush=True)):
             if self.report.proven_by == "keys":
                 self._read_keyed()
+            elif self.report.proven_by == "rows":
+                self._read_rows()
             else:
                 self._before = self._store.offsets()
-                if self.report.proven_by == "rows":
-                    self._rows.add(scan(self._location, partition_and_offset()))
-                    self.report.rows = self._rows.rows
                 self._read_rejects()
                 self._after = self._store.offsets()
             resume(self._planner.offset_range(), self._after)  # refuses offsets that this topic cannot have led to
         self.report.offsets, self.report.rejects = self._after, self._rejects.rows
+
+    def _read_rows(self) -> None:
+        """Read an append table, and compute each row from the topic."""
+        try:
+            session = self._session()
+        except (ModuleNotFoundError, SetupError) as error:
+            self.report.values_unproven = f"Spark, which computes them, cannot be started: {error}"
+            self._read_appended(partition_and_offset(), lambda batches: batches)
+            return
+        with session as spark:
+            job = self._job(spark)
+            self._values = values = self._values_of(job, spark)
+            self._read_appended(values.schema, values.hold)
+            self._expect(spark, job, values)
+
+    def _read_appended(self, schema: pa.Schema, each: Callable[[Batches], Batches]) -> None:
+        self._before = self._store.offsets()
+        self._rows.add(each(scan(self._location, schema)))
+        self.report.rows = self._rows.rows
+        self._read_rejects()
+        self._after = self._store.offsets()
+
+    def _job(self, spark: SparkSession) -> Job:
+        """Return the job with the columns of its table.
+
+        Raises:
+            SetupError: there is no table.
+        """
+        named = self._spec.job(self._pipeline, self._access)
+        job = with_columns(named, self._planner, self._store, spark, grow=False)
+        if job is None:
+            raise SetupError(f"{self.report.table}: there is no table to compare")
+        return job
+
+    def _values_of(self, job: Job, spark: SparkSession) -> TableValues:
+        """Choose the columns of the job to compare, in the order of the table."""
+        held = self._store.column_names()
+        wanted = job.pipeline.schema(spark)
+        names = wanted.names if held is None else [name for name in held if name in wanted.names]
+        schema = type(wanted)([wanted[name] for name in names])
+        nested = store_class(self._location.kind).nested_columns
+        compared = ComparedColumns.of_table(schema, nested=nested)
+        self.report.columns_left_out = compared.left_out
+        return TableValues(compared, arrow_schema(wanted), self.report, parses=job.pipeline.parses)
+
+    def _expect(self, spark: SparkSession, job: Job, values: TableValues) -> None:
+        """Compute the rows of the topic's records up to the table's offsets."""
+        offset_range = self._planner.offset_range()
+        resume(offset_range, self._after)
+        start = {partition: offset_range.earliest[partition] for partition in self._after}
+        restricted = self._store.restricted_values
+        values.expect(record_digests(spark, job, values.columns, start, self._after, restricted_values=restricted))
 
     def _read_rejects(self) -> None:
         if self._kept.rejects or self._kept.from_input:
@@ -105,20 +172,22 @@ class ResultTable:
 
         write_mode = self._pipeline.write_mode
         made = write_mode.aggregates if write_mode.kind == "totals" else []
-        compared = [each.name for each in made] or ["_partition", "_offset"]
-        named = self._spec.job(self._pipeline, self._access)
+        compared = [each.name for each in made] or ["_kafka_partition", "_kafka_offset"]
         with self._session() as spark:
-            job = with_columns(named, self._planner, self._store, spark, grow=False)
-            if job is None:
-                raise SetupError(f"{self.report.table}: there is no table whose columns could be compared")
+            job = self._job(spark)
             columns = arrow_schema(job.pipeline.schema(spark))
             schema = pa.schema([columns.field(name) for name in (*write_mode.row_key, *compared)])
+            if write_mode.kind == "upsert":
+                self._values = self._values_of(job, spark)
             rounded = {each.name for each in made if each.rule == "average"}
             keys = KeyedRows(schema, len(write_mode.row_key), self.report, rounded)
             for _ in range(QUIET_ATTEMPTS):
                 self._rejects = RowOffsets()
                 self._before = self._store.offsets()
                 keys.hold(scan(self._location, schema))
+                if self._values is not None:
+                    for _ in self._values.hold(scan(self._location, self._values.schema)):
+                        continue
                 self._read_rejects()
                 self._after = self._store.offsets()
                 if self._before == self._after:
@@ -132,13 +201,25 @@ class ResultTable:
             resume(offset_range, self._after)
             start = {partition: offset_range.earliest[partition] for partition in self._after}
             found = recount(spark, job, start, self._after, restricted_values=self._store.restricted_values)
+            if self._values is not None:
+                self._expect(spark, job, self._values)
+            elif write_mode.windows is not None and write_mode.windows.time == RECORD_TIME:
+                # The count above has windows by Spark's timestamps; those are compared with Kafka's own.
+                only_times = ComparedColumns([], [], has_time=True, has_value=False)
+                self._values = TableValues(only_times, arrow_schema(record_schema()), self.report, parses=True)
+                restricted = self._store.restricted_values
+                times = record_times(spark, job, start, self._after, restricted_values=restricted)
+                for _ in self._values.hold(times.to_batches()):
+                    continue
         if write_mode.kind == "totals":
             keys.compare_totals(found.keys)
         else:
             keys.compare_last(found.keys, found.deleted)
+            if self._values is not None:
+                self._values.leave_out(keys.misplaced)
         keys.compare_rejects(found.rejects, self._rejects, self._after)
 
-    def compare(self, expected: ExpectedPartition, emitted: Emitted, judged_to: int) -> None:
+    def compare(self, expected: ExpectedPartition | Together, emitted: Emitted, judged_to: int) -> None:
         """Take one partition of the output.
 
         Args:
@@ -157,13 +238,20 @@ class ResultTable:
             read = (records < stored.after) & (steps.rejects == 0)
             steps = Steps(read.astype(np.int64), steps.rejects, records >= stored.after, np.zeros_like(read))
         self._find(expected, emitted, found, steps, stored)
+        if self._values is not None:
+            self._values.compare(partition, records, emitted.timestamps_ms)
         self.report.waiting += int(np.count_nonzero(steps.waiting))
         self.report.accounts.add(
             expected.identities, expected.owners, expected.seen, expected.input_offsets < judged_to, emitted, steps
         )
 
     def _find(
-        self, expected: ExpectedPartition, emitted: Emitted, found: RowsOfPartition, steps: Steps, stored: StoredOffsets
+        self,
+        expected: ExpectedPartition | Together,
+        emitted: Emitted,
+        found: RowsOfPartition,
+        steps: Steps,
+        stored: StoredOffsets,
     ) -> None:
         times = steps.rows + steps.rejects
 

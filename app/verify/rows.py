@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kafka_ratchet.app.verify.identities import Flags, Numbers, Steps
+from kafka_ratchet.app.verify.rule import RecordView
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,11 +30,11 @@ class RowOffsets:
         self.rows = 0
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Take rows with the columns `_partition` and `_offset`."""
+        """Take rows with the columns `_kafka_partition` and `_kafka_offset`."""
         for batch in batches:
             partitions, offsets = (
                 batch.column(name).fill_null(NOWHERE).to_numpy(zero_copy_only=False).astype(np.int64)
-                for name in ("_partition", "_offset")
+                for name in ("_kafka_partition", "_kafka_offset")
             )
             self.rows += batch.num_rows
             for partition in np.unique(partitions).tolist():
@@ -113,3 +116,25 @@ def _times(records: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
     at = np.minimum(np.searchsorted(records, rows), len(records) - 1)
     known = records[at] == rows
     return np.bincount(at[known], minlength=len(records)).astype(np.int64), rows[~known]
+
+
+_length = struct.Struct(">q").pack
+
+
+def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
+    """A digest of everything that must pass through untouched; 16 bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    fields: list[bytes | None] = [record.key, record.value]
+    for name, value in record.headers:
+        fields += [name.encode("utf-8", "surrogatepass"), value]
+    for field in fields:
+        digest.update(_length(-1 if field is None else len(field)))
+        digest.update(field or b"")
+    if with_timestamp:
+        digest.update(_length(record.timestamp_ms))
+    return digest.digest()
+
+
+def identity_and_sequence(identity: bytes, sequence: int) -> bytes:
+    """A digest of both, by which the record of the output is found that is this one of the input; 16 bytes."""
+    return hashlib.blake2b(_length(sequence) + identity, digest_size=16).digest()

@@ -9,9 +9,9 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.identity import (
@@ -22,7 +22,9 @@ from kafka_ratchet.tables.identity import (
     IdentityPart,
     SequenceForm,
     SequenceSource,
+    path_names,
 )
+from kafka_ratchet.tables.nesting import decoded, is_too_deep
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -85,6 +87,12 @@ class Rule:
             return None
         return identity, sequence
 
+    @property
+    def guessed_header(self) -> str | None:
+        """Header of sequences without a stated form; None where there is none."""
+        is_guessed = self._sequence.kind == "header" and self._form is SequenceForm.GUESS
+        return self._sequence.name if is_guessed else None
+
     def is_kept(self, record: RecordView) -> bool:
         """Whether it is a dead letter where another is a duplicate: it was replayed, and is judged by the rule."""
         return was_replayed(record) and not self._letter_of(record)
@@ -124,7 +132,7 @@ class Rule:
         if part.kind == "key":
             return record.key
         if part.kind == "field":
-            return _id(_found(record.value, part.name.split("."))) or None
+            return _id(_found(record.value, path_names(part.name))) or None
         if part.kind == "function":
             return _id(_called(self._functions[part.name], record)) or None
         return _only(record.headers, part.name or PRODUCER_HEADER) or None
@@ -136,13 +144,18 @@ class Rule:
             found = _called(self._function, record)
             return int.__int__(found) if isinstance(found, int) and not isinstance(found, bool) else None
         if self._sequence.kind == "field":
-            return _field(record.value, self._sequence.name.split("."))
+            return _field(record.value, path_names(self._sequence.name))
         return _number(_only(record.headers, self._sequence.name), self._form)
 
 
 def was_replayed(record: RecordView) -> bool:
     """Whether it says that it was sent again from a dead letter."""
     return any(name == "ratchet-replays" for name, _ in record.headers)
+
+
+def only_header(headers: Headers, name: str) -> bytes | None:
+    """Return a header's value; None where it is missing, null, or there more than once."""
+    return _only(headers, name)
 
 
 def _only(headers: Headers, name: str) -> bytes | None:
@@ -157,7 +170,8 @@ def _number(text: bytes | None, form: SequenceForm) -> int | None:
     is_text = form is SequenceForm.TEXT or (form is SequenceForm.GUESS and _DECIMAL.fullmatch(text))
     if is_text:
         return _decimal(text)
-    return int.from_bytes(text, "big", signed=True) if len(text) == 8 else None
+    order: Literal["little", "big"] = "little" if form is SequenceForm.LITTLE_ENDIAN else "big"
+    return int.from_bytes(text, order, signed=True) if len(text) == 8 else None
 
 
 def _decimal(text: bytes) -> int | None:
@@ -175,7 +189,7 @@ class _Digits(str):
     __slots__ = ()
 
 
-def _field(value: bytes | None, path: list[str]) -> int | None:
+def _field(value: bytes | None, path: Sequence[str]) -> int | None:
     found = _found(value, path)
     return _decimal(found.encode("utf-8", "replace")) if isinstance(found, str) else None
 
@@ -193,15 +207,15 @@ def _id(found: object) -> bytes | None:
     return b"0" if isinstance(found, _Digits) and text == b"-0" else text
 
 
-def _found(value: bytes | None, path: list[str]) -> object:
+def _found(value: bytes | None, path: Sequence[str]) -> object:
     """What stands at a path of a JSON value: a text, `_Digits`, ...; None where there is nothing."""
-    if value is None:
+    if value is None or is_too_deep(value):
         return None
     try:
         # Bytes that are not UTF-8 elsewhere in the value do not matter: they pass through as they are.
         text = value.decode("utf-8", "surrogateescape")
-        found: Any = json.loads(text, parse_int=_Digits, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        found: Any = decoded(_parse, text)
+    except ValueError:
         return None
     if "\\u" in text and any(escape[1] for escape in _ESCAPE.finditer(text)):
         return None
@@ -210,6 +224,11 @@ def _found(value: bytes | None, path: list[str]) -> object:
             return None
         found = found[part]
     return found
+
+
+def _parse(text: str) -> object:
+    """Read JSON text, with whole numbers as they are written."""
+    return json.loads(text, parse_int=_Digits, parse_constant=_no_constant)
 
 
 def _no_constant(text: str) -> None:

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.kafka_topics import OffsetRange
-from kafka_ratchet.app.verify.baseline import Baseline, Known
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.dropped import DroppedRecords, Kept
 from kafka_ratchet.app.verify.findings import Finding
 from kafka_ratchet.app.verify.letters import Letters
-from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
-from kafka_ratchet.app.verify.policies import PolicyTopic, check_intervals
-from kafka_ratchet.app.verify.reading import TopicReader, plain_id
+from kafka_ratchet.app.verify.policies import PolicyTopic, check_intervals, empty_intervals, skipped_by_decision
+from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader, plain_id
 from kafka_ratchet.app.verify.report import Begin, Halted, NeverJudged, Report, Skipped
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.source import SourceComparison
-from kafka_ratchet.app.verify.state import Entry, ProvenStream, SavedState, StateWriter
+from kafka_ratchet.app.verify.state import Baseline, Entry, Known, ProvenStream, SavedState, StateWriter
 from kafka_ratchet.errors import PartitionsDiffer, PositionLost
 from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
-from kafka_ratchet.transport.owner import RECORDS, Owner
+from kafka_ratchet.topic_log.clients import OffsetRange
+from kafka_ratchet.transport.owner import POLICY, RECORDS, Mark, Owner
 
 Records = Iterator[tuple[int, RecordView]]
 """With their offsets."""
@@ -74,12 +73,15 @@ class Run:
         report.compared_to = {
             number: (committed_to, ranges.output_ends[number]) for number, committed_to in ranges.committed_to.items()
         }
+        report.blocked = reader.blocked(settings.streams[name].input, ranges.input_ends, ranges.input_high)
         self._stream, self._contents = settings.streams[name], contents
         self._policies: PolicyTopic | None = None
         self._saved: SavedState | None = None
         self._writer: StateWriter | None = None
         self._all_compared = True
         self._dropped_spans: list[OffsetRange] | None = None
+        self._begun: tuple[int, Baseline | None] | None = None
+        """Newest partition of `begin`, and where the last run ended in it."""
 
     @contextmanager
     def continued(self, path: Path | None) -> Iterator[None]:
@@ -101,7 +103,8 @@ class Run:
                 yield
                 if self._saved is not None:
                     self._saved.refuse_more(self._reader.partitions)
-                self._report.state_written = self._all_compared and not self._report.counts
+                right = not self._report.counts and not self._report.doubtful
+                self._report.state_written = self._all_compared and right
                 if self._report.state_written:
                     self._writer.finish()
             finally:
@@ -121,15 +124,26 @@ class Run:
             self._refuse_shorter(self._stream.dead_letters, partition, ended, ranges.dead_letter_ends[partition])
         whole = all(begins[partition] <= last[partition] for partition in begins)
         starts = {partition: max(begins[partition], last[partition]) for partition in begins}
+        before = self._report.saved()
         letters = Letters(self._stream.input, self._stream.dead_letters, whole=whole, report=self._report)
-        letters.read(self._reader.dead_letters(starts, ranges.dead_letter_ends))
+        try:
+            letters.read(self._reader.dead_letters(starts, ranges.dead_letter_ends))
+        except PositionLost:
+            begins = self._reader.begins(self._stream.dead_letters, begins)
+            if begins == ranges.dead_letter_begins:
+                raise
+            ranges.dead_letter_begins.update(begins)
+            self._report.restore(before)
+            return self.letters()
         return letters
 
     def begin(self, partition: int, put: Callable[[Iterable[Entry]], None] | None = None) -> Baseline:
         """Where a partition begins; to be asked in rising order. put: takes the tables' entries as of there."""
         ranges, report = self._ranges, self._report
         input_begin, output_begin = ranges.input_begins[partition], ranges.output_begins[partition]
-        saved = self._saved.partition(partition, put) if self._saved is not None else None
+        if self._begun is None or self._begun[0] != partition:
+            self._begun = partition, self._saved.partition(partition, put) if self._saved is not None else None
+        saved = None if self._begun[1] is None else replace(self._begun[1], last=dict(self._begun[1].last))
         gap_from = None
         if saved is None:
             baseline = Baseline.after_retention(input_begin, output_begin)
@@ -143,6 +157,19 @@ class Run:
             report.begins.append(Begin(*where, saved is not None, gap_from))
         self._note_what_waits(partition)
         return baseline
+
+    def has_moved_on(self, partition: int) -> bool:
+        """Return whether retention has deleted more of a partition since, and go by its new beginning."""
+        stream, ranges, moved = self._stream, self._ranges, False
+        for topic, begins in ((stream.input, ranges.input_begins), (stream.output, ranges.output_begins)):
+            now = self._reader.begins(topic, [partition])[partition]
+            moved |= now > begins[partition]
+            begins[partition] = max(now, begins[partition])
+        if stream.duplicates is not None and self._dropped_spans is not None:
+            now, held = self._reader.begins(stream.duplicates, [partition])[partition], self._dropped_spans[partition]
+            moved |= now > held.first
+            self._dropped_spans[partition] = held._replace(first=max(now, held.first))
+        return moved
 
     def check_intervals(
         self, partition: int, intervals: list[PolicyInterval], begin: int, owner: Owner | None
@@ -160,7 +187,11 @@ class Run:
         topic, known = self._policies, owner.topics.get("policy") if owner is not None else None
         if known is not None and plain_id(known.id) != plain_id(self._reader.topic_ids.get(topic.name, known.id)):
             topic = PolicyTopic(f"{topic.name} (id {known.id})", 0, 0, {})  # another one has its name now
-        checks = check_intervals(topic, self._settings, self._name, partition, intervals, begin)
+        marks = [each.mark for each in owner.decisions if each.mark is not None] if owner is not None else []
+        accepted = max((each.intervals for each in marks if POLICY in each.replaced), default=0)
+        decisions = owner.decisions if owner is not None else ()
+        empty = empty_intervals(intervals, decisions, self._ranges.committed_to[partition])
+        checks = check_intervals(topic, self._settings, self._name, partition, intervals, begin, accepted, empty)
         for check in checks:
             self._report.policies.append(check)
             if check.verdict == "contradicted":
@@ -201,6 +232,15 @@ class Run:
             pass
         return sent.watch_input(partition, given, rule.judge), sent.watch_output(partition, output)
 
+    def watch(self, sent: SourceComparison, rule: Rule, partition: int, baseline: Baseline) -> None:
+        """Show a partition with several legs to the comparison with a producer's files."""
+        reader, stream, ranges = self._reader, self._stream, self._ranges
+        given = reader.records(stream.input, partition, ranges.committed_to[partition], baseline.input_from)
+        output = reader.records(stream.output, partition, ranges.output_ends[partition], baseline.output_from)
+        for records in self.watched(sent, rule, partition, baseline, given, output):
+            for _ in records:
+                pass
+
     def is_of_other_topics(self, partition: int, owner: Owner | None) -> bool:
         """Whether positions and output of a partition are in topics that were deleted and created again since.
 
@@ -217,8 +257,8 @@ class Run:
                 "docs/reference/halted.md"
             )
             report.halted.append(Halted(partition, reason))
-            waiting = ranges.input_ends[partition] - ranges.input_begins[partition]
-            report.pending += max(0, waiting - max(0, ranges.input_ends[partition] - ranges.committed_to[partition]))
+            waiting = ranges.input_high[partition] - ranges.input_begins[partition]
+            report.pending += max(0, waiting - max(0, ranges.input_high[partition] - ranges.committed_to[partition]))
             self._all_compared = False
             return True
         return False
@@ -230,14 +270,29 @@ class Run:
                 found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
                 self._report.skipped.append(found)
 
+    def read_skipped(self, partition: int, owner: Owner | None, begin: int) -> None:
+        """Count and report the skipped input of a partition with several legs, from an offset on."""
+        for skip in skipped_by_decision(owner):
+            end = min(skip.end, self._ranges.input_ends[partition])
+            start = max(skip.start, self._ranges.input_begins[partition])
+            if skip.end <= begin or skip.start >= self._ranges.committed_to[partition]:
+                continue
+            records = sum(1 for _ in self._reader.records(self._stream.input, partition, end, start))
+            found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
+            self._report.skipped.append(found)
+
     def dropped(self, partition: int) -> DroppedRecords | None:
         """What a partition has to drop; None: the stream has no topic for it."""
         if self._stream.duplicates is None:
             return None
         return DroppedRecords(partition, values=self._stream.duplicates_keep == "all")
 
-    def compare_dropped(self, dropped: DroppedRecords, expected: ExpectedPartition, owner: Owner | None) -> int | None:
+    def compare_dropped(
+        self, dropped: DroppedRecords, expected: ExpectedPartition, owner: Owner | None, since: Mark | None
+    ) -> int | None:
         """Compare what had to be dropped with the topic for it; returns the first input offset that is still to come.
+
+        since: records before it are of a deleted input; None: there are none
 
         Raises:
             TopicMissing: there is no such topic.
@@ -253,15 +308,29 @@ class Run:
                 )
         partition = expected.partition
         begin, end = self._dropped_spans[partition]
+        whole = begin == 0 or (since is not None and begin <= since.duplicates)
+        begin = begin if since is None else max(begin, since.duplicates)
         compared = range(expected.baseline.input_from, ranges.committed_to[partition])
-        kept = Kept(owner, topic, reader.topic_ids[topic], compared, whole=begin == 0, complete=expected.is_complete)
+        kept = Kept(owner, topic, reader.topic_ids[topic], compared, whole=whole, complete=expected.is_complete)
         found = reader.records(topic, partition, end, begin)
         return dropped.compare(topic, self._stream.input, found, kept, ranges.judged[partition], self._report)
 
-    def end(self, partition: int, expected: Ended, waits_from: Iterable[int | None], lettered: list[int]) -> None:
+    def end(
+        self,
+        partition: int,
+        expected: Ended,
+        waits_from: Iterable[int | None],
+        lettered: list[int],
+        owner: Owner | None,
+    ) -> None:
         """After a partition was compared: write down where the next run goes on in it.
 
-        waits_from: input offsets of which the dead letter, or what was dropped, is still to come
+        Args:
+            partition: number
+            expected: as it was compared
+            waits_from: first input offsets with a dead letter, or a dropped record, still to come.
+            lettered: input offsets with their dead letter
+            owner: all its decisions were followed
         """
         if self._writer is None:
             return
@@ -275,11 +344,17 @@ class Run:
             complete=expected.is_complete_at(ended),
             letters=[offset for offset in lettered if offset >= ended],
             known=expected.known_at(ended),
+            decided=max((each.at for each in owner.decisions), default="") if owner is not None else "",
         )
 
-    def leave_out(self, partition: int | None) -> None:
-        """Something is not compared: no state is written, and where the proof of that partition begins says nothing."""
+    def leave_out(self, partition: int | None, reason: str = "") -> None:
+        """Something is not compared: no state is written, and where the proof of that partition begins says nothing.
+
+        reason: for the report; "" where another part of it has the reason
+        """
         self._all_compared = False
+        if partition is not None and reason:
+            self._report.left_out[partition] = reason
         self._report.begins[:] = [begin for begin in self._report.begins if begin.partition != partition]
 
     @property
@@ -306,7 +381,7 @@ class Run:
         begin, committed_to, end = (
             ranges.input_begins[partition],
             ranges.committed_to[partition],
-            ranges.input_ends[partition],
+            ranges.input_high[partition],
         )
         report.pending += max(0, end - max(begin, committed_to))
         if partition in ranges.uncommitted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +37,7 @@ class SourceFiles:
     format: str | None = None
     key: str | None = None
     sequence_field: str | None = None
+    delimiter: str | None = None
 
 
 class Sightings:
@@ -56,6 +57,18 @@ class Sightings:
         self._contents += content
         self._valid.append(valid)
         self.lowest[partition] = min(sequence, self.lowest.get(partition, sequence))
+
+    def drop(self, partition: int) -> None:
+        """Drop the records of a partition."""
+        left = np.flatnonzero(numbers(self._partitions) != partition)
+        contents = np.frombuffer(bytes(self._contents), np.uint64).reshape(-1, 2)[left].tobytes()
+        valid = np.frombuffer(bytes(self._valid), np.uint8)[left].tobytes()
+        kept = (
+            array("q", numbers(each)[left].tobytes()) for each in (self._sequences, self._partitions, self._offsets)
+        )
+        self._sequences, self._partitions, self._offsets = kept
+        self._contents, self._valid = bytearray(contents), bytearray(valid)
+        self.lowest.pop(partition, None)
 
     def sort(self) -> None:
         """Sort the records by sequence; call it when all are added."""
@@ -99,8 +112,19 @@ class SourceComparison:
         self._name = files.producer.encode()
         self._input, self._output = Sightings(), Sightings()
         # Opened now, so that a file that is not there is said before Kafka is read.
-        self._source = open_files(files.paths, format=files.format, key=files.key, sequence_field=files.sequence_field)
+        self._source = open_files(
+            files.paths,
+            format=files.format,
+            key=files.key,
+            sequence_field=files.sequence_field,
+            delimiter=files.delimiter,
+        )
         self.report = SourceReport(files.producer)
+
+    def drop(self, partition: int) -> None:
+        """Drop the records of a partition, which is read again."""
+        self._input.drop(partition)
+        self._output.drop(partition)
 
     def watch_input(
         self,
@@ -125,7 +149,11 @@ class SourceComparison:
             yield offset, record
 
     def finish(
-        self, judged: dict[int, int], input_begins: dict[int, int], output_begins: dict[int, int]
+        self,
+        judged: dict[int, int],
+        input_begins: dict[int, int],
+        output_begins: dict[int, int],
+        blocked: Collection[int] = (),
     ) -> SourceReport:
         """Read the files and compare.
 
@@ -133,13 +161,14 @@ class SourceComparison:
             judged: by input partition, the offset up to which workers have committed.
             input_begins: by partition, the first offset that Kafka still has.
             output_begins: likewise.
+            blocked: partitions of the input with an open transaction; a record not seen there may wait for its end.
 
         Raises:
             SourceError: a record of the files cannot be read; the text says where.
         """
         self._input.sort()
         self._output.sort()
-        self._judged, self._begins = judged, (input_begins, output_begins)
+        self._judged, self._begins, self._blocked = judged, (input_begins, output_begins), blocked
         met = np.zeros(len(self._input.sequences), np.bool_)
         met_out = np.zeros(len(self._output.sequences), np.bool_)
         for items in self._items():
@@ -185,6 +214,8 @@ class SourceComparison:
                 self.report.first_unpublished = f"{item.file} line {item.line}"
         elif self._is_deleted(item, 0, self._input):
             self.report.before += 1
+        elif partition_of(item.key, self._name, self._progress.partitions) in self._blocked:
+            self.report.pending += 1
         else:
             self._find(
                 "missing", item, f"is not in Kafka, and the producer has published up to {self._progress.sequence}"

@@ -92,6 +92,7 @@ class Action:
 
 
 def _policy(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
+    from kafka_ratchet.app.verify.newest import refuse_without_sequence
     from kafka_ratchet.app.worker.policy_topic import write_policy
 
     stream, chosen = form.text("stream"), form.text("deduplicate")
@@ -100,6 +101,8 @@ def _policy(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
     choices = {"on": True, "off": False, "unset": None}
     if chosen not in choices:
         raise SettingsError("deduplicate: say on, off or unset")
+    if chosen == "on":
+        refuse_without_sequence(settings, bootstrap, stream)
     offset = write_policy(settings, bootstrap, stream, choices[chosen], by)
     whose = "all streams" if stream is None else stream
     return Done(

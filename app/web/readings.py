@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
+from kafka_ratchet.app.event_loop import in_thread
 from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.http import json_refusal
-from kafka_ratchet.app.status.in_thread import in_thread
 from kafka_ratchet.app.status.lookup import QueryError, parse_query
 from kafka_ratchet.app.web.render import CLUSTER_VIEW, html_response, json_response, wants_json
 from kafka_ratchet.errors import RatchetError, SettingsError

@@ -5,10 +5,8 @@ from __future__ import annotations
 from kafka_ratchet.app.web.live import events
 from kafka_ratchet.app.web.pages.dropped import dead_letters_page, duplicates_page
 from kafka_ratchet.app.web.pages.event import event_page
-from kafka_ratchet.app.web.pages.identities import identities_page, identity_page
-from kafka_ratchet.app.web.pages.lookup import lookup_page
+from kafka_ratchet.app.web.pages.lookup import identities_page, identity_page, lookup_page, own_table_page
 from kafka_ratchet.app.web.pages.overview import history_page, overview_page, tables_fragment
-from kafka_ratchet.app.web.pages.own_table import own_table_page
 from kafka_ratchet.app.web.pages.policy import policy_page
 from kafka_ratchet.app.web.pages.producers import producers_page
 from kafka_ratchet.app.web.pages.proof import proof_page

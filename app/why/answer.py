@@ -117,6 +117,8 @@ class Arrival:
     results: list[Result] = field(default_factory=list)
     """By sink that reads the output, in the order of the settings."""
     lag: int | None = None
+    blocked: str | None = None
+    """Sentence about the open transaction before it."""
     notes: list[str] = field(default_factory=list)
 
 

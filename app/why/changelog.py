@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import records
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.why.answer import Place
 from kafka_ratchet.app.why.scan import Scan
@@ -17,7 +17,8 @@ from kafka_ratchet.errors import RatchetError, StateError
 from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterval
 from kafka_ratchet.tables.totals import PROGRESS, Progress
-from kafka_ratchet.transport.batch.heads import HEAD, LENGTH_FROM
+from kafka_ratchet.topic_log.reading import records
+from kafka_ratchet.transport.batch.chunk import HEAD, LENGTH_FROM
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.owner import KEY as OWNER
@@ -72,17 +73,17 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
         OwnerDiffers, StateError: an entry is of a newer Ratchet.
         BrokerUnavailable: Kafka does not answer.
     """
-    topic = reader.changelog_name(settings.app, name)
+    topic = changelog_name(settings.app, name)
     log = Log(topic, partition)
     span = reader.span(topic, partition)
     if span is None:
         return log
     intervals: dict[bytes, PolicyInterval] = {}
     edits: dict[int, Edit] = {}
-    begin, _ = span
+    begin, end = span
     with reader.consumer("ratchet-verify", topic=topic) as asked:
         given = within.bounded(
-            records(asked, topic, partition, begin, timeout_s=settings.kafka_timeout_s),
+            records(asked, topic, partition, begin, timeout_s=settings.kafka_timeout_s, end=end),
             lambda message: len(message.key() or b"") + len(message.value() or b""),
             lambda message: (
                 f"{topic} partition {partition} was read up to offset {(message.offset() or 0) - 1:,} only, so "

@@ -8,24 +8,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, Message
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import (
-    OffsetRange,
-    close_later,
-    consumer,
-    offset_ranges,
-    partition_count,
-    records_between,
-)
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.verify.rule import Headers, RecordView, Rule
 from kafka_ratchet.app.why.answer import moment
 from kafka_ratchet.app.why.origin import Origin, origin_of
-from kafka_ratchet.errors import BrokerUnavailable, TopicMissing
-from kafka_ratchet.producers import explained
+from kafka_ratchet.errors import TopicMissing
 from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.topic_log.clients import (
+    OffsetRange,
+    close_later,
+    consumer,
+    offset_ranges,
+    offsets_from,
+    partition_count,
+)
+from kafka_ratchet.topic_log.reading import records_between, second_read
 
 READ_MOST: Final = 20_000
 """Offsets that are looked at, the newest of each partition ..."""
@@ -170,7 +170,8 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wa
         held = offset_ranges(asked, topic, count, settings.kafka_timeout_s)
         reading.found.held = sum(each.end - each.first for each in held)
         spans, cut = _spans(asked, topic, {number: held[number] for number in numbers}, wanted)
-        reading.read(records_between(asked, topic, spans, timeout_s=settings.kafka_timeout_s))
+        second = second_read(options, settings.max_batch_mb << 20)
+        reading.read(records_between(asked, topic, spans, timeout_s=settings.kafka_timeout_s, second=second))
     if cut:
         of = f"partition {cut[0]}" if len(cut) == 1 else f"{len(cut):,} of its {count:,} partitions"
         share = _share(wanted, len(numbers))
@@ -203,11 +204,7 @@ def _at(asked: Consumer, topic: str, held: dict[int, OffsetRange], ms: int | Non
     """The first offset of each partition from a time on, its end where there is none; empty without a time."""
     if ms is None:
         return {}
-    try:
-        found = asked.offsets_for_times([TopicPartition(topic, number, ms) for number in held], timeout=LIMIT_S)
-    except KafkaException as failure:
-        raise BrokerUnavailable(f"{topic}: {explained(failure.args[0])}") from failure
-    return {each.partition: int(each.offset) if each.offset >= 0 else held[each.partition].end for each in found}
+    return offsets_from(asked, topic, held, ms, LIMIT_S)
 
 
 class _Reading:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from kafka_ratchet.app.repartition import Arrivals, arrives_in
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.verify.baseline import Baseline
-from kafka_ratchet.app.verify.compare import UNTOLD, ExpectedPartition
+from kafka_ratchet.app.verify.compare import NO_SEQUENCE, UNTOLD, ExpectedPartition
+from kafka_ratchet.app.verify.decided import DecidedPartition, Rules, legs_now
+from kafka_ratchet.app.verify.legs import Leg
+from kafka_ratchet.app.verify.policies import skipped_by_decision
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.app.verify.rule import RecordView, Rule
-from kafka_ratchet.app.verify.skips import skipped_by_decision
+from kafka_ratchet.app.verify.rule import RecordView
+from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.app.verify.windows import judging_of
 from kafka_ratchet.app.why.answer import ARRIVALS_MOST, Answer, Arrival, Place, Verdict, moment, shown
 from kafka_ratchet.app.why.changelog import Log, read_log
@@ -21,7 +23,7 @@ from kafka_ratchet.app.why.origin import Origin, origin_of
 from kafka_ratchet.app.why.scan import Scan, Watch
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.edits import FORGET
-from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.transport.owner import AGENTS
 
 
@@ -59,8 +61,8 @@ class Explanation:
         if isinstance(stream, Arrivals):
             raise SettingsError(f"streams.{name}: ask the stream that it belongs to: --stream {stream.of}")
         self._reader = TopicReader(settings, stream, bootstrap)
-        source = SequenceSource.parse(stream.sequence)
-        self._rule = Rule(stream.identity, source, stream.sequence_form, self._reader.letters_topic())
+        self._rules = Rules(stream, self._reader.letters_topic())
+        self._rule = self._rules.of()
         self._scan = Scan(self._reader, limit_s, watch, limit_bytes=limit_bytes)
         self._arrives_in = arrives_in(settings.streams, name)
         self._logs: dict[int, Log] = {}
@@ -113,6 +115,8 @@ class Explanation:
         for number in numbers:
             log = self._log(number, identity)
             self._arrivals(answer, number, log, identity, sequence)
+        span = {number: ranges.input_ends[number] for number in numbers}
+        self._blocked(answer, self._stream.input, span, ranges.input_high, identity, sequence)
         if not answer.arrivals and (cut := [number for number in numbers if ranges.input_begins[number]]):
             answer.limits.append(
                 f"{self._stream.input} partition {cut[0]} begins at offset {ranges.input_begins[cut[0]]:,}: what came "
@@ -154,6 +158,8 @@ class Explanation:
         place = Place(topic, partition, offset)
         record = self._scan.one(topic, partition, offset)
         if record is None:
+            if (waits := self._waits(place)) is not None:
+                return waits
             nothing = Answer(self._name, str(place))
             nothing.limits.append(
                 f"{place}: there is no committed record. It is deleted, not written yet, was of a transaction that was "
@@ -175,6 +181,82 @@ class Explanation:
         answer = self.of_record(stream.input, origin.partition, origin.offset)
         answer.asked = str(place)
         return answer
+
+    def of_blocked(self, identity: bytes, sequence: int | None, partition: int | None = None) -> Answer:
+        """Return only the records of an identity held back by an open transaction.
+
+        Args:
+            identity: its bytes.
+            sequence: None: all.
+            partition: the one where it can be; None: any.
+
+        Raises:
+            TransportError: a partition cannot be read.
+        """
+        answer = Answer(self._name, self._asked(identity, sequence), identity, sequence)
+        numbers = range(self._reader.partitions) if partition is None else [partition]
+        self._look_at(numbers)
+        ranges = self._ranges
+        ends = {number: ranges.input_ends[number] for number in numbers}
+        self._blocked(answer, self._stream.input, ends, ranges.input_high, identity, sequence)
+        if self._arrives_in != self._stream.input:
+            spans = self._reader.spans(self._arrives_in)
+            there = {number: end for number, (_, end) in spans.items()}
+            self._blocked(answer, self._arrives_in, there, None, identity, sequence)
+        answer.read_all = not self._scan.stopped
+        return answer
+
+    def _blocked(
+        self,
+        answer: Answer,
+        topic: str,
+        ends: Mapping[int, int],
+        high: Mapping[int, int] | None,
+        identity: bytes,
+        sequence: int | None,
+    ) -> None:
+        """Add the identity's records from the last stable offset on: committed readers do not get them yet."""
+        for each in self._reader.blocked(topic, ends, high):
+            answer.limits.append(str(each))
+            committed = self._reader.committed_of(topic, each.partition + 1)[each.partition]
+            for offset, record in self._scan.records(topic, each.partition, each.end, each.start, committed=False):
+                found = self._rule.judge(record)
+                if found is None or found[0] != identity or sequence not in (None, found[1]):
+                    continue
+                if len(answer.arrivals) == ARRIVALS_MOST:
+                    answer.more += 1
+                    continue
+                place = Place(topic, each.partition, offset)
+                arrival = self._waiting(place, record, found[1], str(each))
+                arrival.lag = max(0, offset - committed)
+                answer.arrivals.append(arrival)
+
+    def _waits(self, place: Place) -> Answer | None:
+        """Return the answer about a record held back by an open transaction; None where it is not."""
+        stable_end = (self._reader.span(place.topic, place.partition) or (0, 0))[1]
+        if place.offset < stable_end:
+            return None
+        record = self._scan.one(place.topic, place.partition, place.offset, committed=False)
+        blocked = self._reader.blocked(place.topic, {place.partition: stable_end})
+        if record is None or not blocked:
+            return None
+        answer = Answer(self._name, str(place))
+        if place.topic not in (self._stream.input, self._arrives_in):
+            answer.limits.append(f"{place}: it is not committed yet. {blocked[0]}")
+            return answer
+        found = self._rule.judge(record)
+        if found is not None:
+            answer.identity, answer.sequence = found
+        arrival = self._waiting(place, record, None if found is None else found[1], str(blocked[0]))
+        committed = self._reader.committed_of(place.topic, place.partition + 1)[place.partition]
+        arrival.lag = max(0, place.offset - committed)
+        answer.arrivals.append(arrival)
+        return self._told(answer)
+
+    def _waiting(self, place: Place, record: RecordView, sequence: int | None, blocked: str) -> Arrival:
+        arrival = Arrival(place, moment(record.timestamp_ms), sequence, "waiting", blocked=blocked)
+        arrival.notes.append("where it belongs to a transaction itself, it counts once that one is committed")
+        return arrival
 
     def _of_output(self, place: Place, record: RecordView) -> Answer:
         found = self._rule.judge(record)
@@ -203,7 +285,9 @@ class Explanation:
     def _of_invalid(self, place: Place, record: RecordView) -> Answer:
         """Of a record that has no identity or no sequence."""
         answer, log = Answer(self._name, str(place)), self._log(place.partition, b"")
-        expected = self._expected(log, place.partition)
+        legs = self._legs(log, place.partition)
+        leg = next((each for each in reversed(legs) if each.start <= place.offset < each.end), legs[-1])
+        expected = self._expected(log, place.partition, leg, None)
         verdict = self._verdict(expected, place, record)
         arrival = Arrival(place, moment(record.timestamp_ms), None, verdict)
         answer.arrivals.append(arrival)
@@ -242,16 +326,15 @@ class Explanation:
     def _arrivals(self, answer: Answer, number: int, log: Log, identity: bytes, sequence: int | None) -> None:
         """Judge the identity's records in one partition; another identity's have no bearing on it."""
         topic, ranges = self._stream.input, self._ranges
-        begin, end = ranges.input_begins[number], ranges.input_ends[number]
-        expected = self._expected(log, number)
+        begin = ranges.input_begins[number]
         arrivals: list[Arrival] = []
-        for offset, record in self._scan.records(topic, number, end, begin):
+        for place, record, expected, note in self._read(log, number):
             found = self._rule.judge(record)
             if found is None or found[0] != identity:
                 continue
-            place, before = Place(topic, number, offset), expected.last_of(identity, offset)
-            self._against = before if before >= 0 else None
-            verdict = self._verdict(expected, place, record)
+            last = NO_SEQUENCE if expected is None else expected.last_of(identity, place.offset)
+            self._against = last if last >= 0 else None
+            verdict = "skipped" if expected is None else self._verdict(expected, place, record)
             if sequence is not None and found[1] != sequence:
                 continue
             if len(answer.arrivals) + len(arrivals) == ARRIVALS_MOST:
@@ -259,6 +342,7 @@ class Explanation:
                 continue
             judged = verdict not in ("unjudged", "skipped", "waiting")
             arrival = Arrival(place, moment(record.timestamp_ms), found[1], verdict, self._against if judged else None)
+            arrival.notes += [note] if note else []
             if verdict == "waiting":
                 self._note_wait(arrival)
             arrivals.append(arrival)
@@ -285,6 +369,7 @@ class Explanation:
         )
         spans = self._reader.spans(topic)
         committed = self._reader.committed_of(topic, len(spans))
+        self._blocked(answer, topic, {number: end for number, (_, end) in spans.items()}, None, identity, sequence)
         for number, (first, end) in spans.items():
             begin = max(first, committed[number])
             for offset, record in self._scan.records(topic, number, end, begin):
@@ -294,21 +379,58 @@ class Explanation:
                     waits = Arrival(place, moment(record.timestamp_ms), found[1], "waiting", lag=offset - begin)
                     answer.arrivals.append(waits)
 
-    def _expected(self, log: Log, number: int) -> ExpectedPartition:
+    def _read(self, log: Log, number: int) -> Iterator[tuple[Place, RecordView, ExpectedPartition | None, str]]:
+        """Read the input as the worker has, leg by leg.
+
+        Yields:
+            place, record, its judge (None: it was skipped by decision), and a note on the leg
+        """
+        topic, ranges = self._stream.input, self._ranges
+        legs = self._legs(log, number)
+        before: tuple[ExpectedPartition, Leg] | None = None
+        for leg in legs:
+            expected = self._expected(log, number, leg, before)
+            end = ranges.input_ends[number] if leg is legs[-1] else leg.end
+            start = expected.baseline.input_from
+            note = self._note(log, leg) if before is not None and start < before[1].end else ""
+            for offset, record in self._scan.records(topic, number, end, start):
+                yield Place(topic, number, offset), record, expected, note
+            before = expected, leg
+        for skip in skipped_by_decision(log.owner) if len(legs) > 1 else ():
+            for offset, record in self._scan.records(topic, number, skip.end, max(skip.start, legs[0].start)):
+                yield Place(topic, number, offset), record, None, ""
+
+    def _legs(self, log: Log, number: int) -> list[Leg]:
+        begin, end = self._ranges.input_begins[number], self._ranges.committed_to[number]
+        found = legs_now(log.owner, Baseline.after_retention(begin, 0), end)
+        rule = None if log.owner is None else log.owner.rule
+        return [each for each in found if each.end > begin or each is found[-1]] or [
+            Leg(begin, max(begin, end), rule=rule)
+        ]
+
+    def _note(self, log: Log, leg: Leg) -> str:
+        decisions = log.owner.decisions if log.owner is not None else ()
+        made = next((each for each in decisions if each.mark is leg.since), None)
+        return "" if made is None else f"read again, by decision of {made.by} at {made.at}: {made.reason}"
+
+    def _expected(
+        self, log: Log, number: int, leg: Leg, before: tuple[ExpectedPartition, Leg] | None
+    ) -> ExpectedPartition:
         if log.owner is not None and log.owner.rule.get("output") == AGENTS:
             raise SettingsError(
                 f"streams.{self._name}: its output is what agents of one's own yield, and this follows records that "
                 "are forwarded as they came"
             )
-        begin = self._ranges.input_begins[number]
         unjudged = [interval for interval in log.intervals if not interval.deduplicate]
+        first = Baseline.after_retention(self._ranges.input_begins[number], 0)
+        decided = DecidedPartition(self._stream, self._reader, self._rules, self._ranges, Report(self._name), number)
         return ExpectedPartition(
-            self._rule,
+            self._rules.of(leg.rule),
             number,
-            unjudged,
-            Baseline.after_retention(begin, 0),
-            skipped_by_decision(log.owner),
-            log.edits,
+            leg.intervals(unjudged),
+            decided.baseline(leg, first, before, unjudged, log.edits, log.owner),
+            skipped_by_decision(log.owner) if leg.since is None and leg.until is None else (),
+            leg.edits(log.edits),
             judging_of(log.owner),
             on_dropped=self._take_against,
         )
@@ -340,5 +462,6 @@ class Explanation:
             raise SettingsError(f"{topic} has {count} partitions, 0 to {count - 1}: there is no partition {number}")
 
     def _asked(self, identity: bytes, sequence: int | None) -> str:
-        who: Any = f"{self._stream.identity} {shown(identity)!r}" if identity else "the partition"
+        kind = self._stream.identity
+        who: Any = "the partition" if kind == Identity.PARTITION else f"{kind} {shown(identity)!r}"
         return who if sequence is None else f"{who}, sequence {sequence}"

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.dropped import Kept
-from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
-from kafka_ratchet.app.verify.reading import TopicReader
+from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.app.why.answer import Answer, Arrival, Place, Transaction, moment
 from kafka_ratchet.app.why.changelog import Log, who_wrote

@@ -27,7 +27,7 @@ class Question(NamedTuple):
         words = ["ratchet", "why", "--stream", self.stream]
         if self.topic is not None:
             words += ["--topic", self.topic]
-        elif self.identity:
+        elif self.identity is not None:
             words += identity_words(self.identity)
         numbers = {"--sequence": self.sequence, "--partition": self.partition, "--offset": self.offset}
         words += [word for name, number in numbers.items() if number is not None for word in (name, str(number))]
@@ -40,7 +40,7 @@ def identity_words(identity: bytes) -> list[str]:
         text = identity.decode()
     except UnicodeDecodeError:
         text = ""
-    if text and text.isprintable() and not text.startswith("["):
+    if not identity or (text and text.isprintable() and not text.startswith("[")):
         return ["--identity", text]
     return ["--identity-hex", identity.hex()]
 
@@ -53,12 +53,16 @@ def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None
         QueryError: they name no record.
     """
     said = {name: text for name, text in asked.items() if text}
-    if not said.keys() - {"stream"}:
+    is_form = "identity" in asked and "hex" in asked
+    if not said.keys() - {"stream"} and (is_form or not {"identity", "hex"} & asked.keys()):
         return None
     name, stream = settings.stream(said.get("stream"))
     sequence = parse_sequence(said.get("sequence", "").strip())
     partition = parse_partition(said.get("partition", "").strip())
     offset = parse_offset(said.get("offset", "").strip())
+    is_empty_key = stream.identity == Identity.KEY and ("identity" in asked) != ("hex" in asked)
+    if is_empty_key and not asked.get("producer"):
+        said.setdefault("identity" if "identity" in asked else "hex", "")
     names = [said[each] for each in ("producer", "identity", "hex") if each in said]
     if "topic" in said or offset is not None:
         if "topic" not in said or partition is None or offset is None:
@@ -69,7 +73,7 @@ def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None
     if stream.identity == Identity.PARTITION:
         if names or partition is None:
             raise QueryError(f"stream {name!r} has one sequence for each partition: give partition and sequence only")
-        return Question(name, b"", sequence, partition)
+        return Question(name, None, sequence, partition)
     if len(names) != 1:
         raise QueryError("say which record: one identity, as text or in hex, or topic, partition and offset")
     if "producer" in said and stream.identity != Identity.PRODUCER:

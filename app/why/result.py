@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.results import access_of, planner_of, sinks_of, spec_of
+from kafka_ratchet.app.status.results import access_of, missing_stream, planner_of, sinks_of, spec_of
 from kafka_ratchet.app.verify.reading import plain_id
 from kafka_ratchet.app.verify.rows import RowOffsets
 from kafka_ratchet.app.why.answer import Place, Result
@@ -41,6 +41,8 @@ def find_rows(
     wanted = list(places)
     found: dict[Place, list[Result]] = {}
     limits: list[str] = []
+    if wanted and not sinks_of(settings, name) and (missing := missing_stream(settings)):
+        limits.append(f"no result table is looked at: {missing}")
     for each in sinks_of(settings, name) if wanted else []:
         if each.sink.from_input:
             limits.append(

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
-from kafka_ratchet.app.status.kafka_topics import OffsetRange
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.rule import RecordView
+from kafka_ratchet.topic_log.clients import OffsetRange
 
 Item = TypeVar("Item")
 
@@ -58,8 +58,12 @@ class Scan:
             return f"{self._limit_bytes:,} bytes were read"
         return None
 
-    def records(self, topic: str, partition: int, end: int, begin: int) -> Iterator[tuple[int, RecordView]]:
+    def records(
+        self, topic: str, partition: int, end: int, begin: int, *, committed: bool = True
+    ) -> Iterator[tuple[int, RecordView]]:
         """The committed records from begin to before end, with their offsets.
+
+        committed: False reads those of open and aborted transactions too.
 
         Raises:
             BrokerUnavailable: Kafka does not answer.
@@ -72,7 +76,8 @@ class Scan:
         def cut(item: tuple[int, RecordView]) -> str:
             return f"{topic} partition {partition} was read up to offset {item[0] - 1:,} only"
 
-        found = self.bounded(self._reader.records(topic, partition, end, begin), _size, cut)
+        given = self._reader.records(topic, partition, end, begin, committed=committed)
+        found = self.bounded(given, _size, cut)
         for count, (offset, record) in enumerate(found):
             if count % LOOK_EVERY == 0:
                 self._watch(seen + offset - begin, self.total)
@@ -82,26 +87,27 @@ class Scan:
             self._watch(self._done, self.total)
 
     def between(self, topic: str, spans: Mapping[int, OffsetRange]) -> Iterator[tuple[int, RecordView]]:
-        """The committed records of several partitions at a time, with their partitions.
+        """Records of several partitions at a time, those of open transactions too, with their partitions.
 
         Raises:
             BrokerUnavailable: Kafka does not answer.
             TransportError: it refuses to give them.
         """
         found = self.bounded(
-            self._reader.records_between(topic, spans),
+            self._reader.records_between(topic, spans, committed=False),
             lambda item: _size(item[1:]),
             lambda item: f"what waits in {topic} was read in part only",
         )
         for number, _, record in found:
             yield number, record
 
-    def one(self, topic: str, partition: int, offset: int) -> RecordView | None:
-        """The record at an offset; None: there is none that is committed, or it is deleted."""
-        begin, stable_end = self._reader.span(topic, partition) or (0, 0)
-        if not begin <= offset < stable_end:
+    def one(self, topic: str, partition: int, offset: int, *, committed: bool = True) -> RecordView | None:
+        """Return the record at an offset; None: it does not exist, or is uncommitted."""
+        begin, end = self._reader.span(topic, partition, committed=committed) or (0, 0)
+        if not begin <= offset < end:
             return None
-        return next((found for at, found in self._reader.records(topic, partition, offset + 1, offset)), None)
+        found = self._reader.records(topic, partition, offset + 1, offset, committed=committed)
+        return next((record for _, record in found), None)
 
 
 def _size(item: tuple[int, RecordView]) -> int:

@@ -18,13 +18,11 @@ from kafka_ratchet.app.status.answers import (
     TableStatus,
     WorkerMeasures,
 )
-from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesQuery
+from kafka_ratchet.app.status.identities import IdentitiesAnswer, IdentitiesQuery, list_identities
 from kafka_ratchet.app.status.inputs import EmptyInputs
-from kafka_ratchet.app.status.known_identities import list_identities
-from kafka_ratchet.app.status.known_producers import list_producers
 from kafka_ratchet.app.status.lookup import verdict_of
 from kafka_ratchet.app.status.own_tables import TableAnswer, TableQuery
-from kafka_ratchet.app.status.producers import ProducersAnswer
+from kafka_ratchet.app.status.producers import ProducersAnswer, list_producers
 from kafka_ratchet.app.status.table_reading import read_table
 from kafka_ratchet.app.worker import readiness
 from kafka_ratchet.app.worker.global_tables import GlobalTables
@@ -135,7 +133,9 @@ class Answers:
         """Whether the worker does all the work it was given."""
         names = {stream.topics.changelog: name for name, stream in self.streams.items()}
         waits = readiness.why_not_ready(self.lanes, names)
-        return Readiness(["the worker stops"] if self.worker_stops else waits, readiness.halted(self.lanes, names))
+        if self.worker_stops:
+            waits = ["the worker stops"]
+        return Readiness(waits, readiness.halted(self.lanes, names), readiness.stalled(self.lanes, names))
 
 
 def _forgotten(edit: Edit) -> Forgotten:
@@ -178,5 +178,7 @@ def _partition_status(lane: Lane) -> PartitionStatus:
         lag_s=lane.status.lag_s(time.time()),
         halted=lane.status.halted,
         fetched_at=lane.status.fetched_at,
+        stable_end=lane.status.stable_end,
+        stalled=lane.stall(),
         store_bytes=partition.store_bytes,
     )

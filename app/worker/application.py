@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 from yarl import URL
 
-from kafka_ratchet.agents.deduplicate import register
 from kafka_ratchet.agents.holding import watch_loop
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.timers import WorkerTimers
@@ -17,17 +16,17 @@ from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.inputs import EmptyInputs
+from kafka_ratchet.app.worker import stall_watch
 from kafka_ratchet.app.worker.answers import Answers
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.faust_app import faust_app
 from kafka_ratchet.app.worker.global_tables import GlobalTables
 from kafka_ratchet.app.worker.group_rules import refusal, rules_of
-from kafka_ratchet.app.worker.partition_watch import watch
 from kafka_ratchet.app.worker.past import Past
 from kafka_ratchet.app.worker.policy import PolicyFollower
 from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.stream import Stream
-from kafka_ratchet.app.worker.topics import StreamTopics
+from kafka_ratchet.app.worker.topics import StreamTopics, watch_topics
 from kafka_ratchet.app.worker.tracing import Tracing, make_provider
 from kafka_ratchet.app.worker.views import Views
 from kafka_ratchet.errors import SettingsError
@@ -105,7 +104,7 @@ class Application:
         self.past = Past(folder, self.streams, self.lanes.running)
 
     def _lanes(self, by_changelog: Mapping[str, Stream], explain: Callable[[], Awaitable[str]]) -> Lanes:
-        """What makes lanes of partitions, with an agent behind the channel of each stream.
+        """What makes lanes of partitions; the agent of each stream is registered here.
 
         explain: makes the sentence about a group that goes by other rules
         """
@@ -121,18 +120,7 @@ class Application:
             explain,
         )
         for stream in by_changelog.values():
-            channel = lanes.channels[stream.topics.changelog]
-            register(
-                self.app,
-                channel,
-                stream.name,
-                stream.sequences,
-                stream.read,
-                stream.topics.partitions,
-                stream.then,
-                stream.lettered,
-                stream.whose,
-            )
+            stream.processor.register(self.app, stream.name, stream.topics.partitions)
         return lanes
 
     async def start(self, url: str | None = None) -> None:
@@ -162,11 +150,12 @@ class Application:
             PartitionsDiffer: an input was given more partitions.
         """
         inputs = {stream.settings.input: stream.topics.partitions for stream in self.streams.values()}
-        partition_watch = asyncio.create_task(watch(self.cluster, inputs, self._others(), self._tell))
+        partition_watch = asyncio.create_task(watch_topics(self.cluster, inputs, self._others(), self._tell))
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self.app.wait_until_stopped()), partition_watch]
         beside = [
             asyncio.create_task(self.empty_inputs.watch()),  # it ends as soon as there is nothing to say
             asyncio.create_task(self.claims.watch(self.lanes.running.values)),
+            asyncio.create_task(stall_watch.watch(self.cluster, self.lanes.running.values)),
             asyncio.create_task(self.timers.run()),
             asyncio.create_task(self.past.run()),
             *([asyncio.create_task(watch_loop())] if self.has_program else []),

@@ -25,9 +25,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kafka_ratchet.app.names import OWNERS_TOPIC
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_counts, records
 from kafka_ratchet.errors import BrokerUnavailable, TopicError, TopicTaken
 from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_counts
+from kafka_ratchet.topic_log.reading import records
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +104,7 @@ def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
     timeout_s = settings.kafka_timeout_s
     with consumer(options, "ratchet-owners-reader") as asked:
         (held,) = offset_ranges(asked, OWNERS_TOPIC, 1, timeout_s)
-        for message in records(asked, OWNERS_TOPIC, begin=held.first, timeout_s=timeout_s):
+        for message in records(asked, OWNERS_TOPIC, begin=held.first, timeout_s=timeout_s, end=held.end):
             take_claim(claims, message.key(), message.value(), message.offset() or 0)
     return claims
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 import numpy as np
+import structlog
 
-from kafka_ratchet.agents.deduplicate import VERDICT_NAMES
-from kafka_ratchet.agents.extraction import reader_for
-from kafka_ratchet.agents.whose import whose
+from kafka_ratchet.agents.deduplicate import VERDICT_NAMES, form_check
+from kafka_ratchet.agents.extraction import reader_for, whose
+from kafka_ratchet.spark_sink.log_lines import announced
 from kafka_ratchet.tables.activity import Tally
 from kafka_ratchet.tables.identities import in_columns
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
+from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.totals import Progress
@@ -22,15 +24,28 @@ from kafka_ratchet.transport.batch.encoding import EncodedBatch, entry_batch, fo
 from kafka_ratchet.transport.batch.partitioner import choose_partitions
 from kafka_ratchet.transport.batch.rows import encode_pairs, spans
 
+log = structlog.get_logger(__name__)
+
+COMPILING: Final = "compiling the judging code, once on each machine and after each update"
+
 
 def compile_kernels() -> None:
-    """Take one small batch all the way through. Numba keeps the result beside the source or in the user's cache."""
+    """Compile the kernels, or read them from Numba's cache; a line in the log says so while it takes long."""
+    with announced(COMPILING, log.info):
+        _run_one_batch()
+
+
+def _run_one_batch() -> None:
+    """Take one small batch all the way through."""
     headers = (SEQUENCE_HEADER.encode(), PRODUCER_HEADER.encode())
     room = np.empty(256, np.uint8)
     end, count = entry_batch(room, [(b"ia", struct.pack(">q", 1))])
     chunk = EncodedBatch.finish(room[:end], count).seal(1, 0, 0)
     batch = read_chunk("compile", 0, 0, bytes(chunk), [], sequence_header=headers[0], identity_header=headers[1])
-    sequences, reasons = reader_for(SequenceSource("header", SEQUENCE_HEADER))(batch)
+    source = SequenceSource("header", SEQUENCE_HEADER)
+    sequences, reasons = reader_for(source)(batch)
+    if check := form_check("compile", source, SequenceForm.GUESS, Identity.KEY):
+        check.check(batch, np.zeros(1, np.uint8), reasons, np.zeros(1, np.int64), None)
     table = LastSequences()
     by_key = in_columns(batch, Identity.KEY)
     table.absent(by_key, 1024)

@@ -126,7 +126,7 @@ def faust_app(
     return WorkerApp(
         settings.app,
         broker=[f"kafka://{server}" for server in bootstrap.split(",")],
-        broker_credentials=_credentials(options),
+        broker_credentials=credentials(options),
         broker_client_id=options.get("client_id", "ratchet"),
         broker_session_timeout=session_s,
         broker_heartbeat_interval=session_s / 5,
@@ -145,7 +145,8 @@ def faust_app(
     )
 
 
-def _credentials(options: Mapping[str, Any]) -> Any:
+def credentials(options: Mapping[str, Any]) -> Any:
+    """Return Faust's credentials of a client's options; None where there are none."""
     protocol = options.get("security_protocol", "PLAINTEXT")
     if provider := options.get("sasl_oauth_token_provider"):
         return faust.OAuthCredentials(oauth_cb=provider, ssl_context=options.get("ssl_context"))

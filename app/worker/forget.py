@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.repartition import Arrivals, arrivals_of
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import lookup
-from kafka_ratchet.app.status.group import describe_group
-from kafka_ratchet.app.status.kafka_topics import OffsetRange, consumer, offset_ranges, partition_counts
+from kafka_ratchet.app.status.group import Group, describe_group
 from kafka_ratchet.app.status.model import Lookup
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.forget_requests import MAX_REASON, request_key, request_value
@@ -25,6 +25,7 @@ from kafka_ratchet.errors import BrokerUnavailable, SettingsError, TopicMissing
 from kafka_ratchet.producers import admin_client, explained
 from kafka_ratchet.tables.edits import EDIT, Edit
 from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.topic_log.clients import OffsetRange, consumer, offset_ranges, partition_counts
 from kafka_ratchet.transport.policy import Forget
 
 POLL_S: Final = 0.25
@@ -74,13 +75,15 @@ class Forgetting:
         self._options = {"bootstrap.servers": bootstrap, **settings.kafka}
         found = partition_counts(admin_client(self._options), names_of(settings, name))
         ownership = StreamOwnership(settings, bootstrap, name, found)
-        self._changelog = ownership.changelog()
+        self._changelog = changelog_name(settings.app, name)
         ownership.refuse_others(self._changelog)
         for topic in (settings.streams[name].input, self._changelog):
             if topic not in found:
                 raise TopicMissing(f"stream {name}: there is no topic {topic}, so there is nothing to forget")
         self.partitions = found[self._changelog]
         self._input_id = ownership.id_of(settings.streams[name].input)
+        other = settings.streams.get(arrivals_of(name))
+        self._arrivals_id = ownership.id_of(other.input) if isinstance(other, Arrivals) else ""
 
     def request(
         self, identity: bytes, above: int | None, reason: str, partition: int | None = None
@@ -96,7 +99,7 @@ class Forgetting:
                 f'stream {self._name!r} has identity = "partition": one sequence in each. Say --partition, and no '
                 "identity"
             )
-        if kind != Identity.PARTITION and not identity and kind != Identity.KEY:
+        if not identity and kind not in (Identity.PARTITION, Identity.KEY):
             raise SettingsError(f"say which identity of stream {self._name!r}: --identity or --identity-hex")
         if not reason.strip() or len(reason) > MAX_REASON:
             raise SettingsError(f"--reason: say why, in at most {MAX_REASON:,} characters; each partition keeps it")
@@ -162,7 +165,10 @@ class Forgetting:
         held = self._held(asked, other.input)
         while True:
             group = asyncio.run(describe_group(self._bootstrap, self._settings))
-            read = [group.committed.get((other.input, number), each.first) for number, each in enumerate(held)]
+            read = [
+                _sent_to(group, (other.input, number), self._arrivals_id, each.first)
+                for number, each in enumerate(held)
+            ]
             behind = [number for number, each in enumerate(held) if read[number] < each.end]
             if not behind:
                 return
@@ -190,6 +196,19 @@ class Forgetting:
                 if edit.id == request:
                     found[message.partition()] = edit
         return found
+
+
+def _sent_to(group: Group, where: tuple[str, int], topic_id: str, first: int) -> int:
+    """Return the next input offset to send to the partition of its identity.
+
+    Args:
+        group: of the workers
+        where: topic and partition of the input
+        topic_id: of the input; an offset in a topic that had its name before does not count
+        first: held offset of the partition
+    """
+    is_of_another = group.topic_ids.get(where, topic_id) != topic_id
+    return first if is_of_another else group.committed.get(where, first)
 
 
 def nobody_knows(looked: Lookup, partition: int | None) -> bool:

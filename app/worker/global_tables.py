@@ -17,7 +17,6 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.settings_sections import TOPIC_NAME
 from kafka_ratchet.app.status.answers import GlobalTableStatus
 from kafka_ratchet.app.status.inputs import similar
-from kafka_ratchet.app.status.kafka_topics import all_topics, partition_counts
 from kafka_ratchet.app.worker.topics import config_of, create
 from kafka_ratchet.errors import (
     LogTruncated,
@@ -30,14 +29,19 @@ from kafka_ratchet.errors import (
     TopicReplaced,
 )
 from kafka_ratchet.producers import admin_client
+from kafka_ratchet.tables.eviction import NULLS_LAST_S
 from kafka_ratchet.tables.values.global_table import Contents, GlobalTable
+from kafka_ratchet.topic_log.clients import all_topics, partition_counts
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import Changelog, WithoutStore
+from kafka_ratchet.transport.changelog import SILENT_S, Changelog, WithoutStore
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
 from kafka_ratchet.transport.client.topic_id import TopicState
 
 log = structlog.get_logger(__name__)
 
+NULLS: Final = "delete.retention.ms"
+NULLS_LEAST_MS: Final = int(2 * SILENT_S * 1000)
+"""Least time to keep nulls in the topic of a global table: twice the silence after which it is read again."""
 PAUSE_S: Final = 5.0
 """Before a topic is tried again that could not be read."""
 
@@ -52,7 +56,7 @@ def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection
     Raises:
         SettingsError: a topic's name is none.
         TopicMissing: one is missing, and `create_topics` is off.
-        TopicError: one is not compacted; or it cannot be created.
+        TopicError: one is not compacted or does not keep nulls for long enough; or it cannot be created.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     if not tables:
@@ -67,7 +71,7 @@ def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection
         if table.topic in found:
             _refuse_expiry(table, config_of(admin, table.topic))
         elif settings.create_topics:
-            create(admin, table.topic, 1, replication, {"cleanup.policy": "compact"})
+            create(admin, table.topic, 1, replication, {"cleanup.policy": "compact", NULLS: str(NULLS_LAST_S * 1000)})
         else:
             hint = similar(table.topic, all_topics(admin))
             raise TopicMissing(
@@ -83,6 +87,11 @@ def _refuse_expiry(table: GlobalTable, config: Mapping[str, str]) -> None:
         raise TopicError(
             f"table {table.name}: cleanup.policy of topic {table.topic} is {policy}, so what was written long ago "
             "would be missing after a start, and workers would differ. Set cleanup.policy=compact on the topic"
+        )
+    if "compact" in policy and int(config[NULLS]) < NULLS_LEAST_MS:
+        raise TopicError(
+            f"table {table.name}: {NULLS} of topic {table.topic} is {config[NULLS]}, so a worker that was cut off for "
+            f"a while could keep what was deleted. Set {NULLS}={NULLS_LEAST_MS} on the topic, or more"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.group import Group, describe_group
+from kafka_ratchet.app.status.group import Group, describe_group, sentence_of_strangers
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.transport.assignor import protocol_of
 
@@ -21,6 +21,7 @@ SHARED_IF_SET: Final = (
     "late",
     "conflicts",
     "dense",
+    "event_id",
 )
 """The same, said only where they are not the default: a group of an earlier version, which does not know them, stays
 together with workers of this one until somebody uses them."""
@@ -47,12 +48,15 @@ def rules_of(settings: Settings, program: App | None = None) -> dict[str, str]:
 
 
 async def refusal(bootstrap: str, settings: Settings, program: App | None = None) -> str:
-    """Why the group does not take a worker with these settings, and what to do."""
+    """Return why the group does not take a worker with these settings; "" where the group shows no reason."""
     try:
         group = await describe_group(bootstrap, settings)
     except BrokerUnavailable as error:
         return f"its members use other settings than this worker, and cannot be asked which: {error}"
-    return why(rules_of(settings, program), group)
+    if sentence := sentence_of_strangers(bootstrap, settings.app, group):
+        return sentence
+    ours = rules_of(settings, program)
+    return why(ours, group) if group.members and group.protocol != protocol_of(ours) else ""
 
 
 def works_otherwise(ours: Mapping[str, str], group: Group) -> bool:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from confluent_kafka import KafkaException, TopicPartition
-
-from kafka_ratchet.app.names import changelog_name, earlier_changelog_name
+from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.status.kafka_topics import NEW_TOPIC_S, consumer, offset_ranges
+from kafka_ratchet.app.status.group import ask_group
 from kafka_ratchet.app.worker.claims import CHANGELOG, DUPLICATES, OUTPUT, Claim, Claims, claim, now, read_claims, taken
-from kafka_ratchet.errors import BrokerUnavailable, TopicMissing, TopicTaken
-from kafka_ratchet.producers import admin_client, describe_topic, explained
-from kafka_ratchet.transport.transactions.requests import is_ours
+from kafka_ratchet.errors import TopicMissing, TopicTaken
+from kafka_ratchet.producers import admin_client, describe_topic
+from kafka_ratchet.topic_log.clients import NEW_TOPIC_S, consumer, offset_ranges
 
 ASK_S: Final = 30.0
 FOR_URLS: Final = str.maketrans("+/", "-_", "=")
@@ -39,34 +37,6 @@ class StreamOwnership:
         self._stream: StreamSettings = settings.streams[name]
         self._options = {"bootstrap.servers": bootstrap, **settings.kafka}
         self._claims: Claims = read_claims(settings, bootstrap)
-
-    def changelog(self, *, adopt: bool = False) -> str:
-        """The name of the stream's changelog topic, which may not exist yet.
-
-        One of the earlier form is this stream's if it has claimed it, or if nobody has and the group has committed
-        offsets of the input together with it. Then it goes on to be used.
-
-        Args:
-            adopt: a person says that one of the earlier form which nobody has claimed is this stream's
-
-        Raises:
-            TopicTaken: there is one of the earlier form, and nothing tells whose it is.
-        """
-        app, name = self._settings.app, self._name
-        present, earlier = changelog_name(app, name), earlier_changelog_name(app, name)
-        by = self._claims.get(earlier)
-        if present in self._found or earlier not in self._found or (by and not by.is_of(app, name)):
-            return present
-        if by is not None or adopt or self._has_committed():
-            return earlier
-        if not self._has_records(earlier):
-            return present
-        raise TopicTaken(
-            f"{earlier}: was written by an earlier Ratchet, and by its name it could be another application's. The "
-            f"group {app!r} has no offsets of {self._stream.input} that were committed with it. If it is this "
-            f"stream's (Kafka forgets the offsets of idle groups), run `ratchet resume --stream {name} --adopt "
-            "--reason TEXT --execute`; if it is not, rename the stream"
-        )
 
     def check(self, changelog: str) -> None:
         """Refuse topics that are used for something else.
@@ -118,7 +88,7 @@ class StreamOwnership:
         """Claim output, changelog and duplicates; they exist by now.
 
         Args:
-            changelog: as `changelog` said
+            changelog: name of the stream's changelog topic
             by: who has decided that they are this stream's, whoever claims them; "" where nobody has
             reason: of that
 
@@ -187,16 +157,10 @@ class StreamOwnership:
     def _has_committed(self) -> bool:
         """Whether the group has committed offsets of the input in a lane's transaction."""
         topic = self._stream.input
-        asked = [TopicPartition(topic, number) for number in range(self._found.get(topic, 0))]
-        if not asked:
+        if topic not in self._found:
             return False
-        with consumer(self._options, self._settings.app) as group:
-            try:
-                return any(is_ours(found.metadata or "") for found in group.committed(asked, timeout=ASK_S))
-            except KafkaException as failure:
-                raise BrokerUnavailable(
-                    f"offsets of group {self._settings.app!r} cannot be read: {explained(failure.args[0])}"
-                ) from failure
+        group = ask_group(self._bootstrap, self._settings, ASK_S)
+        return any(name == topic for name, _ in group.committed)
 
 
 def names_of(settings: Settings, name: str) -> list[str]:
@@ -206,12 +170,4 @@ def names_of(settings: Settings, name: str) -> list[str]:
         stream.input,
         *stream.writes,
         changelog_name(app, name),
-        earlier_changelog_name(app, name),
     ]
-
-
-def known_changelog(app: str, stream: str, topics: Iterable[str]) -> str:
-    """The changelog's name for those who only look. topics: those that exist."""
-    there = set(topics)
-    present, earlier = changelog_name(app, stream), earlier_changelog_name(app, stream)
-    return earlier if earlier in there and present not in there else present

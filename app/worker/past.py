@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.app.status.history import COUNTS, EventsAnswer, HistoryAnswer, HistoryQuery
-from kafka_ratchet.app.status.history_routes import Interval
+from kafka_ratchet.app.status.history import COUNTS, EventsAnswer, HistoryAnswer, HistoryQuery, Interval
 from kafka_ratchet.app.version import ratchet_version
 from kafka_ratchet.app.worker.events import Key, WorkerEvents
 from kafka_ratchet.app.worker.history import WorkerHistory
@@ -45,7 +44,7 @@ class _Source:
 
 
 class Past:
-    """Implements `kafka_ratchet.app.status.history_routes.HistoryProvider`.
+    """Implements `kafka_ratchet.app.status.history.HistoryProvider`.
 
     Args:
         folder: of the application's state

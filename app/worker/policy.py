@@ -36,8 +36,9 @@ from kafka_ratchet.errors import (
     TransportError,
 )
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import Changelog, WithoutStore
+from kafka_ratchet.transport.changelog import SILENT_S, Changelog, WithoutStore
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
+from kafka_ratchet.transport.client.retry import Attempts
 from kafka_ratchet.transport.policy import Policy, Requests
 
 log = structlog.get_logger(__name__)
@@ -223,9 +224,19 @@ class StreamSwitch:
         """
         return self._follower.read_to_the_end(self._reading).requests.of(self._stream)
 
+    @property
+    def attempts(self) -> Attempts:
+        """Requests for the policy topic under way."""
+        return self._follower.attempts
+
     async def known_to(self, position: int) -> None:
-        """Wait as `PolicyFollower.known_to` does, and remember which reading of the topic it was."""
+        """Wait as `PolicyFollower.known_to` does, and remember which reading of the topic it was.
+
+        Raises:
+            Aborted: as `policy`.
+        """
         self._reading = await self._follower.known_to(position)
+        _ = self.policy
 
 
 class PolicyFollower:
@@ -239,6 +250,8 @@ class PolicyFollower:
         """Prepare; `start` begins to read."""
         self.policies = Policies(settings)
         """Of the last reading that came to the end of the topic."""
+        self.attempts = Attempts()
+        """Requests under way."""
         self._cluster, self._settings = cluster, settings
         self._connection = ("policy", self.policies.changelog)
         self._changelog = Changelog(cluster, self.policies, 0, self._connection)
@@ -265,9 +278,15 @@ class PolicyFollower:
         """What holds for a stream, for a lane that has waited for this reading.
 
         Raises:
-            Aborted: as `read_to_the_end`.
+            Aborted: as `read_to_the_end`; or the policy is "off", and the topic could not be read for too long.
         """
-        return self.read_to_the_end(reading).policy(stream)
+        found = self.read_to_the_end(reading).policy(stream)
+        if not found.deduplicate and (silent_s := self._changelog.silent_s) > SILENT_S:
+            raise Aborted(
+                f"{self.policies.changelog}: could not be read for {silent_s:.0f} s. Deduplication of stream {stream} "
+                "was off then, and it is not known whether it still is. The partition waits until the topic can be read"
+            )
+        return found
 
     def read_to_the_end(self, reading: int) -> Policies:
         """What the topic says, for a lane that has waited for this reading.
@@ -322,13 +341,19 @@ class PolicyFollower:
         self.policies, self._changelog, self._complete = policies, changelog, True
 
     async def _run(self) -> None:
+        self.attempts.follow()
         while True:
             try:
                 if not self._complete:
                     await self.read()
-                while True:
+                await self._tell(None)
+                while await self._changelog.keep_up():
                     await self._tell(None)
-                    await self._changelog.follow()
+                # A policy may have been unset in the silence, and its null compacted away since.
+                log.warning("the policy topic was not read for too long; lanes wait until it is read again")
+                self._complete = False
+                self._reading += 1
+                continue
             except (TopicReplaced, LogTruncated, PositionLost) as error:
                 # Where it is another topic, the lanes find that when they start again, and halt until a person decides.
                 log.error("the policy topic is not what was read; lanes wait until it is read anew", reason=str(error))
@@ -344,6 +369,7 @@ class PolicyFollower:
             except Exception as error:
                 log.exception("following the policy topic failed; trying again")
                 await self._tell(TransportError(f"{self.policies.changelog}: cannot be read: {error!r}"))
+            self.attempts.clear()  # the traceback of a kept exception keeps them alive
             await asyncio.sleep(PAUSE_S)
 
     async def _tell(self, error: RatchetError | None) -> None:

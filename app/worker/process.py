@@ -29,11 +29,10 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.worker.application import Application
 from kafka_ratchet.app.worker.compile import compile_kernels
-from kafka_ratchet.app.worker.event_time import check_event_time
 from kafka_ratchet.app.worker.global_tables import prepare_global_tables
 from kafka_ratchet.app.worker.sent_topics import prepare_sent_topics
 from kafka_ratchet.app.worker.steps import prepare_streams, refuse_abandoned
-from kafka_ratchet.app.worker.topics import StreamTopics, prepare_policy
+from kafka_ratchet.app.worker.topics import StreamTopics, check_event_time, prepare_policy
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, StateFolderInUse
 from kafka_ratchet.transport.sent_topics import SentTopic
 from kafka_ratchet.transport.until_stopped import done_before
@@ -86,7 +85,7 @@ def serve(
     Raises:
         RatchetError: it cannot start; the text says why.
     """
-    _allow_many_files()
+    allow_many_files()
     # What the start has made is not looked at again: of half a million objects nearly none is ever garbage.
     gc.freeze()
     gc.enable()
@@ -94,7 +93,7 @@ def serve(
         runner.run(_serve(settings, bootstrap, prepared, program, seat))
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
     """Raise the process's own limit, as Java does: a partition at work has six files and two connections open.
 
     The usual limit of 1,024 is there for programs that use select(), which cannot have more; asyncio does not.

@@ -16,9 +16,8 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.agents.program import App
-from kafka_ratchet.agents.whose import whose
 from kafka_ratchet.app.event_loop import loop_factory
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.http import CannotBind, is_wildcard, listen, reachable_host, url_of

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Final
 
 from kafka_ratchet.transport.assignment import Lanes
 from kafka_ratchet.transport.lane_spec import LaneState
+from kafka_ratchet.transport.stalls import Cause
 
 MOST: Final = 20
 """Partitions that are named; of more, their number is said."""
@@ -26,13 +28,34 @@ def why_not_ready(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
         if not lane.status.halted and lane.status.state is not LaneState.RUNNING:
             states[key] = str(lane.status.state)
     lines = [f"{_named(key, streams)}: {state}" for key, state in sorted(states.items())]
+    lines += [] if lines else _without_kafka(lanes)
     return lines[:MOST] + ([f"and {len(lines) - MOST} more"] if len(lines) > MOST else [])
+
+
+def _without_kafka(lanes: Lanes) -> list[str]:
+    """Return a line where Kafka answers none of the lanes, as for a worker cut from the network."""
+    found = [lane.stall() for lane in lanes.running.values() if not lane.status.halted]
+    silent = [stall for stall in found if stall is not None and stall.cause == Cause.NO_ANSWER]
+    if not found or len(silent) < len(found):
+        return []
+    since_s = time.time() - min(stall.since for stall in silent)
+    return [f"Kafka has answered none of {len(found)} partitions for {since_s:.0f} s"]
 
 
 def halted(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
     """The halted partitions, a line each, with the class of the error."""
     found = [(key, lane.status.halted) for key, lane in sorted(lanes.running.items()) if lane.status.halted]
     return [f"{_named(key, streams)}: halted ({reason}), which a restart does not change" for key, reason in found]
+
+
+def stalled(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
+    """Return a line for each partition that stands still, with the cause; halted ones have lines of their own.
+
+    They leave the worker ready: another worker would not get further. The sentences are not told.
+    """
+    found = [(key, lane.stall()) for key, lane in sorted(lanes.running.items()) if not lane.status.halted]
+    lines = [f"{_named(key, streams)}: stands still ({stall.cause})" for key, stall in found if stall is not None]
+    return lines[:MOST] + ([f"and {len(lines) - MOST} more"] if len(lines) > MOST else [])
 
 
 def _named(key: tuple[str, int], streams: Mapping[str, str]) -> str:

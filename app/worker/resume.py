@@ -7,37 +7,70 @@ next try, and nobody ever sees half of it.
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from kafka_ratchet.app.names import earlier_transactional_id, policy_topic, transactional_id
+from kafka_ratchet.app.names import changelog_name, policy_topic, transactional_id
+from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import describe_group
-from kafka_ratchet.app.status.kafka_topics import partition_counts
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.group_rules import rules_of, why, works_otherwise
+from kafka_ratchet.app.worker.kept import kept_of
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
-from kafka_ratchet.app.worker.topics import prepare_owners
-from kafka_ratchet.errors import Aborted, BrokerUnavailable, Fenced, SettingsError, TopicMissing, TopicTaken
+from kafka_ratchet.app.worker.policy_topic import read_policies
+from kafka_ratchet.app.worker.recounting import (
+    Log,
+    PassingAgain,
+    awaited,
+    causes,
+    count_passing,
+    never_judged,
+    recounted_from,
+)
+from kafka_ratchet.app.worker.topics import prepare, prepare_owners
+from kafka_ratchet.errors import (
+    Aborted,
+    BrokerUnavailable,
+    Fenced,
+    SettingsError,
+    TopicMissing,
+    TopicTaken,
+    TransactionError,
+)
 from kafka_ratchet.producers import admin_client, explained
-from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.topic_log.clients import consumer, partition_counts, ranges_of
+from kafka_ratchet.topic_log.reading import records
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
+from kafka_ratchet.transport.client.group_log import group_log
 from kafka_ratchet.transport.client.security import client_options
-from kafka_ratchet.transport.client.topic_id import id_text
+from kafka_ratchet.transport.client.topic_id import READ_UNCOMMITTED, id_text
+from kafka_ratchet.transport.lane_spec import letters_in
 from kafka_ratchet.transport.move import PartitionMove
-from kafka_ratchet.transport.owner import UNDECIDED, Decision, Owner, format_of
+from kafka_ratchet.transport.owner import (
+    INPUT,
+    OUTPUT,
+    POLICY,
+    UNDECIDED,
+    Decision,
+    Mark,
+    Owner,
+    states_its_form,
+)
 from kafka_ratchet.transport.owner import Topic as OwnedTopic
-from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging, find_hanging
+from kafka_ratchet.transport.policy import Forget
+from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging, find_hanging, with_known_ends
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +86,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """What the person asks for.
 
     start: "earliest", "latest", an offset as text, or None to go on from where it is;
-    recount: also where records of identities that were forgotten since pass once more
+    recount: also where records pass once more that were counted before
     """
 
     start: str | None
@@ -66,7 +99,9 @@ class Wanted(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """What is found about a partition, and what will be done. Offsets are of the input; None is not known.
 
-    recounted: what people had forgotten behind the offset to go on at: records of those identities pass once more
+    recounted: phrases about the records that pass once more, and why
+    passes_again: number of records among those read again that pass once more; with `forget`, number of offsets
+    letters_again: number of records among those read again that become dead letters once more
     """
 
     partition: int
@@ -78,6 +113,8 @@ class Plan(msgspec.Struct, frozen=True):
     identities: int
     forget: bool
     recounted: list[str] = []
+    passes_again: int = 0
+    letters_again: int = 0
 
     @property
     def skipped(self) -> int:
@@ -91,16 +128,20 @@ class Plan(msgspec.Struct, frozen=True):
         return 0 if self.before is None else max(0, min(self.before, self.end) - self.after)
 
 
-def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> list[str]:
-    """What people had forgotten of records that are read again from an offset on: they would pass once more.
+def prepare_new(settings: Settings, bootstrap: str, name: str) -> None:
+    """Create the topics of a stream that no worker has served yet, where its input exists.
 
-    Args:
-        edits: of the partition
-        before: the committed offset; None: it means nothing in the present topic, and so do those of the edits
-        after: to go on at
+    Topics are left alone where `create_topics` is off, and where the stream repartitions its input.
+
+    Raises:
+        RatchetError: as `prepare` raises it.
     """
-    forgets = (edit for edit in edits if edit.kind == FORGET and edit.has_changed)
-    return [f"offset {edit.position}: {edit}" for edit in forgets if before is None or edit.position > after]
+    stream = settings.streams[name]
+    if stream.repartition_by or not settings.creates_topics(name):
+        return
+    found = partition_counts(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}), names_of(settings, name))
+    if stream.input in found and changelog_name(settings.app, name) not in found:
+        prepare(bootstrap, settings, name, stream)
 
 
 class Resume:
@@ -116,16 +157,20 @@ class Resume:
         """
         self.settings, self.bootstrap, self.name, self.wanted = settings, bootstrap, name, wanted
         self._by = by or this_user()
+        self._counted: dict[int, tuple[Any, PassingAgain]] = {}
+        """Count of each partition with the state it was made with."""
+        self.unrecorded: dict[int, str] = {}
+        """Reasons why the end of a transaction is not recorded, by partition."""
         self.stream = settings.streams[name]
         self._admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
         found = partition_counts(self._admin, names_of(settings, name))
         self.ownership = StreamOwnership(settings, bootstrap, name, found)
-        self.changelog = self.ownership.changelog(adopt=wanted.adopt)
+        self.changelog = changelog_name(settings.app, name)
         for topic in (self.stream.input, *self.stream.writes, self.changelog):
             if topic not in found:
                 raise TopicMissing(
                     f"stream {name}: there is no topic {topic}. Create it, or start a worker once, which does; it "
-                    "halts until you decide"
+                    "halts until you decide. A stream that never ran gets its topics by --from with --execute"
                 )
         self.partitions = found[self.stream.input]
         if not wanted.adopt:
@@ -156,7 +201,7 @@ class Resume:
             plans = []
             for number in numbers:
                 with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
-                    move = self.move_of(cluster, number, self.state_of(number, Path(folder)))
+                    move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
                     try:
                         await move.read()
                         plan, _ = await self._planned(cluster, move, number)
@@ -176,7 +221,16 @@ class Resume:
             TopicTaken: somebody else that writes the output is at work.
             Fenced: a worker takes the partition over again and again.
         """
-        await self.plan(numbers)
+        for plan in await self.plan(numbers):
+            if plan.recounted:
+                log.warning(
+                    "records pass once more",
+                    topic=self.stream.input,
+                    partition=plan.partition,
+                    start=plan.after,
+                    records=plan.passes_again,
+                    causes=plan.recounted,
+                )
         await self.refuse_other_rules()
         prepare_owners(self._admin, self.settings)
         if self.wanted.adopt:
@@ -194,24 +248,63 @@ class Resume:
     async def open_transactions(self, numbers: list[int], *, commit: bool | None) -> list[Hanging]:
         """Transactions that hang in what the lanes of these partitions write; ended, unless commit is None.
 
+        The decision is recorded in the changelog; `unrecorded` has the partitions where it could not be.
+
         Raises:
-            TransactionError: Kafka refuses.
+            TransactionError: one of them is known to have ended otherwise, or Kafka refuses.
         """
         found: list[Hanging] = []
         async with self.connected() as cluster:
             for number in numbers:
                 places = [(topic, number) for topic in (*self.stream.writes, self.changelog)]
                 hanging = await find_hanging(cluster, places, self.settings.transaction_timeout_ms, "resume")
+                name = transactional_id(self.settings.app, self.stream.input, number)
+                hanging = await with_known_ends(cluster, name, hanging, "resume")
                 if commit is not None and hanging:
-                    name = transactional_id(self.settings.app, self.stream.input, number)
                     await end_hanging(cluster, name, hanging, "resume", commit=commit)
                     log.info("decided how it ends", id=name, commit=commit, by=self._by, reason=self.wanted.reason)
+                    if problem := await self._record_end(cluster, number, commit=commit):
+                        self.unrecorded[number] = problem
                 found += hanging
         return found
 
+    async def _record_end(self, cluster: Cluster, number: int, *, commit: bool) -> str:
+        """Record in a partition's owner entry how an operator has ended a transaction.
+
+        Position, topics and rule stay as they are, so a halt for another reason stays too.
+
+        Returns:
+            why it is not recorded; "" where it is
+        """
+        with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
+            move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
+            try:
+                for _ in range(TRIES):
+                    try:
+                        await move.take_over()
+                        await move.read()
+                        owner, position = move.state.owner, move.position
+                        if owner is None or position is None:
+                            return "the partition has committed nothing yet"
+                        if move.foreign_offset is not None or await move.lost() is not None:
+                            return "its position is in doubt, and has to be decided first"
+                        what = f"resume --open-transaction {'commit' if commit else 'abort'}"
+                        mark = await self._mark(cluster, move, number, owner)
+                        decision = Decision(now(), self._by, what, self.wanted.reason, position, position, mark)
+                        decisions = (*owner.decisions, decision)
+                        await move.write(msgspec.structs.replace(owner, decisions=decisions), position, forget=False)
+                    except (Fenced, Aborted):
+                        continue
+                    return ""
+                return "a worker has taken the partition over again and again"
+            except TransactionError as error:
+                return str(error)
+            finally:
+                move.close()
+
     async def _execute(self, cluster: Cluster, number: int, by: str) -> Plan:
         with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
-            move = self.move_of(cluster, number, self.state_of(number, Path(folder)))
+            move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
             try:
                 # Most of it before the lane is fenced: a lane that is at work comes back after a second or two.
                 await move.read()
@@ -220,9 +313,9 @@ class Resume:
                         await move.take_over()
                         await move.read()
                         plan, owner = await self._planned(cluster, move, number)
-                        await move.write(
-                            self._decided(owner, move.state.owner, plan, by), plan.after, forget=plan.forget
-                        )
+                        mark = await self._mark(cluster, move, number, owner)
+                        decided = self._decided(owner, move.state.owner, plan, by, mark)
+                        await move.write(decided, plan.after, forget=plan.forget)
                     except (Fenced, Aborted) as error:
                         if not left:
                             raise
@@ -257,10 +350,7 @@ class Resume:
             topic=stream.input,
             partition=number,
             group=app,
-            ids=(
-                earlier_transactional_id(app, stream.input, number),
-                transactional_id(app, stream.input, number),
-            ),
+            transactional_id=transactional_id(app, stream.input, number),
             writes=(*stream.writes, self.changelog),
             timeout_ms=timeout_ms,
         )
@@ -275,6 +365,7 @@ class Resume:
         here = owner.topics["input"]
         if move.committed_in not in (None, here.id):
             found.append(f"the group's offset is of the topic of id {move.committed_in}, and {here} is there now")
+        foreign = move.foreign_offset
         means_nothing = any("its input was" in each or "the group's offset is of" in each for each in found)
         if not means_nothing and (lost := await move.lost()) is not None:
             found.append(lost)
@@ -283,22 +374,168 @@ class Resume:
             # Whatever this stream has counted: it does not know what the other has forwarded.
             found.append(f"the topics are written by {' and '.join(sorted(others))}")
             means_nothing = True
-        before = None if means_nothing else move.position
+        before, counted = None if means_nothing else move.position, state.input_position or 0
+        if before is not None and foreign is None and counted < before:
+            found.append(
+                f"the changelog knows what was counted below offset {counted}, and the group has committed {before}. "
+                f"If another client has committed a copy of our metadata, offsets {counted} to {before - 1} were never "
+                f"judged: --from {counted} reads them"
+            )
+        if foreign is not None:
+            own = "none" if before is None else str(before)
+            known = group_log(cluster, self.settings.app)
+            commit = await known.commit(cluster, self.stream.input, number, foreign, "resume")
+            at = f"; it was {commit}" if commit else ""
+            found.append(f"the group's offset {foreign} was committed by another client; our own position: {own}{at}")
         first, end = [await cluster.offset(self.stream.input, number, which, "resume") for which in (EARLIEST, LATEST)]
-        if any("it was judged with" in each for each in found) and not self.wanted.forget:
+        keeps = state.owner is not None and states_its_form(state.owner.rule, self.stream.rule)
+        if any("it was judged with" in each for each in found) and not self.wanted.forget and not keeps:
             raise SettingsError(
                 f"{self.changelog}, partition {number}: {'; '.join(found)}. Last sequences of the one rule mean "
                 "nothing under the other: put the setting back, or add --forget to begin without them"
             )
         after = self._start(number, before, first, end)
-        recounted = [] if self.wanted.forget or after == end else recounted_from(state.edits, before, after)
+        recounted: list[str] = []
+        passing = PassingAgain()
+        if not self.wanted.forget and after < end:
+            recounted, passing = await self._recounted(cluster, move, number, before, range(after, end))
+        is_new_output = (
+            stored is not None and "output" in stored.topics and stored.topics["output"] != owner.topics["output"]
+        )
+        if is_new_output and after < (end if before is None else min(before, end)):
+            recounted += await asyncio.to_thread(self._written_already, number)
         if recounted and not self.wanted.recount:
             raise SettingsError(
-                f"{self.stream.input}, partition {number}: from offset {after} on, records pass once more whose "
-                f"identities were forgotten since: {'; '.join(recounted)}. Add --recount if they are to count again, "
-                "or say --from a later offset"
+                f"{self.stream.input}, partition {number}: from offset {after} on, records pass once more that were "
+                f"counted before: {'; '.join(recounted)}. Add --recount if they are to count again, or say --from a "
+                "later offset"
             )
-        return Plan(number, found, before, after, first, end, len(state), self.wanted.forget, recounted), owner
+        forget, letters = self.wanted.forget, passing.invalid
+        plan = Plan(number, found, before, after, first, end, len(state), forget, recounted, passing.records, letters)
+        return msgspec.structs.replace(plan, passes_again=plan.again) if forget else plan, owner
+
+    def _written_already(self, number: int) -> list[str]:
+        """Return a phrase where a recreated output has committed records, which a second reading would double."""
+        topic = self.stream.output
+        options = {"bootstrap.servers": self.bootstrap, **self.settings.kafka}
+        with consumer(options, self.settings.app) as asked:
+            (held,) = ranges_of(asked, topic, [number]).values()
+            if held.first >= held.end:
+                return []
+            written = records(asked, topic, number, held.first, timeout_s=self.settings.kafka_timeout_s, end=held.end)
+            first = next(written, None)
+        if first is None:
+            return []
+        return [
+            f"the new output {topic} has committed records from offset {first.offset()} on, written before the "
+            "partition halted; delete and create it once more while the partition stands still"
+        ]
+
+    async def _recounted(
+        self, cluster: Cluster, move: PartitionMove, number: int, before: int | None, offsets: range
+    ) -> tuple[list[str], PassingAgain]:
+        """Find what passes once more where a partition goes on at the first of these offsets.
+
+        Args:
+            cluster: connected
+            move: with the state read
+            number: of the partition
+            before: the committed offset; None: it means nothing in the present topic
+            offsets: from the one to go on at to the end
+
+        Returns:
+            (phrases; number of records and the first offset among those read before)
+        """
+        state = move.state
+        assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
+        after = offsets.start
+        recounted = recounted_from(state.edits, before, after)
+        again = range(after, offsets.stop if before is None else min(before, offsets.stop))
+        if not again:
+            return recounted, PassingAgain()
+        judges, forgets = await self._decided_by_policy()
+        if before is None:
+            if move.position is None and not self.wanted.adopt and (held := await self._outputs_held(cluster, number)):
+                recounted.append(f"the changelog has no position, and the outputs hold {held} offsets")
+            never_off = judges or isinstance(self.stream, Arrivals) or state.progress is None
+            return recounted + causes(state, None, judges=never_off), PassingAgain()
+        log_of_input = await self._log_of_input(cluster, number)
+        forgets = awaited(forgets, state, log_of_input, again.stop)
+        counted = await self._passing(cluster, state, log_of_input, again, forgets=forgets, judges=judges)
+        if counted.records:
+            said = f"{counted.records} records, the first at offset {counted.first}"
+            if isinstance(self.stream, Arrivals):
+                said += f" ({self.stream.output} gets them once more; stream {self.stream.of} judges them again)"
+                return [said, *recounted], counted
+            recounted = [said, *causes(state, again, forgets=forgets, judges=judges), *recounted]
+        most = self.stream.max_identities
+        if most is not None and (counted.records or len(state) > most // self.partitions):
+            recounted.append(
+                f"{len(state)} identities are known, and max_identities = {most} leaves {most // self.partitions} to "
+                "each partition: identities that are evicted while records are read again pass as well"
+            )
+        return recounted, counted
+
+    async def _decided_by_policy(self) -> tuple[bool, Sequence[Forget]]:
+        """Return whether records are judged now, and the requests to forget."""
+        if isinstance(self.stream, Arrivals):
+            return False, ()
+        policies = await asyncio.to_thread(read_policies, self.settings, self.bootstrap)
+        return policies.effective(self.name).deduplicate, policies.requests.of(self.name).forgets
+
+    async def _outputs_held(self, cluster: Cluster, number: int) -> int:
+        """Return the number of offsets that a partition of the outputs holds."""
+        held = 0
+        for topic in self.stream.writes:
+            first, end = [await cluster.offset(topic, number, which, "resume") for which in (EARLIEST, LATEST)]
+            held += end - first
+        return held
+
+    async def _log_of_input(self, cluster: Cluster, number: int) -> Log:
+        there = await cluster.found([self.stream.input], besides=[self.stream.dead_letters])
+        letters = there.get(self.stream.dead_letters)
+        prefix = letters_in(self.settings.app, self.stream.dead_letters, id_text(letters.id)) if letters else b""
+        return Log(self.stream.input, number, there[self.stream.input].id, prefix)
+
+    async def _passing(
+        self,
+        cluster: Cluster,
+        state: SequencePartition,
+        log_of_input: Log,
+        again: range,
+        *,
+        forgets: Sequence[Forget],
+        judges: bool,
+    ) -> PassingAgain:
+        """Count the records that pass once more, or return the count where nothing has changed since.
+
+        A lane at work moves the end of the range with each commit. That alone is no reason to count again.
+        """
+        number, edits, intervals = log_of_input.partition, len([*state.edits]), [*state.intervals]
+        key = again.start, judges, forgets, edits, state.evicted, intervals, state.owner
+        if (known := self._counted.get(number)) is not None and known[0] == key:
+            return known[1]
+        log.info(
+            "counting the records that would pass once more",
+            topic=self.stream.input,
+            partition=number,
+            start=again.start,
+            end=again.stop,
+        )
+        skipped = never_judged(state.owner.decisions if state.owner else (), again.stop)
+        counted = await count_passing(
+            cluster,
+            self.stream,
+            state,
+            log_of_input,
+            again,
+            skipped,
+            forgets=forgets,
+            judges=judges,
+            batch_most=self.settings.max_batch_mb << 20,
+        )
+        self._counted[number] = key, counted
+        return counted
 
     def _start(self, number: int, before: int | None, first: int, end: int) -> int:
         where = f"{self.stream.input}, partition {number}"
@@ -336,11 +573,30 @@ class Resume:
             names["policy"], there = policy, there | policies
         topics = {part: OwnedTopic(name, id_text(there[name].id)) for part, name in names.items()}
         rule = {**self.stream.rule, "output": UNDECIDED}
-        return Owner(self.settings.app, self.name, rule, topics, format=format_of(rule))
+        return Owner(self.settings.app, self.name, rule, topics)
 
-    def _decided(self, owner: Owner, before: Owner | None, plan: Plan, by: str) -> Owner:
+    async def _mark(self, cluster: Cluster, move: PartitionMove, number: int, owner: Owner) -> Mark:
+        """Note where the partition stands. Call it once its lane is fenced: nothing is written after that.
+
+        The ends are high watermarks: records of the lane may follow an open transaction of another producer.
+        """
+        state, known = move.state, move.state.owner
+        assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
+        topics = self.stream.output, self.stream.dead_letters, self.stream.duplicates
+        output, letters, duplicates = [
+            await cluster.offset(topic, number, LATEST, "resume", isolation=READ_UNCOMMITTED) if topic else 0
+            for topic in topics
+        ]
+        rule, held = (owner.rule, owner.topics) if known is None else (known.rule, known.topics)
+        there = ((part, held.get(part)) for part in (INPUT, OUTPUT, POLICY))
+        parts = tuple(part for part, topic in there if topic not in (None, owner.topics.get(part)))
+        last = state.intervals.last
+        intervals = 0 if last is None else last.number + 1
+        return Mark(rule, output, letters, duplicates, intervals, state.edits.next, len(state), parts)
+
+    def _decided(self, owner: Owner, before: Owner | None, plan: Plan, by: str, mark: Mark) -> Owner:
         what = "resume" + " --forget" * plan.forget + " --adopt" * self.wanted.adopt
-        decision = Decision(now(), by, what, self.wanted.reason, plan.before, plan.after)
+        decision = Decision(now(), by, what, self.wanted.reason, plan.before, plan.after, mark)
         duplicates = before.duplicates if before is not None and plan.before is not None else ()
         # Of another input it has to stay known too, that there are longer entries.
         judging = before.judging if before is not None else ()

@@ -36,8 +36,10 @@ def sentences(plan: Plan, *, done: bool) -> list[str]:
     if plan.skipped:
         said.append(f"  {plan.skipped} offsets are skipped: their records are never judged nor forwarded")
     if plan.again:
-        again = "count again" if plan.forget else "are dropped if their sequence was counted and not forgotten since"
-        said.append(f"  {plan.again} offsets are read again: records in them {again}")
-    said += [f"  passes once more what was counted before this: {each}" for each in plan.recounted]
+        again = "all of them count again" if plan.forget else f"{plan.passes_again} of their records pass once more"
+        said.append(f"  {plan.again} offsets are read again: {again}")
+    if plan.letters_again:
+        said.append(f"  {plan.letters_again} of them become dead letters once more")
+    said += [f"  passes once more: {each}" for each in plan.recounted]
     kept = "are forgotten" if plan.forget else "are kept"
     return [*said, f"  {plan.identities} last sequences {kept}"]

@@ -11,11 +11,11 @@ from kafka_ratchet.app.names import is_ratchets_own
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.settings_sections import is_topic_name
 from kafka_ratchet.app.status.inputs import similar
-from kafka_ratchet.app.status.kafka_topics import all_topics, partition_counts
 from kafka_ratchet.app.worker.claims import read_claims
 from kafka_ratchet.app.worker.topics import StreamTopics, create
 from kafka_ratchet.errors import SettingsError, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client
+from kafka_ratchet.topic_log.clients import all_topics, partition_counts
 from kafka_ratchet.transport.sent_topics import SentTopic
 
 

@@ -20,7 +20,6 @@ from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.app.repartition import arrivals_of, arrives_in
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import describe_group
-from kafka_ratchet.app.status.kafka_topics import partition_counts
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.resume import CHANGELOG_BYTES, Resume, Wanted
 from kafka_ratchet.app.worker.state_rows import Row
@@ -34,6 +33,7 @@ from kafka_ratchet.tables.map.entries import ENTRY_PREFIX
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.replays import LETTER
 from kafka_ratchet.tables.totals import PROGRESS, Progress
+from kafka_ratchet.topic_log.clients import partition_counts
 from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.client.cluster import EARLIEST, Cluster
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH
@@ -63,13 +63,18 @@ class How(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What becomes of the identities of one partition."""
+    """What becomes of the identities of one partition.
+
+    uncounted: first offset and end of committed input that the changelog does not know; the partition halted over it,
+    and the import ends that halt
+    """
 
     partition: int
     added: int
     raised: int
     replaced: int
     kept: int
+    uncounted: tuple[int, int] | None = None
 
 
 def prepare_import(settings: Settings, bootstrap: str, name: str) -> None:
@@ -185,6 +190,8 @@ class StateImport:
                     await move.take_over()
                 await move.read()
                 done, entries = self._compared(state, number, wanted)
+                if entries and (uncounted := move.uncounted):
+                    done = msgspec.structs.replace(done, uncounted=(uncounted.start, uncounted.stop))
                 if entries and not dry_run:
                     await self._refuse_workers()
                     await self._write(cluster, move, state, done, entries)
@@ -225,6 +232,8 @@ class StateImport:
         input_id = owner.topics["input"].id
         if move.committed_in not in (None, input_id):
             differs.append(f"the group's offset is of the topic of id {move.committed_in}, and not of {input_id}")
+        if (foreign := move.foreign_offset) is not None:
+            differs.append(f"the group's offset {foreign} was committed by another client")
         if differs:
             raise SettingsError(
                 f"{state.changelog}, partition {done.partition}: {'; '.join(differs)}. Decide that first with "

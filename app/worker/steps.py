@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from graphlib import TopologicalSorter
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from pydantic import ValidationError
 
+from kafka_ratchet.agents.event import EVENT_ID
 from kafka_ratchet.agents.program import App, StreamDefinition, ancestors_of
 from kafka_ratchet.app.names import is_ratchets_own, is_repartition_topic, repartition_topic
 from kafka_ratchet.app.repartition import arrivals_of
 from kafka_ratchet.app.settings import Settings, StreamSettings, with_arrivals
-from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, all_topics, consumer, records
+from kafka_ratchet.app.status.group import ask_group
 from kafka_ratchet.app.streams import STREAM_NAME
 from kafka_ratchet.app.worker.topics import InternalInput, StreamTopics, prepare
-from kafka_ratchet.errors import BrokerUnavailable, SettingsError
-from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.producers import admin_client
+from kafka_ratchet.topic_log.clients import ADMIN_TIMEOUT_S, all_topics, committed_positions, consumer
+from kafka_ratchet.topic_log.reading import records
 
 COMMITTED_S: Final = 5.0
 """How long Kafka is asked what is committed. A client that asked a coordinator too early asks it for good (librdkafka
@@ -71,6 +74,7 @@ def _made(
             output=f"{settings.app}-{name}",
             dead_letters=f"{settings.app}-{name}-dead-letters",
             deduplicate=False,
+            event_id=f"header:{EVENT_ID}",
             create_topics=True,
             replication=max((each.replication for each in parents or settings.streams.values()), default=1),
         )
@@ -98,7 +102,7 @@ def _checked(settings: Settings, name: str, given: StreamSettings) -> StreamSett
             f"streams.{name}.deduplicate: its input is written in transactions: each record is there once, and has no "
             "sequence of its own. Remove it"
         )
-    return given.model_copy(update={"deduplicate": False})
+    return given.model_copy(update={"deduplicate": False, "event_id": f"header:{EVENT_ID}"})
 
 
 def _refuse_shared(name: str, stream: StreamSettings, others: Mapping[str, StreamSettings]) -> None:
@@ -140,9 +144,10 @@ def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
     mine = {stream.input for stream in settings.streams.values()}
     topics = all_topics(admin_client(options))
     abandoned = sorted(topic for topic in topics if is_repartition_topic(topic, settings.app) and topic not in mine)
+    ours = ask_group(bootstrap, settings, ADMIN_TIMEOUT_S).committed if abandoned else {}
     for topic in abandoned:
         with consumer(options, settings.app) as asked:
-            waiting = _first_waiting(asked, topic, sorted(topics[topic].partitions))
+            waiting = _first_waiting(asked, topic, sorted(topics[topic].partitions), ours)
         if waiting is not None:
             raise SettingsError(
                 f"{topic}, partition {waiting.partition()}: events from offset {waiting.offset()} on wait for stream "
@@ -152,15 +157,21 @@ def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
             )
 
 
-def _first_waiting(asked: Consumer, topic: str, partitions: list[int]) -> Message | None:
-    """The first record that the group has not committed. Offsets do not tell: the last are of transactions' ends."""
+def _first_waiting(
+    asked: Consumer, topic: str, partitions: list[int], ours: Container[tuple[str, int]]
+) -> Message | None:
+    """The first record that the group has not committed. Offsets do not tell: the last are of transactions' ends.
+
+    Args:
+        asked: client of the group
+        topic: input of the step
+        partitions: numbers of its partitions
+        ours: topic and number of partitions with an offset that a lane has committed
+    """
     places = [TopicPartition(topic, number) for number in partitions]
-    try:
-        committed = asked.committed(places, timeout=COMMITTED_S)
-    except KafkaException as error:
-        raise BrokerUnavailable(f"{topic}: what is committed cannot be read: {explained(error.args[0])}") from None
-    for place in committed:
-        begin = place.offset if place.offset >= 0 else OFFSET_BEGINNING
+    for place in committed_positions(asked, places, COMMITTED_S):
+        # An offset of another client does not tell which events were taken: search the whole topic.
+        begin = place.offset if place.offset >= 0 and (topic, place.partition) in ours else OFFSET_BEGINNING
         for waiting in records(asked, topic, place.partition, begin, timeout_s=ADMIN_TIMEOUT_S):
             return waiting
     return None

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import structlog
 
-from kafka_ratchet.agents.deduplicate import Then, withhold
-from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.agents.deduplicate import Deduplicator, Then, form_check, forward, withhold
+from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.agents.program import App
-from kafka_ratchet.agents.route import router
 from kafka_ratchet.agents.run import StreamProgram
-from kafka_ratchet.agents.whose import whose
-from kafka_ratchet.app.names import earlier_transactional_id, is_repartition_topic, policy_topic, transactional_id
+from kafka_ratchet.agents.sends import router
+from kafka_ratchet.app.names import is_repartition_topic, policy_topic, transactional_id
 from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
@@ -30,7 +28,6 @@ from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.tables.reasons import CONTENT_DIFFERS, LATE
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.client.cluster import Cluster
-from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.measures import StreamMeasures
@@ -62,9 +59,9 @@ class Stream:
         tables = program.tables_of(name) if program and agents else []
         self.sends = sends if agents else {}
         self.rule = settings.rule | ({"output": AGENTS} if agents else {})
-        self.then: Then | None = None if settings.forward else withhold
+        then: Then = forward if settings.forward else withhold
         if isinstance(settings, Arrivals):
-            self.then = router(settings.identity, settings.output)
+            then = router(settings.identity, settings.output)
             self.sends = {settings.output: SentTopic(topics.sent, read_by=settings.of)}
         self.is_internal = is_repartition_topic(settings.input, app)
         self.is_judged = not isinstance(settings, Arrivals) and (
@@ -79,8 +76,6 @@ class Stream:
                 "inactive_after_s to how long a record may be sent again, or max_identities",
                 stream=name,
             )
-        self.read = reader_for(source, settings.sequence_form)
-        self.whose = whose(settings.identity)
         self.sequences = Sequences(
             folder / name,
             topics.changelog,
@@ -95,8 +90,15 @@ class Stream:
         if program is not None and agents:
             timers = program.streams[name].timers
             self.program = StreamProgram(agents, tables, lambda number: self.sequences.partition(number).tables, timers)
-            self.then = self.program.take
-        self.lettered = _lettered(settings)
+            then = self.program.take
+        self.processor = Deduplicator(
+            self.sequences,
+            reader_for(source, settings.sequence_form),
+            then,
+            _lettered(settings),
+            whose(settings.identity),
+            form_check(name, source, settings.sequence_form, settings.identity),
+        )
         self.measures = StreamMeasures()
 
     def lane(
@@ -108,7 +110,6 @@ class Stream:
         tracing: Tracing,
         turns: Turns,
         number: int,
-        deliver: Callable[[Delivery], Awaitable[None]],
     ) -> Lane:
         """Make the lane of a partition, with all that the settings say of it."""
         spec = LaneSpec(
@@ -118,7 +119,6 @@ class Stream:
             dead_letters=self.settings.dead_letters,
             group=settings.app,
             transactional_id=transactional_id(settings.app, self.settings.input, number),
-            earlier_id=earlier_transactional_id(settings.app, self.settings.input, number),
             app=settings.app,
             stream=self.name,
             rule=self.rule,
@@ -139,6 +139,7 @@ class Stream:
             duplicates_values=self.settings.duplicates_keep == "all",
             batch_most=settings.max_batch_mb << 20,
             sends=self.sends,
+            event_header=self.settings.event_header,
         )
         # An internal stream of a program has nothing to judge by, whatever is said of all streams.
         switch = StreamSwitch(policies, self.name) if self.is_judged else AlwaysOff()
@@ -146,7 +147,7 @@ class Stream:
         ticks = self.program.ticks(number) if self.program else None
         partition = self.sequences.partition(number)
         trace = tracing.of(spec, partial(totals_of, partition))
-        return Lane(cluster, spec, partition, deliver, switch, permit, ticks, self.measures, trace, turns)
+        return Lane(cluster, spec, partition, self.processor, switch, permit, ticks, self.measures, trace, turns)
 
     def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
         """Make the standby of a partition."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -11,15 +12,18 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from kafka_ratchet.app.names import OWNERS_TOPIC, policy_topic
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.app.names import OWNERS_TOPIC, changelog_name, policy_topic
 from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.inputs import refuse_missing
-from kafka_ratchet.app.status.kafka_topics import ADMIN_TIMEOUT_S, NEW_TOPIC_S, partition_counts
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
 from kafka_ratchet.errors import BrokerUnavailable, PartitionsDiffer, TopicError
 from kafka_ratchet.producers import admin_client, explained, made_topic, no_broker_is_let_in
 from kafka_ratchet.tables.eviction import NULLS_LAST_S
+from kafka_ratchet.topic_log.clients import ADMIN_TIMEOUT_S, NEW_TOPIC_S, partition_counts
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.topic_id import TopicState
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +36,8 @@ COMPACTED: Final = {
     "segment.bytes": str(256 << 20),
     # Stamped by the broker: it would refuse entries of a worker whose clock is more than an hour ahead (KIP-937).
     "message.timestamp.type": "LogAppendTime",
+    # Set, and not left to the broker's default: a worker that was away must still meet the nulls.
+    "delete.retention.ms": str(NULLS_LAST_S * 1000),
 }
 
 
@@ -90,7 +96,7 @@ def prepare(
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     found = partition_counts(admin, names_of(settings, name))
     ownership = StreamOwnership(settings, bootstrap, name, found)
-    changelog = ownership.changelog()
+    changelog = changelog_name(settings.app, name)
     ownership.check(changelog)
     if not settings.creates_topics(name):
         internals = (
@@ -131,8 +137,7 @@ def prepare(
         changelog,
         "the last sequences of identities that were quiet for long, and their duplicates would pass",
     )
-    if stream.is_bounded:
-        _check_clock(changelog, config)
+    _check_clock(changelog, config)
     prepare_owners(admin, settings)
     claimed = ownership.claim(changelog)
     output, dead_letters, entries = (
@@ -207,22 +212,22 @@ def _only_compacted(admin: AdminClient, topic: str, loses: str) -> dict[str, str
             f"{topic}: cleanup.policy is {policy}, so retention would delete {loses}. "
             "Set cleanup.policy=compact on the topic"
         )
+    least_ms = NULLS_LAST_S * 1000
+    if int(config["delete.retention.ms"]) < least_ms:
+        raise TopicError(
+            f"{topic}: delete.retention.ms is {config['delete.retention.ms']}, so a worker that was away may miss what "
+            f"was deleted and go on with it. Set delete.retention.ms={least_ms} on the topic, or more"
+        )
     return config
 
 
 def _check_clock(changelog: str, config: Mapping[str, str]) -> None:
-    """Whether who was active when can be told from the changelog, and who was evicted for long enough."""
+    """Refuse a changelog with entries stamped by workers."""
     if config["message.timestamp.type"] != "LogAppendTime":
         raise TopicError(
-            f"{changelog}: message.timestamp.type is {config['message.timestamp.type']}, so a worker whose clock is "
-            "wrong could have identities forgotten that are active. Set message.timestamp.type=LogAppendTime on the "
-            "topic, or remove max_identities and inactive_after_s"
-        )
-    least_ms = NULLS_LAST_S * 1000
-    if int(config["delete.retention.ms"]) < least_ms:
-        raise TopicError(
-            f"{changelog}: delete.retention.ms is {config['delete.retention.ms']}, so a worker that was away may miss "
-            f"who was forgotten. Set delete.retention.ms={least_ms} on the topic, or more"
+            f"{changelog}: message.timestamp.type is {config['message.timestamp.type']}, so the clocks of workers "
+            "would say how old their stores are and which identities are active. One that is wrong could bring back "
+            "what was deleted. Set message.timestamp.type=LogAppendTime on the topic"
         )
 
 
@@ -288,3 +293,73 @@ def _named(what: str, error: KafkaException) -> TopicError | BrokerUnavailable:
 def limit_of(admin: AdminClient, topic: str) -> int:
     """The `max.message.bytes` of a topic, which may be new."""
     return int(config_of(admin, topic, NEW_TOPIC_S)["max.message.bytes"])
+
+
+FUTURE_MOST_MS: Final = 24 * 3600 * 1000
+"""Kafka's own default is an hour from version 4 on, and no bound at all before."""
+
+
+def check_event_time(bootstrap: str, settings: Settings, program: App) -> None:
+    """Warn of inputs into which Kafka takes records of any future, and by whose timestamps windows expire.
+
+    Raises:
+        TopicError: a topic's configuration cannot be read.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
+    """
+    for name, stream in settings.streams.items():
+        tables = [table.name for table in program.tables_of(name) if table.window and table.window.expires]
+        if not tables or not program.of(name):
+            continue
+        admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
+        if problem := unbounded(config_of(admin, stream.input)):
+            text = "one record with a wrong timestamp can expire all windows of its partition"
+            log.warning(text, topic=stream.input, tables=tables, reason=problem)
+
+
+def unbounded(config: Mapping[str, str]) -> str:
+    """Why a topic takes records of any future, and what to do; "" where it does not. config: of the topic."""
+    name = "message.timestamp.after.max.ms"
+    most = config.get(name)
+    if config["message.timestamp.type"] == "LogAppendTime" or (most is not None and int(most) <= FUTURE_MOST_MS):
+        return ""
+    has, way = f"it is {most}", f"Set {name}=3600000 on the topic"
+    if most is None:
+        has, way = "this Kafka does not know it", "See that producers have the right time"
+    return f"{name} bounds how far ahead of Kafka's clock a record may be, and {has}. {way}"
+
+
+ASK_EVERY_S: Final = 1.0
+"""Producers learn of new partitions within minutes (metadata.max.age.ms), those that just start at once. One small
+request a second for all topics together costs nothing that can be measured."""
+
+
+# A producer that learns of more partitions sends a key elsewhere. Last sequences are kept by partition: a record sent
+# again after that would be new there. Nothing in the record tells; the count does.
+async def watch_topics(
+    cluster: Cluster,
+    inputs: Mapping[str, int],
+    others: Iterable[str] = (),
+    tell: Callable[[Mapping[str, TopicState]], None] = lambda topics: None,
+) -> None:
+    """Return never; raise when an input has other partitions than it had.
+
+    Args:
+        cluster: connected.
+        inputs: partitions of each input topic as the worker found them.
+        others: more topics to look at.
+        tell: called with all of them that there are, each time.
+
+    Raises:
+        PartitionsDiffer: one was given more.
+    """
+    while True:
+        topics = await cluster.topics([*inputs, *others])
+        tell(topics)
+        for topic, before in inputs.items():
+            if topic in topics and topics[topic].partitions > before:
+                raise PartitionsDiffer(
+                    f"{topic}: had {before} partitions when this worker started, and has {topics[topic].partitions} "
+                    "now. Keys have moved between partitions, so records that are sent again could no longer be "
+                    "recognised; the worker stops. The way to more partitions is in docs/guide/partitions.md"
+                )
+        await asyncio.sleep(ASK_EVERY_S)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.app.status import kafka_topics
+from kafka_ratchet.topic_log import clients
 from tests.app.questions import Counted
 
 
@@ -36,8 +36,8 @@ def no_settings_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 @pytest.fixture
 def questions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
-    """Each question of the clients of `kafka_topics`, and about how many partitions it is."""
-    monkeypatch.setattr(kafka_topics, "Consumer", Counted)
+    """Each question of the clients of `clients`, and about how many partitions it is."""
+    monkeypatch.setattr(clients, "Consumer", Counted)
     Counted.asked.clear()
     yield Counted.asked
     Counted.asked.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
@@ -17,5 +18,5 @@ def named_batch(rows: Iterable[tuple[bytes, int]], partition: int = 0) -> Record
     for delta, (name, sequence) in enumerate(rows):
         headers = [(PRODUCER_HEADER, name), (SEQUENCE_HEADER, b"%d" % sequence)]
         builder.append(delta, 1_700_000_000_000, None, b"", headers)
-    names = {"sequence_header": SEQUENCE_HEADER.encode(), "identity_header": PRODUCER_HEADER.encode()}
+    names: dict[str, Any] = {"sequence_header": SEQUENCE_HEADER.encode(), "identity_header": PRODUCER_HEADER.encode()}
     return read_chunk("events", partition, 0, bytes(builder.build()), [], **names)

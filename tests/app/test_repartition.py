@@ -14,6 +14,7 @@ from kafka_ratchet.app.worker.steps import with_steps
 from kafka_ratchet.app.worker.stream import Stream
 from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.tables.identity import Identity
 
 TOML = """
 app = "shop"
@@ -62,7 +63,9 @@ def test_the_only_stream_is_the_one_that_judges(tmp_path: Path) -> None:
 
 
 def test_whoever_makes_settings_by_hand_gets_the_same() -> None:
-    stream = StreamSettings(input="in", output="out", dead_letters="dead", identity="key", repartition_by="identity")
+    stream = StreamSettings(
+        input="in", output="out", dead_letters="dead", identity=Identity.parse("key"), repartition_by="identity"
+    )
     given = Settings(app="shop", streams={"hooks": stream})
     for made in (with_steps(given, None), with_arrivals(given), with_arrivals(with_steps(given, None))):
         assert [(name, each.input) for name, each in made.streams.items()] == [

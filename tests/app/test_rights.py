@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka.admin import (
@@ -70,7 +71,7 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
     own, users, controller = (f"127.0.0.1:{free_port()}" for _ in range(3))
     passwords = " ".join(f'user_{user}="{user}-secret"' for user in {right.user for right in rights()})
     listeners = f"PLAINTEXT://{own},SASL_PLAINTEXT://{users}"
-    options = {
+    options: dict[str, Any] = {
         "listeners": f"{listeners},CONTROLLER://{controller}",
         "advertised.listeners": listeners,
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
@@ -115,6 +116,11 @@ def allow(admin: AdminClient, *given: Right) -> None:
         made.result(60)
 
 
+def has_said(worker: WorkerProcess, words: str, times: int) -> bool:
+    """Return whether a worker has said words so many times."""
+    return worker.text().count(words) >= times
+
+
 def forbid(admin: AdminClient, right: Right) -> None:
     """Take it away again."""
     user, kind, name, pattern, operation = right
@@ -156,14 +162,14 @@ def test_every_part_does_its_work_with_the_rights_of_the_page_and_no_others(secu
                 # It waits for what it lacks, and says so.
                 worker.wait_for(lambda: MAY_NOT in worker.text(), "the missing right")
                 allow(admin, of_the_group)
-            worker.wait_for(lambda ran=ran: worker.text().count("lane runs") >= ran + 2, "two lanes")
+            worker.wait_for(partial(has_said, worker, "lane runs", ran + 2), "two lanes")
             if life == 1:
                 # It is taken away while the worker runs, which its heartbeats come to know; and given back.
                 said, joined = worker.text().count(MAY_NOT), worker.text().count(JOINED)
                 forbid(admin, of_the_group)
-                worker.wait_for(lambda said=said: worker.text().count(MAY_NOT) > said, "the right that is gone")
+                worker.wait_for(partial(has_said, worker, MAY_NOT, said + 1), "the right that is gone")
                 allow(admin, of_the_group)
-                worker.wait_for(lambda joined=joined: worker.text().count(JOINED) > joined, "the group")
+                worker.wait_for(partial(has_said, worker, JOINED, joined + 1), "the group")
             worker.wait_for(lambda: administrator.position("events") == EVENTS, "the commit")
             if life == 1:
                 worker.stop()

@@ -141,6 +141,12 @@ def test_file_is_a_folder(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    path = tmp_path / "ratchet.toml"
+    path.write_bytes(b'\xef\xbb\xbfapp = "shop"\n')
+    assert load(path).app == "shop"
+
+
 @pytest.mark.parametrize("content", [b"app = ", b"app = 'a'\napp = 'b'", b"\x00", b"app = '\xff'"])
 def test_file_is_not_toml(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "settings.toml"

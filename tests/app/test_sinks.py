@@ -11,7 +11,7 @@ import pytest
 from kafka_ratchet.app.cli.sink import sink
 from kafka_ratchet.app.settings import Settings, load
 from kafka_ratchet.app.sinks import COMMANDS
-from kafka_ratchet.app.status.results import access_of, settings_for_results, sinks_of
+from kafka_ratchet.app.status.results import access_of, result_stream, settings_for_results, sinks_of
 from kafka_ratchet.app.web.pages.settings import rows
 from kafka_ratchet.errors import SettingsError
 
@@ -54,6 +54,18 @@ def test_a_section_names_its_job_and_either_name_means_the_sink() -> None:
     with pytest.raises(SettingsError, match=r"no sink 'c' in the settings \(they have: a, b\)"):
         settings.of_sink("c")
     assert loaded('[sinks.a]\npath = "a"\n').of_sink().sink.path == "a"
+
+
+def test_a_sink_without_a_stream_is_told_which_line_to_add() -> None:
+    line = r"say which stream .*add `stream = \"orders\"`.* to \[sink\]"
+    settings = loaded('[sink]\npath = "a"\n')
+    with pytest.raises(SettingsError, match=line):
+        result_stream(settings.of_sink())
+    assert result_stream(settings, "clicks")[0] == "clicks"
+    with pytest.raises(SettingsError, match=f"no sink of the settings reads stream 'clicks'; {line}"):
+        settings_for_results(loaded('[sinks.x]\npath = "a"\n[sinks.y]\npath = "b"\n'), "clicks", None)
+    with pytest.raises(SettingsError, match=r"say which stream \(settings have: orders, clicks\)$"):
+        result_stream(loaded(""))
 
 
 def test_without_sections_everything_is_as_it_was() -> None:

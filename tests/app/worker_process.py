@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -55,7 +56,11 @@ class Site:
         Asked as a reader of uncommitted data, or Kafka would hold the answer back for as long as a killed worker's
         transaction is open (KIP-447, require_stable).
         """
-        options = {"bootstrap.servers": self.broker, "group.id": self.app, "isolation.level": "read_uncommitted"}
+        options: dict[str, Any] = {
+            "bootstrap.servers": self.broker,
+            "group.id": self.app,
+            "isolation.level": "read_uncommitted",
+        }
         consumer = Consumer(options)
         try:
             partitions = [
@@ -71,7 +76,8 @@ def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[Top
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return consumer.committed(partitions, timeout=30)
+            found: list[TopicPartition] = consumer.committed(partitions, timeout=30)
+            return found
         except KafkaException as error:
             if error.args[0].code() not in STARTING or time.monotonic() > deadline:
                 raise

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as Place
+from confluent_kafka import Producer
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.verify import RecordView, Report, verify
+from kafka_ratchet.app.worker.ownership import FOR_URLS
+from kafka_ratchet.producers import admin_client, describe_topic
+from kafka_ratchet.transport.transactions.requests import offset_metadata
 
 NewTopic = Callable[..., str]
 
 NOW_MS = int(time.time() * 1000)
 """Kafka deletes records that are older than the topic's retention, whenever it comes round to it."""
-GETTING_READY = {
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-}
 DEAD = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
 
 
 def record(
     sequence: int | bytes | None, producer: bytes | None = b"a", value: bytes | None = b"v", key: bytes | None = b"k"
-):
+) -> RecordView:
     headers: list[tuple[str, bytes | None]] = [("trace", b"1"), ("trace", None)]
     if producer is not None:
         headers.append(("ratchet-producer", producer))
@@ -40,10 +43,26 @@ def record(
     return RecordView(key, value, headers, NOW_MS)
 
 
+def commit_as_lane(broker: str, group: str, positions: dict[Place, tuple[int, str]]) -> None:
+    """Commit offsets with metadata. confluent-kafka appends a zero byte to it, and no lane does."""
+
+    async def commit() -> None:
+        consumer = AIOKafkaConsumer(bootstrap_servers=broker, group_id=group, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            consumer.assign([*positions])
+            await consumer.commit(positions)
+        finally:
+            await consumer.stop()
+
+    with ThreadPoolExecutor(1) as thread:  # the caller may be in an event loop
+        thread.submit(asyncio.run, commit()).result()
+
+
 class Stage:
     """A stream whose three topics are written by hand."""
 
-    def __init__(self, broker: str, new_topic: NewTopic, partitions: int = 2, **stream: object) -> None:
+    def __init__(self, broker: str, new_topic: NewTopic, partitions: int = 2, **stream: Any) -> None:
         self.broker = broker
         self.topics = new_topic(partitions), new_topic(partitions), new_topic(1)
         given, output, letters = self.topics
@@ -65,18 +84,13 @@ class Stage:
         sender.flush()
 
     def commit(self, *offsets: int) -> None:
-        consumer = Consumer({"bootstrap.servers": self.broker, "group.id": self.settings.app})
-        positions = [TopicPartition(self.topics[0], partition, offset) for partition, offset in enumerate(offsets)]
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                consumer.commit(offsets=positions, asynchronous=False)
-                break
-            except KafkaException as error:  # a broker that has just started gets its first group ready meanwhile
-                if error.args[0].code() not in GETTING_READY or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.1)
-        consumer.close()
+        found = describe_topic(
+            admin_client({"bootstrap.servers": self.broker}), self.topics[0], timeout_s=30, say=lambda _: None
+        )
+        assert found is not None
+        ours = offset_metadata(found.id.translate(FOR_URLS), -1)
+        positions = {Place(self.topics[0], partition): (offset, ours) for partition, offset in enumerate(offsets)}
+        commit_as_lane(self.broker, self.settings.app, positions)
 
     def letter(self, item: RecordView, partition: int, offset: int) -> RecordView:
         said = b"sequence-missing", self.topics[0].encode(), b"%d" % partition, b"%d" % offset

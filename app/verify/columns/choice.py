@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
-from kafka_ratchet.app.verify.baseline import Baseline
-from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
+from kafka_ratchet.app.verify.decided import Rules, legs_now
+from kafka_ratchet.app.verify.policies import skipped_by_decision
+from kafka_ratchet.app.verify.reading import OffsetRanges
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.app.verify.skips import skipped_by_decision
+from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.app.verify.windows import judging_of
 from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.identity import SequenceSource
@@ -24,6 +25,7 @@ FEW: Final = 20_000
 """Offsets of the input: fewer are compared record by record before the compiled passes are loaded."""
 REASON_FEW: Final = f"fewer than {FEW:,} records"
 REASON_ASKED: Final = "--independent"
+REASON_RETENTION: Final = "retention has deleted records while they were read"
 EXPECTED: Final = frozenset((REASON_FEW, REASON_ASKED))
 """Reasons that nobody needs to be told."""
 
@@ -86,14 +88,15 @@ class AsColumns:
         self._look({number: each for number, each in starts.items() if self._reason_for(number, each) is None})
 
     def exact(self, number: int, baseline: Baseline) -> Exact | None:
-        """A partition that is exactly as it must be; None: compare it record by record. To be asked once for each."""
+        """A partition that is exactly as it must be; None: compare it record by record."""
         if self._state and self._are_few(self._ranges.committed_to[number] - baseline.input_from):
             reason: str | None = REASON_FEW
         else:
             reason = self._reason or self._reason_for(number, baseline)
         if reason is None and self._state:
             self._look({number: baseline})
-        found = reason or self._found.pop(number)
+        # Asked once more where retention has moved the beginning since.
+        found = reason or self._found.pop(number, REASON_RETENTION)
         if isinstance(found, str):
             self._report.singly[number] = found
             return None
@@ -130,6 +133,10 @@ class AsColumns:
             return "deduplication was off at times"
         if any(each.has_changed and each.position >= begin for each in self._changelog.edits.get(number, ())):
             return "somebody has changed what was known of identities"
+        if legs_now(owner, baseline, begin):
+            return "an operator has moved it, or has its records judged otherwise"
+        if not Rules(self._chosen, ("", "", "")).is_of_settings(owner):
+            return "it is judged by another rule than that of the settings"
         if any(skip.end > begin for skip in skipped_by_decision(owner)):
             return "somebody has passed over a part of its input"
         if judging_of(owner):

@@ -20,15 +20,14 @@ import numpy as np
 from kafka_ratchet.app.event_loop import loop_factory
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.survey.reading import Range, Topic, ahead, open_topic
-from kafka_ratchet.app.verify.baseline import Baseline, Known
 from kafka_ratchet.app.verify.columns import kernels
 from kafka_ratchet.app.verify.columns.judging import Judged, Judging, Places
-from kafka_ratchet.app.verify.digests import content
 from kafka_ratchet.app.verify.identities import Numbers
-from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
-from kafka_ratchet.app.verify.reading import plain_id
+from kafka_ratchet.app.verify.reading import OffsetRanges, plain_id
 from kafka_ratchet.app.verify.report import Report
+from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
+from kafka_ratchet.app.verify.state import Baseline, Known
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import Cluster
@@ -255,6 +254,8 @@ class _Given:
         self.records += batch.count
         found.fresh += len(judged.fresh)
         found.duplicate += judged.duplicates
+        if judged.doubt is not None:
+            self.refused = "a sequence seems to be written in another form than it is read in"
         if judged.replayed:
             self.refused = "it has records that were replayed from dead letters"
         for index in judged.invalid.tolist():

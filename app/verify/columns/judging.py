@@ -11,8 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.app.verify.baseline import Known
+from kafka_ratchet.agents.kernels import find_header
 from kafka_ratchet.app.verify.columns import kernels
+from kafka_ratchet.app.verify.state import Known
+from kafka_ratchet.tables.form_scan import FormWatch
 from kafka_ratchet.tables.identity import (
     MAX_IDENTITY_BYTES,
     PRODUCER_HEADER,
@@ -20,6 +22,7 @@ from kafka_ratchet.tables.identity import (
     SequenceForm,
     SequenceSource,
 )
+from kafka_ratchet.tables.number_forms import Doubt
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 ENTRIES_LEAST: Final = 1 << 12
@@ -33,6 +36,7 @@ FORMS: Final = {
     SequenceForm.TEXT: kernels.TEXT,
     SequenceForm.INTEGER: kernels.INTEGER,
     SequenceForm.GUESS: kernels.GUESS,
+    SequenceForm.LITTLE_ENDIAN: kernels.LITTLE,
 }
 
 NOBODY: Final[Mapping[bytes, Known]] = MappingProxyType({})
@@ -86,6 +90,8 @@ class Judged:
     replayed: int
     owners: Numbers
     before: Numbers
+    doubt: Doubt | None = None
+    """A sequence that seems to have another form than it is read in."""
 
 
 class Judging:
@@ -93,7 +99,7 @@ class Judging:
 
     def __init__(self, places: Places, known: Mapping[bytes, Known] = NOBODY) -> None:
         """known: last sequences before the first record."""
-        self._places = places
+        self._places, self._watch = places, FormWatch()
         self._seed = np.uint64(secrets.randbits(64))
         names, entries = b"".join(known), max(ENTRIES_LEAST, 1 << len(known).bit_length())
         self._slots = np.full(SLOTS_PER_ENTRY * entries, kernels.FREE, np.int64)
@@ -173,7 +179,20 @@ class Judging:
                 break
             self._grow(int(sizes[done]))
         fresh, invalid = (np.flatnonzero(verdicts == each) for each in (kernels.FRESH, kernels.INVALID))
-        return Judged(batch, fresh, invalid, count - len(fresh) - len(invalid), int(replayed), owners, before)
+        doubt = self._doubt(batch, verdicts, before)
+        return Judged(batch, fresh, invalid, count - len(fresh) - len(invalid), int(replayed), owners, before, doubt)
+
+    def _doubt(self, batch: RecordBatch, verdicts: NDArray[np.uint8], before: Numbers) -> Doubt | None:
+        """Look at the form of the sequences, where it is guessed."""
+        places = self._places
+        if places.form != kernels.GUESS:
+            return None
+        name = places.names[: places.name_ends[0]]
+        starts, lengths, times = (np.empty(batch.count, np.int64) for _ in range(3))
+        find_header(batch.data, batch.columns, name, starts, lengths, times)
+        lengths[times > 1] = -1
+        invalid = np.flatnonzero((verdicts == kernels.INVALID) & (lengths > 0) & (lengths != 8))
+        return self._watch.look(batch.data, starts, lengths, verdicts, kernels.INVALID, before, invalid)
 
     def _grow(self, length: int) -> None:
         """Make room for one more identity of that length."""

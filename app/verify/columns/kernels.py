@@ -19,7 +19,7 @@ from kafka_ratchet.transport.batch import kernels as records
 KEY, HEADER, CONSTANT = 0, 1, 2
 """Where a part of an identity stands. A constant one is empty: the partition itself."""
 
-TEXT, INTEGER, GUESS, NONE = 0, 1, 2, 3
+TEXT, INTEGER, GUESS, NONE, LITTLE = 0, 1, 2, 3, 4
 """How a sequence is written; without one all have 0."""
 
 FRESH, DUPLICATE, INVALID = 0, 1, 2
@@ -96,7 +96,7 @@ def _decimal(data: U8, at: int, length: int) -> tuple[bool, Any]:
 def _number(data: U8, at: int, length: int, form: int) -> Any:
     if length < 0:
         return INVALID_SEQUENCE
-    if form != INTEGER:
+    if form != INTEGER and form != LITTLE:
         is_text, number = _decimal(data, at, length)
         if is_text or form == TEXT:
             return number
@@ -104,7 +104,7 @@ def _number(data: U8, at: int, length: int, form: int) -> Any:
         return INVALID_SEQUENCE
     raw = np.uint64(0)
     for q in range(8):
-        raw = (raw << np.uint64(8)) | np.uint64(data[at + q])
+        raw = (raw << np.uint64(8)) | np.uint64(data[at + 7 - q if form == LITTLE else at + q])
     return max(np.int64(raw), np.int64(INVALID_SEQUENCE))
 
 

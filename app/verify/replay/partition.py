@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -17,15 +17,16 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from kafka_ratchet.agents.program import Agent
 from kafka_ratchet.agents.run import PartitionProgram
-from kafka_ratchet.app.verify.digests import content
+from kafka_ratchet.app.verify.legs import Leg
 from kafka_ratchet.app.verify.letters import own_headers
 from kafka_ratchet.app.verify.replay.outputs import Output
-from kafka_ratchet.app.verify.replay.path import Leg
 from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.rows import content
+from kafka_ratchet.app.verify.rule import RecordView, Rule, only_header, was_replayed
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.tables.edits import Edit
+from kafka_ratchet.tables.form_look import FormLook
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.values.table import Table
@@ -52,9 +53,15 @@ Read = Callable[[int, int], Iterator[tuple[int, RecordView]]]
 
 
 def spec_of(
-    topics: tuple[str, str, str], partition: int, identity: Identity, sends: SentTopics, letters: bytes = b""
+    topics: tuple[str, str, str],
+    partition: int,
+    identity: Identity,
+    sends: SentTopics,
+    letters: bytes = b"",
+    input_id: str = "",
+    event_header: str = "",
 ) -> LaneSpec:
-    """A lane for the program to write to; nothing is sent. topics: input, output, dead letters."""
+    """Return a lane for the program to write to; nothing is sent. topics: input, output, dead letters."""
     return LaneSpec(
         *(topics[0], partition, topics[1], topics[2]),
         group="replay",
@@ -65,6 +72,8 @@ def spec_of(
         dead_letters_limit=ANY_SIZE,
         sends=sends,
         letters=letters,
+        input_id=input_id,
+        event_header=event_header,
     )
 
 
@@ -83,26 +92,35 @@ class ReplayedPartition:
         report: Report,
         send: Send,
         edits: Sequence[Edit] = (),
+        *,
+        begin: int = 0,
+        rule_of: Callable[[Mapping[str, str]], Rule] | None = None,
     ) -> None:
         """Nothing runs yet.
 
         Args:
             spec: see `spec_of`
-            rule: of the stream
+            rule: of the stream, where a leg names no other.
             agents: of the stream
             tables: of the stream
             kept: what they keep
-            last: last sequence of each identity
+            last: last sequence of each identity.
             unjudged: intervals of the input that went by while deduplication was off
             report: gets the counts
             send: takes what agents send
-            edits: what people have forgotten of what was known, in their order
+            edits: all of the partition, in their order
+            begin: input offset; edits of the first leg before it were followed already
+            rule_of: gives the rule that a leg names; None: there is none but `rule`
         """
-        self._edits = deque(edit for edit in edits if edit.has_changed)
+        self._all_edits, self._begin = edits, begin
+        self._edits = deque[Edit]()
+        self._default_rule, self._rule_of = rule, rule_of
         self._send = send
         self._spec, self._rule, self._kept, self._report = spec, rule, kept, report
+        self._forms = None if rule.guessed_header is None else FormLook(rule.guessed_header)
         self.last = last
-        self._unjudged = [range(interval.start, interval.end) for interval in unjudged]
+        self._intervals = unjudged
+        self._unjudged: list[range] = []
         self._program = PartitionProgram(agents, tables, kept.partition)
         self.letters: dict[int, bytes] = {}
         """Offset of each record that must be a dead letter -> digest of what that carries."""
@@ -135,8 +153,7 @@ class ReplayedPartition:
         with asyncio.Runner() as runner:
             try:
                 for number, leg in enumerate(legs, 1):
-                    if leg.forgets:
-                        self.last.clear()
+                    self._take_leg(leg, self._begin if number == 1 else 0)
                     stops = (cut, judged) if number == len(legs) else ()
                     start = leg.start
                     for stop in sorted(
@@ -147,12 +164,27 @@ class ReplayedPartition:
                             yield from self._through(runner, rows, is_due, is_saved)
                             if self.failure is not None:
                                 return
-                        self._follow_edits(stop - 1)
+                        self._follow_edits(stop if stop == leg.end and leg.until is not None else stop - 1)
                         if stops and stop == cut:
                             at_cut()
                         start = stop
             finally:
                 self._program.abandon()
+                if self._forms is not None:
+                    self._forms.finish()
+                    if self._forms.found is not None:
+                        self._report.doubtful[self._spec.partition] = self._forms.found
+
+    def _take_leg(self, leg: Leg, begin: int) -> None:
+        """Go on with a leg: set its rule, its policy intervals, and its edits from an offset on."""
+        if leg.forgets:
+            self.last.clear()
+        self._rule = self._default_rule
+        if leg.rule is not None and self._rule_of is not None:
+            self._rule = self._rule_of(leg.rule)
+        self._unjudged = [range(each.start, each.end) for each in leg.intervals(self._intervals)]
+        edits = leg.edits(self._all_edits)
+        self._edits = deque(each for each in edits if each.has_changed and each.position >= begin)
 
     def _through(self, runner: asyncio.Runner, rows: Rows, is_due: bool, is_saved: bool) -> Iterator[Output]:
         fresh = [(*row, sequence) for row in rows if (sequence := self._judge(*row)) is not None]
@@ -186,8 +218,7 @@ class ReplayedPartition:
         delivery = Delivery(self._spec, Policy(deduplicate=is_judged), batch)
         if is_judged:
             delivery.sequences = np.array([sequence for _, _, sequence in given], np.int64)
-        self._program.take(delivery, np.ones(batch.count, np.bool_))
-        await delivery.done
+        await self._program.take(delivery, np.ones(batch.count, np.bool_))
         self.reads_batches |= any(run.reads_batches for run in self._program.runs)
         return [
             (topic, partition, record)
@@ -211,6 +242,9 @@ class ReplayedPartition:
             return UNJUDGED
         self._follow_edits(offset)
         found = self._rule.judge(record)
+        if self._forms is not None and not was_replayed(record):
+            last = -1 if found is None else self.last.get(found[0], -1)
+            self._forms.add(offset, only_header(record.headers, self._rule.guessed_header or ""), last)
         if found is None:
             self._report.invalid += 1
             self._expect_letter(offset, record)
@@ -267,11 +301,14 @@ def batch_of(spec: LaneSpec, rows: Rows) -> RecordBatch:
     first = rows[0][0]
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, ANY_SIZE)
     for offset, record in rows:
-        builder.append(offset - first, record.timestamp_ms, record.key, record.value, record.headers)
+        builder.append(offset - first, 0, record.key, record.value, record.headers)
     data = builder.build()
     data[:8] = first.to_bytes(8, "big")
     name = spec.identity_header
-    return read_chunk(spec.topic, spec.partition, first, bytes(data), [], identity_header=name, most=ANY_SIZE)
+    batch = read_chunk(spec.topic, spec.partition, first, bytes(data), [], identity_header=name, most=ANY_SIZE)
+    # Set here: the builder takes -1, which is Kafka's for a record without a timestamp, for a batch without a record.
+    batch.timestamps[:] = [record.timestamp_ms for _, record in rows]
+    return batch
 
 
 def views(batch: RecordBatch) -> Iterator[RecordView]:

@@ -10,26 +10,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kafka_ratchet.agents.program import App
+from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.verify.baseline import Baseline, Known
-from kafka_ratchet.app.verify.digests import content
+from kafka_ratchet.app.verify.decided import Rules
 from kafka_ratchet.app.verify.findings import Finding
+from kafka_ratchet.app.verify.legs import Leg, NoPath, legs_of
 from kafka_ratchet.app.verify.letters import Letters
-from kafka_ratchet.app.verify.reading import TopicReader
+from kafka_ratchet.app.verify.reading import TopicReader, plain_id
 from kafka_ratchet.app.verify.replay.outputs import Output, OutputComparison
 from kafka_ratchet.app.verify.replay.partition import ReplayedPartition, spec_of
-from kafka_ratchet.app.verify.replay.path import Leg, NoPath, legs_of
 from kafka_ratchet.app.verify.replay.report import ReplayReport
 from kafka_ratchet.app.verify.replay.sent import Sent, SentRecords, cut
 from kafka_ratchet.app.verify.replay.tables import ANY_SIZE, ReplayTables
 from kafka_ratchet.app.verify.report import Report
-from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.rows import content
+from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.run import Records, Run
+from kafka_ratchet.app.verify.state import Baseline, Known
 from kafka_ratchet.app.verify.windows import judging_of
 from kafka_ratchet.app.worker.steps import with_steps
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.errors import PositionLost, SettingsError
 from kafka_ratchet.tables.edits import FORGET, Edit
-from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.values.view import close_views
 from kafka_ratchet.transport.lane_spec import letters_in
@@ -101,11 +102,10 @@ class _Replay:
         self.settings, self.name, self.stream = settings, name, settings.streams[name]
         self.agents, self.tables = program.of(name), program.tables_of(name)
         self.found, self.report = found, Report(name, replay=found)
-        source = SequenceSource.parse(self.stream.sequence)
         self.reader = TopicReader(settings, self.stream, settings.bootstrap)
         self.dead_letters = self.reader.letters_topic()
-        self.rule = Rule(self.stream.identity, source, self.stream.sequence_form, self.dead_letters)
-        self.changelog = self.reader.changelog_name(settings.app, name)
+        self.rules = Rules(self.stream, self.dead_letters)
+        self.changelog = changelog_name(settings.app, name)
         # What the changelog has by now, the group's offsets and the output have as well: these are asked for next.
         self.spans = self.reader.spans(self.changelog)
         self.ranges = self.reader.offset_ranges()
@@ -142,7 +142,15 @@ class _Replay:
             with self._sent():
                 for number in range(self.reader.partitions):
                     of = owners.get(number), intervals.get(number, []), edits.get(number, [])
-                    self._compare(number, letters, *of)
+                    before = self.report.saved()
+                    try:
+                        self._compare(number, letters, *of)
+                    except PositionLost as error:
+                        if not self.progress.has_moved_on(number):
+                            raise
+                        self.report.restore(before)
+                        self.leave_out(number, "outputs, dead letters and tables", str(error))
+                        letters.leave_out(number)
                 letters.finish()
                 for topic in self.sends:
                     self._compare_sent(topic)
@@ -173,10 +181,14 @@ class _Replay:
             found.leave_out(None, what, "the topic is compacted, so that older records of a key are gone")
             return
         is_whole = True
-        for partition, (begin, end) in enumerate(self.sent_ranges[topic]):
-            is_whole = is_whole and begin == 0
-            for offset, record in self.reader.records(topic, partition, end, begin):
-                sent.add(topic, content(record), Sent(partition, cut(record.key), cut(record.value), offset=offset))
+        try:
+            for partition, (begin, end) in enumerate(self.sent_ranges[topic]):
+                is_whole = is_whole and begin == 0
+                for offset, record in self.reader.records(topic, partition, end, begin):
+                    sent.add(topic, content(record), Sent(partition, cut(record.key), cut(record.value), offset=offset))
+        except PositionLost as error:
+            found.leave_out(None, what, str(error))
+            return
         found.of_others[topic] = sent.compare(topic, self.report, is_whole=is_whole)
 
     def _compare_unordered(self) -> None:
@@ -220,8 +232,8 @@ class _Replay:
                     return
                 unjudged = self.progress.check_intervals(number, intervals, baseline.input_from, owner)
                 begin = baseline.saved_from or 0
-                edits = [each for each in self.progress.edited(number, edits, begin) if each.position >= begin]
-                if any(each.kind != FORGET for each in edits):
+                edits = self.progress.edited(number, edits, begin)
+                if any(each.kind != FORGET and each.position >= begin for each in edits):
                     why = "last sequences were imported, and what they were stands nowhere"
                     self.leave_out(number, "outputs, dead letters and tables", why)
                     letters.leave_out(number)
@@ -261,8 +273,16 @@ class _Partition:
         stream = replay.stream
         topics = stream.input, stream.output, stream.dead_letters
         self._replayed = ReplayedPartition(
-            spec_of(topics, number, stream.identity, replay.sends, letters_in(*replay.dead_letters)),
-            replay.rule,
+            spec_of(
+                topics,
+                number,
+                stream.identity,
+                replay.sends,
+                letters_in(*replay.dead_letters),
+                plain_id(replay.reader.topic_id(stream.input)),
+                stream.event_header,
+            ),
+            replay.rules.of(None if owner is None else owner.rule),
             replay.agents,
             replay.tables,
             kept,
@@ -271,6 +291,8 @@ class _Partition:
             replay.report,
             self._take_sent,
             edits,
+            begin=baseline.saved_from or 0,
+            rule_of=replay.rules.of,
         )
         self._comparison = OutputComparison(
             stream.output, number, replay.report, lambda: self._replayed.failure is not None
@@ -304,7 +326,7 @@ class _Partition:
         if replayed.failure is not None:
             letters.leave_out(number, replayed.failed_at)
             wanted = {offset: letter for offset, letter in wanted.items() if offset < replayed.failed_at}
-        _, lettered = letters.compare(number, wanted, judged, baseline, replayed.times)
+        _, lettered = letters.compare(number, wanted, judged, baseline, times=replayed.times)
         replay.progress.end_replay(number, self._ended(lettered), self._kept.state())
 
     def _take_unordered(self, expected: Iterator[Output], there: Iterator[Output]) -> None:

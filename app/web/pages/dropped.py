@@ -7,25 +7,61 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 
 from kafka_ratchet.app.dead_letters.reading import connected
 from kafka_ratchet.app.dead_letters.replayed import Replayed
 from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.lookup import QueryError, parse_offset, parse_partition, parse_parts
+from kafka_ratchet.app.status.lookup import QueryError, parse_offset, parse_partition, parse_parts, typed_identity
 from kafka_ratchet.app.status.model import Totals
-from kafka_ratchet.app.web.downloads import csv_response, ndjson_response
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import CLUSTER_VIEW
 from kafka_ratchet.app.why.dropped import LOOK_MOST, READ_MOST, Sample, Wanted, sample
 from kafka_ratchet.errors import RatchetError, SettingsError
+
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a cell that begins so for a formula, and runs it (OWASP, CSV injection)."""
+
+
+def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> web.Response:
+    """A CSV file of that name (without its ending), with a line for the columns."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([cell(row.get(column)) for column in columns])
+    return _file(name, "csv", "text/csv", text.getvalue().encode())
+
+
+def ndjson_response(name: str, rows: Iterable[Mapping[str, Any]]) -> web.Response:
+    """A file with a JSON object in each line."""
+    return _file(name, "ndjson", "application/x-ndjson", b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+
+
+def cell(value: Any) -> str:
+    """A value as text that no spreadsheet takes for a formula: one that would be has an apostrophe before it."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if isinstance(value, str) and text.startswith(FORMULA):
+        return f"'{text}"
+    return text
+
+
+def _file(name: str, ending: str, content_type: str, body: bytes) -> web.Response:
+    disposition = {"Content-Disposition": f'attachment; filename="{name}.{ending}"'}
+    return web.Response(body=body, content_type=content_type, charset="utf-8", headers=disposition)
+
 
 SHOWN: Final = 20
 SHOWN_MOST: Final = 200
@@ -137,9 +173,9 @@ def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int
         QueryError: it cannot be read.
     """
     identity = None
-    if asked.get("identity") or asked.get("hex"):
-        texts = [asked["identity"]] if asked.get("identity") else []
-        identity = parse_parts(settings.streams[name].identity, texts, asked.get("hex"))
+    texts, digits = typed_identity(asked)
+    if texts or digits is not None:
+        identity = parse_parts(settings.streams[name].identity, texts, digits)
     partition, offset = parse_partition(asked.get("partition")), parse_offset(asked.get("offset"))
     if offset is not None and partition is None:
         raise QueryError("the offset is of one partition: give partition as well")

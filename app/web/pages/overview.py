@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from kafka_ratchet.app.status.findings import findings
 from kafka_ratchet.app.status.history import COUNTS, History
 from kafka_ratchet.app.status.lookup import QueryError, parse_query
 from kafka_ratchet.app.status.model import Overview, StreamView
 from kafka_ratchet.app.status.past_view import RANGES
+from kafka_ratchet.app.status.problems import findings
 from kafka_ratchet.app.web.render import (
     CLUSTER_VIEW,
     PAST,

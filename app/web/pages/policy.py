@@ -11,13 +11,14 @@ from aiohttp import web
 from kafka_ratchet.app.names import policy_topic
 from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges, partition_count, records
 from kafka_ratchet.app.status.producers import shown
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import SETTINGS
 from kafka_ratchet.app.why.answer import moment
-from kafka_ratchet.app.worker.policy import BY_HEADER
+from kafka_ratchet.app.worker.policy import BY_HEADER, Origin
 from kafka_ratchet.app.worker.policy_topic import read_policies
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_count
+from kafka_ratchet.topic_log.reading import records
 
 HISTORY_MOST: Final = 200
 READ_MOST: Final = 10_000
@@ -46,6 +47,8 @@ def policies_now(settings: Settings, bootstrap: str) -> dict[str, Any]:
         deduplicate, origin = policies.effective(name)
         word = "off" if deduplicate else "on"
         change = shlex.join(["ratchet", "policy", "set", word, "--stream", name])
+        if not deduplicate and origin in (Origin.STREAM_SETTING, Origin.GLOBAL_SETTING):
+            change = ""  # the settings have it so: nothing is to be changed here
         streams.append({"stream": name, "deduplicate": deduplicate, "origin": str(origin), "change": change})
     history, left_out = _history(settings, bootstrap)
     return {"topic": policies.changelog, "streams": streams, "history": history, "left_out": left_out}
@@ -60,7 +63,7 @@ def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], 
             return [], 0
         (held,) = offset_ranges(asked, topic, 1, settings.kafka_timeout_s)
         first = max(held.first, held.end - READ_MOST)
-        for message in records(asked, topic, 0, first, timeout_s=settings.kafka_timeout_s):
+        for message in records(asked, topic, 0, first, timeout_s=settings.kafka_timeout_s, end=held.end):
             at = moment(message.timestamp()[1])
             by = dict(message.headers() or ()).get(BY_HEADER)
             who = None if by is None else shown(by[:TEXT_MOST])

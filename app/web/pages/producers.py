@@ -1,6 +1,8 @@
 """GET /producers: who publishes, how far each has come, and how much of it was sent twice.
 
 ?[stream=S][&after=HEX][&limit=N]
+
+Separate module: each page of the navigation has its own.
 """
 
 from __future__ import annotations
@@ -12,8 +14,7 @@ from aiohttp import web
 
 from kafka_ratchet.app.repartition import arrives_in
 from kafka_ratchet.app.status.lookup import parse_identity, parse_limit
-from kafka_ratchet.app.status.producers import KnownProducer, ProducersPage, with_published
-from kafka_ratchet.app.status.published import read_published
+from kafka_ratchet.app.status.producers import KnownProducer, ProducersPage, read_published, with_published
 from kafka_ratchet.app.web.pages.dropped import stream_of
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import CLUSTER_VIEW

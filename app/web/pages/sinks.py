@@ -1,4 +1,7 @@
-"""GET /sinks: the result tables. GET /sinks/NAME: one of them, with its offsets and commits."""
+"""GET /sinks: the result tables. GET /sinks/NAME: one of them, with its offsets and commits.
+
+Separate module: each page of the navigation has its own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from kafka_ratchet.app.extras import missing_extra
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.result_view import Results
-from kafka_ratchet.app.status.sink_commits import SinkCommit, read_commits
+from kafka_ratchet.app.status.results import SinkCommit, read_commits
 from kafka_ratchet.app.web.paging import paged
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import RESULTS, SETTINGS

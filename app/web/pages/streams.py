@@ -6,17 +6,17 @@ GET /streams/S/partitions   the part that changes; the same parameters
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from aiohttp import web
 
-from kafka_ratchet.app.status.history_routes import Interval
+from kafka_ratchet.app.status.history import Interval
 from kafka_ratchet.app.status.lookup import QueryError, parse_query
 from kafka_ratchet.app.status.model import PartitionView, StreamView
 from kafka_ratchet.app.web.paging import paged
 from kafka_ratchet.app.web.render import CLUSTER_VIEW, PAST, html_response, json_response, wants_json
-from kafka_ratchet.app.web.svg import sparkline
 
 SORTS: Final = ("partition", "lag")
 SPARK_S: Final = 6 * 3_600
@@ -93,3 +93,24 @@ def _states(stream: StreamView) -> dict[str, int]:
     for row in stream.partitions:
         counts[row.state] = counts.get(row.state, 0) + 1
     return dict(sorted(counts.items()))
+
+
+def sparkline(points: Sequence[tuple[int, int]], begin: int, end: int, width: int = 120, height: int = 24) -> list[str]:
+    """Points of polylines, one for each run without a gap.
+
+    Args:
+        points: (time, value) in the order of time, usually a minute apart
+        begin: time of the left end
+        end: time of the right end
+        width: of the picture
+        height: of the picture
+    """
+    most, span = max((value for _, value in points), default=0) or 1, max(1, end - begin)
+    lines: list[list[str]] = []
+    before = None
+    for moment, value in points:
+        if before is None or moment - before > 120:
+            lines.append([])
+        lines[-1].append(f"{(moment - begin) / span * width:.1f},{height - 1 - value / most * (height - 2):.1f}")
+        before = moment
+    return [" ".join(line if len(line) > 1 else line * 2) for line in lines]

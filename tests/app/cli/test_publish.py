@@ -19,6 +19,8 @@ from kafka_ratchet.errors import RatchetError
 
 ROOT = Path(__file__).parents[3]
 NewTopic = Callable[..., str]
+Publish = Callable[..., tuple[int, str, str]]
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def name() -> str:
 
 
 @pytest.fixture
-def start(broker: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(broker: str, tmp_path: Path) -> Iterator[Start]:
     """start(*arguments, **variables) starts `ratchet publish` as a process that does not outlive the test."""
     started: list[subprocess.Popen[str]] = []
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RATCHET_")}
@@ -52,7 +54,7 @@ def start(broker: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Pope
 
 
 @pytest.fixture
-def publish(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+def publish(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
     """publish(*arguments, given=standard input) runs it here -> exit code, standard output, standard error."""
     monkeypatch.setenv("RATCHET_BOOTSTRAP", broker)
     monkeypatch.chdir(tmp_path)
@@ -101,7 +103,7 @@ def lines(count: int) -> list[bytes]:
 
 
 def test_killed_five_times_and_resumed(
-    start, publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+    start: Start, publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
 ) -> None:
     topic = new_topic(4)
     records = lines(12_000)
@@ -132,7 +134,7 @@ def test_killed_five_times_and_resumed(
         expected[offset] = record
         offset += len(record) + 1
     assert summary["last_sequence"] == max(expected)
-    order = {b"u%d" % (i * i % 97): [] for i in range(12_000)}
+    order: dict[bytes, list[int]] = {b"u%d" % (i * i % 97): [] for i in range(12_000)}
     for sequence, record in expected.items():
         order[json.loads(record)["user"].encode()].append(sequence)
 
@@ -153,7 +155,7 @@ def test_killed_five_times_and_resumed(
 
 
 def test_publishing_again_does_nothing_and_from_start_sends_all(
-    publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+    publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
     path = tmp_path / "notes.txt"
@@ -175,7 +177,7 @@ def test_publishing_again_does_nothing_and_from_start_sends_all(
 
 
 def test_a_bad_line_stops_before_it_and_goes_on_once_mended(
-    publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+    publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
 ) -> None:
     topic = new_topic(2)
     path = tmp_path / "events.jsonl"
@@ -193,7 +195,7 @@ def test_a_bad_line_stops_before_it_and_goes_on_once_mended(
 
 
 def test_a_table_with_a_bad_row_sends_nothing(
-    publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+    publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
     path = tmp_path / "parts.csv"
@@ -211,7 +213,7 @@ def test_a_table_with_a_bad_row_sends_nothing(
     assert (code, json.loads(out)["published"]) == (0, 4), err
 
 
-def test_an_empty_file(publish, new_topic: NewTopic, name: str, tmp_path: Path) -> None:
+def test_an_empty_file(publish: Publish, new_topic: NewTopic, name: str, tmp_path: Path) -> None:
     path = tmp_path / "empty.ndjson"
     path.touch()
     assert publish(path, "--producer", name, "--topic", new_topic(1))[:2] == (
@@ -220,7 +222,7 @@ def test_an_empty_file(publish, new_topic: NewTopic, name: str, tmp_path: Path) 
     )
 
 
-def test_a_source_that_changed(publish, new_topic: NewTopic, name: str, tmp_path: Path) -> None:
+def test_a_source_that_changed(publish: Publish, new_topic: NewTopic, name: str, tmp_path: Path) -> None:
     topic = new_topic(1)
     path = tmp_path / "f.txt"
     path.write_bytes(b"one\ntwo\nthree\n")
@@ -238,7 +240,9 @@ def test_a_source_that_changed(publish, new_topic: NewTopic, name: str, tmp_path
         assert "under another producer name" in err
 
 
-def test_several_files_and_then_one_more(publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path) -> None:
+def test_several_files_and_then_one_more(
+    publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+) -> None:
     topic = new_topic(1)
     (tmp_path / "1.csv").write_text('id,text\na,"two\nlines"\nb,plain\n')
     (tmp_path / "2.ndjson.gz").write_bytes(gzip.compress(b'{"id":"c"}\n'))
@@ -258,7 +262,7 @@ def test_several_files_and_then_one_more(publish, broker: str, new_topic: NewTop
 
 
 def test_a_folder_is_followed_until_a_signal(
-    start, publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+    start: Start, publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
     folder = tmp_path / "logs"
@@ -286,7 +290,7 @@ def test_a_folder_is_followed_until_a_signal(
 
 @pytest.mark.parametrize("way", ["rename", "copy"])
 def test_a_log_that_is_rotated_is_followed_line_for_line(
-    start, broker: str, new_topic: NewTopic, name: str, tmp_path: Path, way: str
+    start: Start, broker: str, new_topic: NewTopic, name: str, tmp_path: Path, way: str
 ) -> None:
     topic = new_topic(1)
     folder = tmp_path / "logs"
@@ -338,7 +342,7 @@ def test_a_log_that_is_rotated_is_followed_line_for_line(
     assert written(broker, topic, 1) == len(records)
 
 
-def test_standard_input_with_identifiers(publish, broker: str, new_topic: NewTopic, name: str) -> None:
+def test_standard_input_with_identifiers(publish: Publish, broker: str, new_topic: NewTopic, name: str) -> None:
     topic = new_topic(1)
     rows = b'{"n":3}\n{"n":"7"}\n{"n":9}\n{"n":8}\n'
     arguments = ("-", "--producer", name, "--topic", topic, "--sequence-field", "n", "--json")
@@ -355,7 +359,24 @@ def test_standard_input_with_identifiers(publish, broker: str, new_topic: NewTop
     assert [sequence_of(message) for message in read(broker, topic, 0)] == [3, 7, 9]
 
 
-def test_a_missing_topic_is_created_where_it_is_known_how(publish, broker: str, name: str, tmp_path: Path) -> None:
+def test_a_compacted_topic_needs_keys_and_is_refused_before_anything_is_sent(
+    publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b'{"id":"a"}\n')
+    for policy in ("compact", "compact,delete"):
+        topic = new_topic(1, cleanup_policy=policy)
+        code, _, err = publish(path, "--producer", name, "--topic", topic)
+        assert code == 2
+        assert "Add --key FIELD" in err
+        assert policy in err
+        assert written(broker, topic, 1) == 0
+        assert publish(path, "--producer", name, "--topic", topic, "--key", "id")[0] == 0
+
+
+def test_a_missing_topic_is_created_where_it_is_known_how(
+    publish: Publish, broker: str, name: str, tmp_path: Path
+) -> None:
     path = tmp_path / "f.txt"
     path.write_bytes(b"one\n")
     settings = tmp_path / "ratchet.toml"
@@ -380,7 +401,7 @@ def test_a_missing_topic_is_created_where_it_is_known_how(publish, broker: str, 
 @pytest.mark.parametrize(
     ("producer", "says"), [("", "is empty"), ("x" * 300, "300 bytes"), ("a\tb", "control character")]
 )
-def test_bad_producer_names(publish, new_topic: NewTopic, tmp_path: Path, producer: str, says: str) -> None:
+def test_bad_producer_names(publish: Publish, new_topic: NewTopic, tmp_path: Path, producer: str, says: str) -> None:
     path = tmp_path / "f.txt"
     path.write_bytes(b"one\n")
     code, _, err = publish(path, "--producer", producer, "--topic", new_topic(1))
@@ -401,7 +422,7 @@ def test_bad_producer_names(publish, new_topic: NewTopic, tmp_path: Path, produc
     ],
 )
 def test_mistakes_are_said_before_kafka_is_asked(
-    publish, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+    publish: Publish, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
 ) -> None:
     monkeypatch.setenv("RATCHET_BOOTSTRAP", "127.0.0.1:1")
     code, out, err = publish(*arguments)
@@ -409,7 +430,7 @@ def test_mistakes_are_said_before_kafka_is_asked(
     assert says in err
 
 
-def test_nobody_listens(start, tmp_path: Path) -> None:
+def test_nobody_listens(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "f.txt"
     path.write_bytes(b"one\n")
     variables = {"RATCHET_BOOTSTRAP": "127.0.0.1:1", "RATCHET_KAFKA_TIMEOUT_S": "3"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.transport.transactions.crash_points import PUBLISHING_POINTS, VARIABLE
-from tests.app.cli.test_publish import name, publish, read, sequence_of, start, written
+from tests.app.cli.test_publish import Publish, Start, name, publish, read, sequence_of, start, written
 
 __all__ = ["name", "publish", "start"]  # fixtures
 NewTopic = Callable[..., str]
@@ -29,7 +29,7 @@ def written_file(path: Path, count: int) -> dict[int, tuple[bytes, bytes]]:
 
 
 def test_killed_at_every_point_and_resumed(
-    start, publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+    start: Start, publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
 ) -> None:
     topic = new_topic(4)
     path = tmp_path / "events.ndjson"
@@ -80,7 +80,7 @@ def test_killed_at_every_point_and_resumed(
 
 
 def test_a_bad_line_stops_before_it_and_goes_on_once_mended(
-    publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
+    publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
 ) -> None:
     topic = new_topic(2)
     path = tmp_path / "events.jsonl"
@@ -108,7 +108,7 @@ def test_a_bad_line_stops_before_it_and_goes_on_once_mended(
     ],
 )
 def test_what_cannot_be_sent_in_batches_is_refused(
-    publish, new_topic: NewTopic, name: str, tmp_path: Path, more: tuple[str, ...], said: str
+    publish: Publish, new_topic: NewTopic, name: str, tmp_path: Path, more: tuple[str, ...], said: str
 ) -> None:
     path = tmp_path / "events.ndjson"
     path.write_bytes(b'{"id":1}\n')

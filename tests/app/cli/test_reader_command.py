@@ -1,9 +1,12 @@
 import json
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.cli import run
@@ -56,3 +59,50 @@ def test_status_and_resume_of_a_reader(
     assert run(["reader", "status", *store, "--json"]) == 0
     [row] = json.loads(capsys.readouterr().out)["positions"]
     assert (row["next"], row["generation"], row["owner"]) == (0, 2, None)
+
+
+def test_status_names_the_open_transaction_that_a_reader_waits_for(
+    broker: str,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("kafka_ratchet.app.status.open_transactions.STALLED_AFTER_S", 0.0)
+    topic, file = new_topic(1), tmp_path / "bill.db"
+    monkeypatch.setenv("RATCHET_BOOTSTRAP", broker)
+    monkeypatch.chdir(tmp_path)
+    store = ["--store", "sqlite", "--path", str(file)]
+    with Reader(topic, store=Sqlite(file), name="billing", options={"bootstrap.servers": broker}) as reader:
+        assert list(reader.transactions(until_end=True)) == []
+    foreign = Producer(
+        {"bootstrap.servers": broker, "transactional.id": f"foreign-{topic}", "transaction.timeout.ms": 600_000}
+    )
+    foreign.init_transactions(30)
+    foreign.begin_transaction()
+    foreign.produce(topic, b"x")
+    assert foreign.flush(30) == 0
+    assert run(["reader", "status", *store, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    [row] = told["positions"]
+    assert (row["next"], row["stable_end"], row["end"], row["lag"], row["blocked"]) == (0, 0, 1, 1, 1)
+    [waits] = told["open_transactions"]
+    assert waits["transactions"][0]["transactional_id"] == f"foreign-{topic}"
+    assert run(["reader", "status", *store]) == 0
+    assert row["stalled"]["cause"] == "open-transaction"
+    shown = "".join(capsys.readouterr().out.split("\n"))
+    assert f"1 offsets, from 0 on, wait behind an open transaction (transactional id 'foreign-{topic}'" in shown
+    foreign.abort_transaction(30)
+
+    def status() -> dict[str, Any]:
+        assert run(["reader", "status", *store, "--json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)["positions"][0]
+        return found
+
+    old = Producer({"bootstrap.servers": broker})
+    old.produce(topic, b"old", timestamp=int(time.time() * 1000) - 60_000)
+    assert old.flush(30) == 0
+    deadline = time.monotonic() + 60
+    while (row := status()).get("stalled", {}).get("cause") != "no-reader":  # the marker takes a moment
+        assert time.monotonic() < deadline, row
+    assert "no process reads under this name" in row["stalled"]["text"]

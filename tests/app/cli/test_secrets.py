@@ -103,13 +103,13 @@ def test_whole_sections_and_addresses_with_a_password_are_refused_without_their_
 
 
 def test_settings_show_none_of_them_when_they_are_printed() -> None:
-    sink = {name: CANARY for name in ("url", "password", "path", "sql", "columns")}
+    sink: dict[str, Any] = {name: CANARY for name in ("url", "password", "path", "sql", "columns")}
     sink |= {"storage_options": {"K": CANARY}, "catalog": {"uri": CANARY}}
     settings = load(kafka={"sasl.password": CANARY, "client.id": WORD}, sink=sink)
     for text in (repr(settings), str(settings), repr(settings.sink), str(settings.sink), f"{settings!r:.10000}"):
         assert is_silent(text), text
     with pytest.raises(ValueError, match="kafka") as refused:
-        Settings(kafka={"sasl.password": [CANARY]}, sink={"url": [CANARY]})  # type: ignore[arg-type]
+        Settings(kafka={"sasl.password": [CANARY]}, sink={"url": [CANARY]})  # type: ignore[arg-type, dict-item]
     assert is_silent(str(refused.value))
 
 

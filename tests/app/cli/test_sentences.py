@@ -114,3 +114,11 @@ def test_the_worker_says_both_and_ends(broker: str, tmp_path: Path) -> None:
         assert refused.returncode == 2, refused.stderr
         assert sentence in refused.stderr
         assert "Traceback" not in refused.stderr
+
+
+def test_ending_an_open_transaction_needs_its_partition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "ratchet.toml"
+    config.write_text('app = "here"\nbootstrap = "127.0.0.1:1"' + STREAM.format(host="127.0.0.1", app="here"))
+    command = ["resume", "--stream", "orders", "--open-transaction", "abort", "--execute", "--reason", "hangs"]
+    assert run([*command, "--config", str(config)]) == 2
+    assert "--open-transaction with --execute needs --partition" in capsys.readouterr().err

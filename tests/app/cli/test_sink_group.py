@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from deltalake import DeltaTable, Field, Schema
-from typer.testing import CliRunner
+from deltalake.schema import PrimitiveType
+from typer.testing import CliRunner, Result
 
 from kafka_ratchet.app.cli.sink import sink
 from kafka_ratchet.errors import SettingsError
@@ -51,8 +51,9 @@ def test_a_name_stands_before_options_and_behind_them(file: str) -> None:
         done = asked(*words)
         assert done.exit_code == 2
         assert done.output.startswith("refused: format avro needs a schema")
-    for words in (("--config", file), ("results", "--config", file), ("--config", file, "--mode", "stream")):
-        assert asked(*words).output.startswith("refused: format json needs columns")
+    known = (("--config", file), ("results", "--config", file), ("--config", file, "--mode", "stream"))
+    for words_of_one in known:
+        assert asked(*words_of_one).output.startswith("refused: format json needs columns")
     unknown = asked("--config", file, "thrid").exception
     assert isinstance(unknown, SettingsError)
     assert str(unknown) == "no sink 'thrid' in the settings (they have: results, second)"
@@ -74,7 +75,7 @@ def test_what_else_stands_there_is_refused(words: tuple[str, ...], sentence: str
 
 
 def test_vacuum_takes_a_name(file: str, tmp_path: Path) -> None:
-    DeltaTable.create(str(tmp_path / "second"), schema=Schema([Field("who", "string")]))
+    DeltaTable.create(str(tmp_path / "second"), schema=Schema([Field("who", PrimitiveType("string"))]))
     done = asked("vacuum", "second", "--config", file, "--dry-run", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["table"] == str(tmp_path / "second")

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from kafka_ratchet.app.cli.terminal import fitting
+from kafka_ratchet.app.cli.options import fitting
 
 COLUMNS = ("Fresh", "Duplicate", "Position", "Changelog")
 NUMBER = "123,456,789,012"

@@ -282,7 +282,7 @@ def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def start_command(*arguments: str) -> subprocess.Popen[str]:
-    code = "import typer; from app.cli.broker import broker; typer.run(broker)"
+    code = "import typer; from app.cli.local import broker; typer.run(broker)"
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdin=subprocess.PIPE,

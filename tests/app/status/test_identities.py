@@ -13,12 +13,12 @@ from kafka_ratchet.app.status.identities import (
     IdentitiesQuery,
     IdentityEntry,
     IdentityPartition,
+    list_identities,
     merge_identities,
     parse_identities_query,
 )
-from kafka_ratchet.app.status.known_identities import list_identities
-from kafka_ratchet.app.status.known_producers import list_producers
 from kafka_ratchet.app.status.lookup import QueryError
+from kafka_ratchet.app.status.producers import list_producers
 from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.table import Sequences

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -12,8 +13,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.settings import load
-from kafka_ratchet.app.worker.topics import partition_counts
 from kafka_ratchet.producers import create_topic
+from kafka_ratchet.topic_log.clients import partition_counts
 from tests.app.worker_process import Site, WorkerProcess
 
 STREAM = """
@@ -79,7 +80,8 @@ def test_an_input_without_a_record_is_a_problem_until_it_has_one(broker: str, ap
         assert any(sentence in problem for problem in overview["problems"])
         status = place.command("status", "--key", "k", "--sequence", "1")
         assert sentence in status.stdout
-        url = overview["workers"][0]["url"]  # type: ignore[call-overload]
+        workers: Any = overview["workers"]
+        url = workers[0]["url"]
         with urlopen(f"{url}/status") as answer:  # noqa: S310 - the worker's own address
             assert sentence in json.load(answer)["tables"][0]["problem"]
 

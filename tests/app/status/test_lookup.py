@@ -6,6 +6,7 @@ from kafka_ratchet.app.status.lookup import (
     parse_parts,
     parse_query,
     parse_sequence,
+    typed_identity,
     verdict_of,
 )
 from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identity
@@ -79,6 +80,26 @@ def test_an_identity_by_its_parts(of: str, texts: list[str], hexadecimal: str | 
 def test_parts_that_cannot_be_read(of: str, texts: list[str], hexadecimal: str | None, sentence: str) -> None:
     with pytest.raises(QueryError, match=sentence):
         parse_parts(Identity.parse(of), texts, hexadecimal)
+
+
+@pytest.mark.parametrize(
+    ("address", "identity"),
+    [("identity=", b""), ("hex=", b""), ("identity=&hex=61", b"a"), ("identity=a&hex=", b"a"), ("identity=a", b"a")],
+)
+def test_one_empty_parameter_is_the_empty_key(address: str, identity: bytes) -> None:
+    assert parse_parts(Identity.KEY, *typed_identity(parse_query(address))) == identity
+
+
+@pytest.mark.parametrize(
+    ("of", "address"), [("key", ""), ("key", "identity=&hex="), ("producer", "identity="), ("header:a", "hex=")]
+)
+def test_an_identity_that_is_not_given_or_never_empty_is_refused(of: str, address: str) -> None:
+    with pytest.raises(QueryError, match=f"give the identity: the stream keeps one sequence for each {of}"):
+        parse_parts(Identity.parse(of), *typed_identity(parse_query(address)))
+
+
+def test_a_partition_needs_no_identity() -> None:
+    assert parse_parts(Identity.PARTITION, *typed_identity(parse_query(""))) == b""
 
 
 def test_the_longest_identity_is_accepted() -> None:

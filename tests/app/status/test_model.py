@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from kafka_ratchet.app.cli.tables import _stream_table
-from kafka_ratchet.app.settings import StreamSettings
-from kafka_ratchet.app.status.model import PartitionView, StreamView, _totals, duration, window
+from kafka_ratchet.app.settings import Settings, StreamSettings
+from kafka_ratchet.app.status.answers import TableStatus, WorkerStatus
+from kafka_ratchet.app.status.model import Overview, PartitionView, StreamView, _totals, duration, merge, window
+from kafka_ratchet.app.status.problems import findings
 
 
 @pytest.mark.parametrize(
@@ -31,8 +33,8 @@ def test_a_duration_is_never_said_to_be_longer_than_it_is(seconds: int, said: st
 def test_the_terminal_has_columns_for_what_the_stream_counts() -> None:
     def columns(**changed: Any) -> set[str]:
         rows = [row(**changed)]
-        names = ["events", "in", "out", "dead", "log", "key", "header:x"]
-        table = _stream_table(StreamView(*names, rows, _totals(rows)), frozenset())  # type: ignore[arg-type]
+        names = ("events", "in", "out", "dead", "log", "key", "header:x")
+        table = _stream_table(StreamView(*names, rows, _totals(rows)), frozenset())
         return {str(column.header) for column in table.columns} & {"Evicted", "Too late", "Conflict", "Missing"}
 
     assert columns() == columns(late=0, conflict=0) == set()
@@ -63,3 +65,28 @@ def test_the_window_in_words(
 ) -> None:
     stream = StreamSettings.model_validate({"input": "a", "output": "b", "dead_letters": "c", **bounds})
     assert window(stream, recognised_for_s, rows).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("own", "everywhere", "origin", "is_said"),
+    [
+        (False, None, "stream setting", False),
+        (None, False, "global setting", False),
+        (False, None, "stream policy", False),
+        (None, None, "stream policy", True),
+        (True, False, "stream policy", True),
+        (None, None, "global policy", True),
+        (None, True, "global policy", True),
+    ],
+)
+def test_a_stream_that_is_off_by_its_settings_is_no_problem(
+    own: bool | None, everywhere: bool | None, origin: str, is_said: bool
+) -> None:
+    stream = StreamSettings(input="in", output="out", dead_letters="dead", deduplicate=own)
+    settings = Settings(app="shop", deduplicate=everywhere, streams={"events": stream})
+    table = TableStatus("events", "in", "out", "dead", "log", "key", [], deduplicate=False, origin=origin)
+    worker = WorkerStatus("w", [table])
+    (view,) = merge(settings, {"w": worker}, None, {}, {"events": "log"})
+    assert view.is_switched_off is is_said
+    found = findings(Overview("shop", "now", None, [], [view], []))
+    assert [each.command for each in found] == ["ratchet policy set on --stream events"] * is_said

@@ -9,18 +9,21 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.agents.extraction import reader_for
-from kafka_ratchet.app.status.known_producers import list_producers
+from kafka_ratchet.app.status.answers import Forgotten
 from kafka_ratchet.app.status.lookup import Verdict, answer_of
+from kafka_ratchet.app.status.model import KnownIdentity
 from kafka_ratchet.app.status.producers import (
+    Acknowledged,
     ProducerPartition,
     ProducersAnswer,
     ProducersPage,
     ProducerStatus,
+    _take,
+    list_producers,
     merge_pages,
     shown,
     with_published,
 )
-from kafka_ratchet.app.status.published import Acknowledged, _take
 from kafka_ratchet.producers import Progress
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences
@@ -184,3 +187,29 @@ def test_the_answer_is_only_what_is_true_wherever_the_record_went(
     verdicts: dict[int, Verdict], not_asked: list[int], identity: str, partition: int | None, answer: str
 ) -> None:
     assert answer_of(verdicts, [0, 1], not_asked, identity=identity, partition=partition) == answer
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "forgotten", "identity", "partition", "answer"),
+    [
+        ({0: "fresh"}, [0], "key", None, "forgotten"),
+        ({0: "fresh"}, [0], "producer", None, "forgotten"),  # and unseen in the other partition
+        ({0: "fresh", 1: "duplicate"}, [0], "producer", None, "depends"),
+        ({0: "fresh"}, [0], "producer", 0, "forgotten"),
+        ({0: "fresh"}, [0], "producer", 1, "unseen"),
+        ({0: "duplicate"}, [0], "key", None, "persisted"),  # it has come once more
+        ({0: "unknown"}, [0], "key", None, "in flight"),
+    ],
+)
+def test_a_forgotten_sequence_is_not_unseen(
+    verdicts: dict[int, Verdict], forgotten: list[int], identity: str, partition: int | None, answer: str
+) -> None:
+    told = answer_of(verdicts, [0, 1], [], identity=identity, partition=partition, forgotten=forgotten)
+    assert told == answer
+
+
+@pytest.mark.parametrize(("before", "sequence", "is_forgotten"), [(7, 7, True), (7, 8, False), (None, 0, False)])
+def test_what_an_operator_had_forgotten(before: int | None, sequence: int, is_forgotten: bool) -> None:
+    edit = Forgotten("2026-11-22T00:00:00Z", "ann@desk", "began again", 12, None, before, None)
+    assert KnownIdentity(0, "w", None, None, "fresh", [edit]).had_come_to(sequence) is is_forgotten
+    assert not KnownIdentity(0, "w", None, None, "fresh").had_come_to(sequence)

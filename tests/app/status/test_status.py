@@ -113,6 +113,8 @@ async def test_status_tells_worker_and_tables(http: aiohttp.ClientSession, url: 
         "halted": "CorruptBatch",
         "lag_s": 12.5,
         "fetched_at": None,
+        "stable_end": None,
+        "stalled": None,
         "store_bytes": 4096,
     }
     assert (events["deduplicate"], events["origin"]) == (True, "default")

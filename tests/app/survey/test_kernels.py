@@ -10,8 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kafka_ratchet.agents.kernels import GUESS, TEXT
 from kafka_ratchet.app.survey import kernels
 from kafka_ratchet.app.survey.places import joined, joined_paths
+from kafka_ratchet.tables.map.kernels import hash_of
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from tests.app.survey.batches import batch_of
 from tests.app.survey.plain_count import PlainRecord
@@ -140,9 +142,9 @@ def test_headers_are_found_by_their_whole_name_and_not_where_there_are_two() -> 
 )
 def test_numbers_are_read_as_a_worker_reads_them(text: bytes, in_header: int, in_field: int) -> None:
     data = np.frombuffer(text + b"99", np.uint8)
-    for may_be_binary, expected in ((True, in_header), (False, in_field)):
+    for form, expected in ((GUESS, in_header), (TEXT, in_field)):
         numbers = np.zeros(1, np.int64)
-        kernels.read_numbers(data, np.zeros(1, np.int64), np.array([len(text)]), may_be_binary, numbers)
+        kernels.read_numbers(data, np.zeros(1, np.int64), np.array([len(text)]), form, numbers)
         assert numbers[0] == expected
 
 
@@ -152,7 +154,7 @@ def test_hashes_differ_where_bytes_do(one: bytes, other: bytes, seed: int) -> No
     def hashed(text: bytes) -> int:
         # Other bytes stand around it, which do not count.
         around = np.frombuffer(b"#" + text + other, np.uint8)
-        return int(kernels.hash_of(around, 1, len(text), np.uint64(seed)))
+        return int(hash_of(around, 1, len(text), np.uint64(seed)))
 
     assert (hashed(one) == hashed(other)) == (one == other)
     assert hashed(one) != hashed(one + b"\0")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import uuid
+from typing import Any
 
 import pytest
 
 from kafka_ratchet.app.survey.looking import NAMES_MOST, Sample, choose
-from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, Place
+from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, Place, candidate_of
 from tests.app.survey.batches import batch_of
 from tests.app.survey.plain_count import PlainRecord
 
 Headers = tuple[tuple[str, bytes | None], ...]
+Row = tuple[bytes | None, bytes | None, Headers]
 
 
-def chosen(rows: list[tuple[bytes | None, bytes | None, Headers]]) -> Candidates:
+def chosen(rows: list[Row]) -> Candidates:
     sample = Sample()
     for at in range(0, len(rows), 500):
         records = [PlainRecord(0, at + n, 1, *row) for n, row in enumerate(rows[at : at + 500])]
@@ -36,7 +38,7 @@ def some_uuid(number: int) -> str:
 
 
 def test_cloud_events_are_told_by_source_and_id() -> None:
-    rows = [
+    rows: list[Row] = [
         (None, b"x", (("ce_id", b"%d" % (n // 3)), ("ce_source", b"s%d" % (n % 3)), ("ce_type", b"t")))
         for n in range(600)
     ]
@@ -61,6 +63,28 @@ def test_a_field_with_an_id_is_found_by_its_name_or_by_its_values() -> None:
     assert [str(each) for each in found.chosen if each.sequence is None] == ["whole", "field:a.event_id", "field:hash"]
     assert "20 values in 800 records" in dict(found.left_out)["key"]
     assert (found.headers, set(found.fields)) == ((), {"a.event_id", "hash"})
+
+
+def test_a_name_with_a_dot_is_found_and_written_between_quotes() -> None:
+    def row(n: int) -> dict[str, Any]:
+        return {
+            "event.id": some_uuid(n),
+            "a": {"b.c": {"d, key": {"x": some_uuid(n)[::-1]}}},
+            'with"quote': some_uuid(n)[1:],
+            "back\\slash": some_uuid(n)[2:],
+        }
+
+    found = chosen([(None, json.dumps(row(n)).encode(), ()) for n in range(800)])
+    assert [each.setting for each in found.chosen[1:]] == ['field:"event.id"', 'field:a."b.c"."d, key".x']
+    assert all(str(candidate_of(str(each.setting))) == each.setting for each in found.chosen[1:])
+    left_out = dict(found.left_out)
+    assert left_out['with"quote'] == left_out["back\\\\slash"]
+    assert "no path can name it" in left_out['with"quote']
+
+
+def test_json_behind_the_bytes_of_a_schema_registry_is_named() -> None:
+    rows: list[Row] = [(None, b"\0\0\0\0\7" + json.dumps({"id": some_uuid(n)}).encode(), ()) for n in range(800)]
+    assert "five bytes of a Schema Registry" in dict(chosen(rows).left_out)["value"]
 
 
 @pytest.mark.parametrize("binary", [False, True])

@@ -210,7 +210,7 @@ def test_equal_records_that_the_identity_does_not_find_are_told() -> None:
 
 
 def test_without_a_duplicate_only_a_usual_name_is_proposed() -> None:
-    nothing = {"equal": 0, "ages": [], "age_most_ms": -1}
+    nothing: dict[str, Any] = {"equal": 0, "ages": [], "age_most_ms": -1}
     whole = finding(WHOLE, **nothing)
     report = Report(
         "t",

@@ -11,8 +11,9 @@ from confluent_kafka.admin import NewTopic as Topic
 
 from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.verify import ExitCode, Skipped, verify
-from kafka_ratchet.app.verify.skips import skipped_by_decision
-from kafka_ratchet.transport.owner import Decision, Owner
+from kafka_ratchet.app.verify.policies import skipped_by_decision
+from kafka_ratchet.tables.identity import SequenceForm
+from kafka_ratchet.transport.owner import Decision, Mark, Owner
 from kafka_ratchet.transport.owner import Topic as OwnedTopic
 from tests.app.written_stream import NewTopic, Stage, record
 
@@ -105,3 +106,26 @@ def test_a_topic_that_was_made_again_cannot_be_compared(broker: str, new_topic: 
     assert (report.counts, report.pending, report.exit_code()) == ({}, 10, ExitCode.NOT_ALL_PROVEN)
     (halted,) = report.halted
     assert f"its {part} was {known[part].name} (id AAAAAAAAAAAAAAAAAAAAAA), and is" in halted.error
+
+
+@pytest.mark.parametrize(("after", "result"), [(0, ExitCode.PROVEN), (3, ExitCode.NOT_ALL_PROVEN)])
+def test_a_doubtful_form_is_forgiven_where_a_stated_form_judged_it_again(
+    broker: str, new_topic: NewTopic, after: int, result: ExitCode
+) -> None:
+    sent = [record(number.to_bytes(8, "little"), value=b"%d" % number) for number in range(1, 11)]
+    stage = Stage(broker, new_topic, 1, sequence_form=SequenceForm.LITTLE_ENDIAN)
+    guessed = [*sent[:3]]  # multiples of 2^56, which rise
+    stage.write(0, 0, sent)
+    stage.write(1, 0, [*guessed, *sent[after:]])
+    stage.commit(10)
+    rule = {"identity": "producer", "sequence": "header:ratchet-sequence", "sequence_form": "guess"}
+    mark = Mark(rule, output=3, dead_letters=0, duplicates=0, intervals=0, edits=0, identities=1)
+    what = "resume --forget --reason TEXT --execute"
+    decision = Decision("2026-11-22T00:00:00Z", "ann@desk", what, "little-endian", 3, after, mark)
+    owned(
+        stage,
+        Owner(stage.settings.app, "events", rule | {"sequence_form": "little-endian"}, topics(stage), (decision,)),
+    )
+    report = stage.verify()
+    assert report.exit_code() is result
+    assert {number: offset for number, (offset, _) in report.doubtful.items()} == ({} if after == 0 else {0: 1})

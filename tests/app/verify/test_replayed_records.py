@@ -8,8 +8,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.agents.extraction import reader_for
-from kafka_ratchet.agents.whose import whose
+from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.letters import DEAD_LETTER_HEADERS, own_headers

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -15,10 +15,11 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.app.verify import Begin, ExitCode, NeverJudged, Report, verify
-from kafka_ratchet.app.verify.baseline import Baseline
+from kafka_ratchet.app.verify import Begin, ExitCode, NeverJudged, Report, SourceFiles, verify
 from kafka_ratchet.app.verify.compare import ExpectedPartition
+from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.errors import PositionLost, StateFileRefused
 from kafka_ratchet.tables.edits import FORGET, IMPORT, Edit
 from kafka_ratchet.tables.identity import Identity, SequenceSource
@@ -45,7 +46,7 @@ def again(item: RecordView) -> RecordView:
 
 
 def counts(report: Report) -> dict[str, int]:
-    return dict(report.counts)
+    return {kind: count for kind, count in report.counts.items()}
 
 
 def test_an_input_without_its_beginning_is_proven_from_there_on(stage: Stage) -> None:
@@ -125,6 +126,63 @@ def test_input_that_was_deleted_before_a_worker_read_it_was_never_judged(stage: 
     assert report.never_judged == [NeverJudged(0, 3, 6, deleted=True)]
     # No worker will ever judge it, so it is not forgiven for a look in between either.
     assert (report.ok, report.pending, report.exit_code(pending_ok=True)) == (True, 4, ExitCode.NOT_ALL_PROVEN)
+
+
+def retained_amid(monkeypatch: pytest.MonkeyPatch, retain: Callable[[], None]) -> None:
+    """Have records deleted once, after the offsets to compare were read and before any record is."""
+    whole, left = TopicReader.offset_ranges, [retain]
+
+    def ranges(self: TopicReader) -> OffsetRanges:
+        found = whole(self)
+        while left:
+            left.pop()()
+        return found
+
+    monkeypatch.setattr(TopicReader, "offset_ranges", ranges)
+
+
+@pytest.mark.parametrize("topic", [INPUT, OUTPUT, LETTERS])
+def test_retention_amid_a_run_moves_its_beginning(stage: Stage, monkeypatch: pytest.MonkeyPatch, topic: int) -> None:
+    bad = [record(None, value=b"bad %d" % i) for i in range(4)]
+    stage.write(INPUT, 0, [*FRESH, *bad])
+    stage.write(OUTPUT, 0, [*FRESH[:7], *FRESH[8:]])
+    stage.write(LETTERS, 0, [stage.letter(bad[i], 0, 10 + i) for i in range(4)])
+    stage.commit(14)
+    retained_amid(monkeypatch, lambda: delete_before(stage, topic, 2))
+    amid = verify(stage.settings)
+    assert counts(amid) == {"lost": 1}
+    assert amid.as_dict() == verify(stage.settings).as_dict()
+
+
+def test_retention_amid_a_run_that_goes_on_from_a_file(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage.write(INPUT, 0, FRESH)
+    stage.write(OUTPUT, 0, FRESH[:4])
+    stage.commit(4)
+    assert verify(stage.settings, state=tmp_path / "state").state_written
+    stage.write(OUTPUT, 0, FRESH[4:])
+    stage.commit(10)
+    retained_amid(monkeypatch, lambda: delete_before(stage, INPUT, 6))
+    report = verify(stage.settings, state=tmp_path / "state")
+    assert report.begins == [Begin(0, 6, 4, continued=True, gap_from=4)]
+    assert (counts(report), report.fresh, report.exit_code()) == ({}, 4, ExitCode.NOT_ALL_PROVEN)
+
+
+def test_retention_amid_a_run_over_a_producers_files(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"line {i}\n" for i in range(10)))
+    given = [record(7 * i, b"files", b"line %d" % i, None) for i in range(10)]
+    stage.write(INPUT, 0, given)
+    stage.write(OUTPUT, 0, given)
+    stage.commit(10)
+    source = SourceFiles("files", [lines])
+    retained_amid(monkeypatch, lambda: delete_before(stage, OUTPUT, 4))
+    amid = verify(stage.settings, source=source)
+    assert (counts(amid), amid.source and amid.source.ok) == ({}, True)
+    assert amid.as_dict() == verify(stage.settings, source=source).as_dict()
 
 
 # -- from one run to the next
@@ -247,7 +305,7 @@ def test_a_state_of_something_else_is_refused_with_both_sides(
         verify(stage.settings, state=state)
 
 
-def _changed(state: Path, change: Callable[[list[dict[str, object]]], None]) -> None:
+def _changed(state: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
     lines = [json.loads(line) for line in state.read_text().splitlines()]
     change(lines)
     signed(state, lines)
@@ -276,7 +334,7 @@ def test_a_damaged_or_hostile_state_is_a_sentence(stage: Stage, tmp_path: Path) 
         with pytest.raises(StateFileRefused, match="is damaged, or was not written by ratchet verify"):
             verify(stage.settings, state=state)
         assert state.read_bytes() == damaged
-    hostile: list[Callable[[list[dict[str, object]]], None]] = [
+    hostile: list[Callable[[list[dict[str, Any]]], None]] = [
         lambda lines: lines[0].update(kind="a recipe"),
         lambda lines: lines[0].update(dead_letters_from={"a": 1}),
         lambda lines: lines[1].update(partition=7),

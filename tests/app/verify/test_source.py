@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from confluent_kafka import Producer as Client
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer import Typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from kafka_ratchet.app.cli.verify import verify as verify_command
 from kafka_ratchet.app.verify import ExitCode, Report, SourceFiles, verify
@@ -105,6 +105,31 @@ def test_what_is_not_yet_published_waits_and_is_not_missing(stage: Published, tm
     report = stage.compare(path)
     assert report.source is not None
     assert (report.source.delivered, report.source.pending, report.exit_code()) == (10, 3, 3)
+
+
+def test_what_waits_behind_an_open_transaction_is_pending_and_not_missing(stage: Published, tmp_path: Path) -> None:
+    file = lines(tmp_path / "a.ndjson", list(range(9)))
+    foreign = Client(
+        {
+            "bootstrap.servers": stage.broker,
+            "transactional.id": f"foreign-{stage.topics[0]}",
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    foreign.init_transactions(30)
+    foreign.begin_transaction()
+    for partition in (0, 1):
+        foreign.produce(stage.topics[0], b"x", partition=partition)
+    assert foreign.flush(30) == 0
+    stage.publish(file)
+    stage.commit(0, 0)
+    report = stage.compare(file)
+    assert report.source is not None
+    assert (dict(report.source.counts), report.source.pending, report.source.unpublished) == ({}, 9, 0)
+    assert report.pending == 11
+    assert report.exit_code() is ExitCode.NOT_ALL_PROVEN
+    assert {each.transactions[0].transactional_id for each in report.blocked} == {f"foreign-{stage.topics[0]}"}
+    foreign.abort_transaction(30)
 
 
 def test_what_never_came_and_what_came_as_something_else_are_found_with_file_and_line(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -18,7 +19,7 @@ from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.verify import ExitCode, Halted, NeverJudged, RecordView, Report, halted_partitions, verify
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.errors import PartitionsDiffer, PositionLost, SettingsError, TopicMissing
-from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 from tests.app.written_stream import NewTopic, Stage, record
@@ -32,7 +33,7 @@ def stage(broker: str, new_topic: NewTopic) -> Stage:
 
 
 def counts(report: Report) -> dict[str, int]:
-    return dict(report.counts)
+    return {kind: count for kind, count in report.counts.items()}
 
 
 FRESH = [record(5 * i, value=b"value %d" % i) for i in range(10)]
@@ -161,7 +162,7 @@ def test_two_swapped_records_are_reordered(stage: Stage) -> None:
         {"headers": [header for header in FRESH[2].headers if header[0] != "ratchet-producer"]},
     ],
 )
-def test_a_changed_record_is_altered(stage: Stage, change: dict[str, object]) -> None:
+def test_a_changed_record_is_altered(stage: Stage, change: dict[str, Any]) -> None:
     report = written_with(stage, [*FRESH[:2], replace(FRESH[2], **change), *FRESH[3:]])
     assert counts(report) == {"altered": 1}
     (finding,) = report.findings
@@ -218,7 +219,7 @@ def test_a_dead_letter_published_again_keeps_its_own_headers(stage: Stage) -> No
 
 
 def test_what_an_aborted_transaction_wrote_does_not_count(stage: Stage) -> None:
-    options = {"bootstrap.servers": stage.broker, "transactional.id": stage.settings.app}
+    options: dict[str, Any] = {"bootstrap.servers": stage.broker, "transactional.id": stage.settings.app}
     sender = Producer(options)
     sender.init_transactions(30)
     sender.begin_transaction()
@@ -419,6 +420,41 @@ def test_the_command_exits_three_while_input_waits_and_zero_for_a_look_in_betwee
     assert told.returncode == 0, told.stderr
     answer = json.loads(told.stdout)
     assert (answer["ok"], answer["proven"], answer["pending"], answer["halted"]) == (True, False, 1, [])
+
+
+def test_sequences_of_a_doubtful_form_are_not_called_right(broker: str, new_topic: NewTopic, tmp_path: Path) -> None:
+    stage = Stage(broker, new_topic)
+    sent = [record(n.to_bytes(8, "little"), value=b"%d" % n) for n in range(1, 1_001)]
+    read = [int.from_bytes(n.to_bytes(8, "little"), "big", signed=True) for n in range(1, 1_001)]
+    rises = [i for i, number in enumerate(read) if number > max(read[:i], default=-1)]
+    letters = [stage.letter(sent[i], 0, i) for i, number in enumerate(read) if number < 0]
+    stage.write(0, 0, sent)
+    stage.write(1, 0, [sent[i] for i in rises])
+    stage.write(2, 0, letters)
+    stage.commit(len(sent), 0)
+    report = stage.verify()
+    assert report.exit_code() is ExitCode.NOT_ALL_PROVEN
+    assert report.exit_code(pending_ok=True) is ExitCode.NOT_ALL_PROVEN
+    [(partition, (offset, reason))] = report.doubtful.items()
+    assert (partition, offset) == (0, 1)
+    assert 'Set sequence_form = "little-endian"' in reason
+    done = run(stage, tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "doubtful: input partition 0, offset 1: the header ratchet-sequence has the bytes 02 00 00" in done.stdout
+    assert "1 partitions with sequences of a doubtful form" in done.stdout
+    for _ in range(2):  # the state does not move on past it
+        again = verify(stage.settings, state=tmp_path / "state")
+        assert (again.exit_code(), again.state_written) == (ExitCode.NOT_ALL_PROVEN, False)
+
+
+def test_little_endian_sequences_are_proven_by_their_form(broker: str, new_topic: NewTopic) -> None:
+    stage = Stage(broker, new_topic, sequence_form=SequenceForm.LITTLE_ENDIAN)
+    sent = [record(n.to_bytes(8, "little"), value=b"%d" % n) for n in range(1, 1_001)]
+    stage.write(0, 0, [*sent, *sent[500:600]])
+    stage.write(1, 0, sent)
+    stage.commit(len(sent) + 100, 0)
+    report = stage.verify()
+    assert (report.exit_code(), report.fresh, report.duplicate) == (ExitCode.PROVEN, 1_000, 100)
 
 
 def test_what_is_wrong_is_wrong_in_between_too(stage: Stage, tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.app.verify import RecordView, Report
-from kafka_ratchet.app.verify.baseline import Baseline
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.rule import Rule
+from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.tables.identities import in_columns
 from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kafka_ratchet.app.status import answers, history, history_routes, identities, model, own_tables, producers
+from kafka_ratchet.app.status import answers, history, identities, model, own_tables, producers
 from kafka_ratchet.app.web.pages import overview, streams, workers
 from kafka_ratchet.app.web.routes import PAGES
 from kafka_ratchet.app.why.answer import Arrival
@@ -20,7 +21,7 @@ ROWS = {
     if row.startswith("| `/")
     for address in re.findall(r"`(/[^`]*)`", row.split("|")[1])
 }
-BODIES = {
+BODIES: dict[str, list[Any]] = {
     "/": [model.Overview, overview.Flow],
     "/history": [history.History, history.Points],
     "/streams/{stream}": [streams.StreamPage],
@@ -37,7 +38,7 @@ BODIES = {
     "/status/table": [own_tables.TableAnswer],
     "/status/history": [history.HistoryAnswer],
     "/status/events": [history.EventsAnswer],
-    "/status/intervals": [history_routes.IntervalsAnswer, history_routes.Interval],
+    "/status/intervals": [history.IntervalsAnswer, history.Interval],
 }
 RARE = {"cannot_forget", "cannot_replay"}
 """Of workers of an earlier version."""
@@ -52,5 +53,5 @@ def test_every_page_is_there() -> None:
 @pytest.mark.parametrize("address", BODIES)
 def test_every_key_is_there(address: str) -> None:
     said = set(re.findall(r"`([a-z_0-9]+)`", ROWS[address]))
-    keys = {field.name for body in BODIES[address] for field in dataclasses.fields(body)}  # type: ignore[arg-type]
+    keys = {field.name for body in BODIES[address] for field in dataclasses.fields(body)}
     assert keys - said - RARE - ({"stream"} if address == "/" else set()) == set()

@@ -29,12 +29,13 @@ from kafka_ratchet.app.status.answers import Forgotten, IdentityStatus
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.verify import ExitCode
-from kafka_ratchet.app.web.downloads import cell
+from kafka_ratchet.app.web.pages.dropped import cell
 from kafka_ratchet.app.web.pages.settings import rows
 from kafka_ratchet.app.web.readings import Readings, Unanswered
 from kafka_ratchet.app.web.routes import PAGES
 from kafka_ratchet.app.why.question import Question, question_of
 from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.tables.identity import Identity
 from tests.app.web.test_pages import page
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 from tests.app.written_stream import NOW_MS, Stage, record
@@ -242,6 +243,7 @@ def test_the_command_to_copy_is_quoted_for_a_shell() -> None:
         """ratchet why --stream events --identity 'a'"'"'; rm -rf /' --sequence 3"""
     )
     assert Question("events", b"a\n").command == "ratchet why --stream events --identity-hex 610a"
+    assert Question("events", b"").command == "ratchet why --stream events --identity ''"
     assert Question("events", topic="t", partition=0, offset=7).command.endswith("--topic t --partition 0 --offset 7")
     assert question_of(settings_for("127.0.0.1:1"), {"stream": "events"}) is None
 
@@ -307,8 +309,18 @@ async def test_few_read_at_a_time_and_one_that_was_given_up_keeps_its_turn() -> 
         await readings.read(fail)
 
 
+def test_the_empty_key_is_asked_by_one_parameter_and_not_by_an_empty_form() -> None:
+    settings = settings_for("127.0.0.1:1")
+    stream = StreamSettings(input="i", output="o", dead_letters="d", identity=Identity.parse("key"))
+    of_keys = settings.model_copy(update={"streams": {"events": stream}})
+    assert question_of(of_keys, {"hex": ""}) == question_of(of_keys, {"identity": ""}) == Question("events", b"")
+    assert question_of(of_keys, {"identity": "", "hex": "", "producer": "", "sequence": ""}) is None
+    with pytest.raises(QueryError, match="say which record"):
+        question_of(of_keys, {"identity": "", "hex": "", "sequence": "1"})
+
+
 def test_a_stream_of_partitions_is_asked_by_partition() -> None:
     settings = settings_for("127.0.0.1:1")
-    stream = StreamSettings(input="i", output="o", dead_letters="d", identity="partition")
+    stream = StreamSettings(input="i", output="o", dead_letters="d", identity=Identity.parse("partition"))
     of_partitions = settings.model_copy(update={"streams": {"events": stream}})
-    assert question_of(of_partitions, {"partition": "1", "sequence": "2"}) == Question("events", b"", 2, 1)
+    assert question_of(of_partitions, {"partition": "1", "sequence": "2"}) == Question("events", None, 2, 1)

@@ -14,8 +14,7 @@ import aiohttp
 import pytest
 
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.history import EVERY_S, Event, EventsAnswer, HistoryAnswer, HistoryQuery
-from kafka_ratchet.app.status.history_routes import Interval
+from kafka_ratchet.app.status.history import EVERY_S, Event, EventsAnswer, HistoryAnswer, HistoryQuery, Interval
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.web import live
 from kafka_ratchet.app.web.routes import NAVIGATION, PAGES, links

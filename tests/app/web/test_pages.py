@@ -149,6 +149,7 @@ async def test_the_page_shows_what_the_worker_told_and_the_json_is_the_same(
         "late": 5,
         "conflict": 1001,
         "missing": 3,
+        "blocked": 0,
     }
     assert "unjudged" not in html
     for said in ("<dt>Too late</dt><dd>5<", "<dt>Conflicts</dt><dd>1,001<", "<dt>Missing</dt><dd>3<"):

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from pydantic import SecretStr
 
 from kafka_ratchet.app.settings import Settings, SinkSettings, StreamSettings
 from kafka_ratchet.app.status import result_view
@@ -113,8 +114,8 @@ async def test_a_store_that_is_away_is_a_sentence_without_secrets(
     monkeypatch.setattr(result_view, "PATIENCE_S", 60.0)
     url = f"postgresql://someone:s3cret@127.0.0.1:{unused_tcp_port}/x"
     for sink in (
-        SinkSettings(store="postgres", url=url, password="s3cret2", table="t"),  # noqa: S106
-        SinkSettings(store="postgres", url=url.replace("//", "//[", 1), table="t"),
+        SinkSettings(store="postgres", url=SecretStr(url), password=SecretStr("s3cret2"), table="t"),
+        SinkSettings(store="postgres", url=SecretStr(url.replace("//", "//[", 1)), table="t"),
     ):
         html, results = await shown(settings.model_copy(update={"sink": sink}), http)
         assert results["error"].startswith(("t in 127.0.0.1/x: ", "the url of the database cannot be read"))

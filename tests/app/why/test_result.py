@@ -43,10 +43,15 @@ def test_where_older_ones_are_cleaned_up_it_is_that_or_an_older_one() -> None:
 
 def test_rows_of_other_records_are_left_out_where_the_store_can(tmp_path: Path) -> None:
     for partition in (0, 1):
-        rows = {"_partition": pa.array([partition] * 3, pa.int32()), "_offset": pa.array([1, 2, 3], pa.int64())}
+        rows = {
+            "_kafka_partition": pa.array([partition] * 3, pa.int32()),
+            "_kafka_offset": pa.array([1, 2, 3], pa.int64()),
+        }
         write_deltalake(str(tmp_path), pa.table(rows), mode="append")
     found = scan(TableLocation("delta", str(tmp_path), "results"), partition_and_offset(), records=(1, 2, 3))
-    assert sorted(row["_offset"] for batch in found for row in batch.to_pylist() if row["_partition"] == 1) == [2, 3]
+    assert sorted(
+        row["_kafka_offset"] for batch in found for row in batch.to_pylist() if row["_kafka_partition"] == 1
+    ) == [2, 3]
     found = scan(TableLocation("delta", str(tmp_path), "results"), partition_and_offset(), records=(1, 9, 9))
     assert sum(batch.num_rows for batch in found) == 0
 
@@ -66,7 +71,7 @@ def test_each_sink_of_the_stream_says_what_its_table_has(
         store = spec_of(kept, topic, broker).result_store(
             spec_of(kept, topic, broker).pipeline(), access_of(kept), planner_of(broker, kept, topic).topic_id()
         )
-        store.open(StructType().add("_partition", LongType()).add("_offset", LongType()))
+        store.open(StructType().add("_kafka_partition", LongType()).add("_kafka_offset", LongType()))
         with duckdb.connect(sinks[name].path) as database:
             for _ in range(rows):
                 database.execute("INSERT INTO results VALUES (0, 5)")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -99,8 +100,8 @@ class KnownWorker:
         raise KeyError(table)
 
 
-def partition(number: int, **changed: object) -> PartitionStatus:
-    figures: dict[str, object] = {
+def partition(number: int, **changed: Any) -> PartitionStatus:
+    figures: dict[str, Any] = {
         "state": "running",
         "keys": 1_000 + number,
         "input_position": 12_345_000 + number,
@@ -111,14 +112,14 @@ def partition(number: int, **changed: object) -> PartitionStatus:
         "invalid": 0,
         "error": None,
     }
-    return PartitionStatus(number, **(figures | changed))  # type: ignore[arg-type]
+    return PartitionStatus(number, **(figures | changed))
 
 
 def table(*partitions: PartitionStatus, topic: str = "events", identity: str = "producer") -> TableStatus:
     return TableStatus("events", topic, f"{topic}-out", f"{topic}-dead", f"{topic}-changelog", identity, [*partitions])
 
 
-def settings_for(bootstrap: str, topic: str = "events", **changed: object) -> Settings:
+def settings_for(bootstrap: str, topic: str = "events", **changed: Any) -> Settings:
     streams = {"events": StreamSettings(input=topic, output=f"{topic}-out", dead_letters=f"{topic}-dead")}
     return Settings(app=f"group-of-{topic}", bootstrap=bootstrap, streams=streams).model_copy(update=changed)
 
@@ -127,7 +128,7 @@ def settings_for(bootstrap: str, topic: str = "events", **changed: object) -> Se
 async def member(settings: Settings, topic: str, url: str) -> AsyncIterator[AIOKafkaConsumer]:
     """A member of the workers' group whose metadata is what Faust's assignor writes."""
 
-    class Assignor(RoundRobinPartitionAssignor):
+    class Assignor(RoundRobinPartitionAssignor):  # type: ignore[misc] # aiokafka has no types
         @classmethod
         def metadata(cls, topics: object) -> ConsumerProtocolMemberMetadata:
             assignment = ClientAssignment(actives={}, standbys={})

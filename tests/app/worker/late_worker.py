@@ -19,5 +19,5 @@ def waits(*arguments: Any) -> Any:
 
 
 if __name__ == "__main__":
-    process.prepare = waits
+    process.prepare = waits  # type: ignore[assignment] # it passes on what it is given
     main()

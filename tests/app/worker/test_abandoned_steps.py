@@ -6,6 +6,7 @@ import time
 import uuid
 
 import pytest
+from aiokafka import TopicPartition as Place
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -13,6 +14,8 @@ from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.worker.steps import refuse_abandoned
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError
 from kafka_ratchet.producers import create_topic
+from kafka_ratchet.transport.transactions.requests import offset_metadata
+from tests.app.written_stream import commit_as_lane
 
 
 def look(broker: str, settings: Settings) -> None:
@@ -45,5 +48,8 @@ def test_it_is_refused_until_they_are_read_or_deleted(broker: str) -> None:
     # Behind the record stand the ends of two transactions, which nobody commits.
     reader = Consumer({"bootstrap.servers": broker, "group.id": app})
     reader.commit(offsets=[TopicPartition(topic, 1, 1)], asynchronous=False)
+    with pytest.raises(SettingsError, match="events from offset 0 on wait"):
+        look(broker, settings)  # another client has committed that
     reader.close()
+    commit_as_lane(broker, app, {Place(topic, 1): (1, offset_metadata("A" * 22, -1))})
     look(broker, settings)

@@ -39,6 +39,12 @@ def run(broker: str, folder: Path, crashes: list[str]) -> None:
 
 
 @pytest.mark.timeout(900)
+def test_crash_around_a_commit(broker: str, tmp_path: Path) -> None:
+    run(broker, tmp_path, ["produced:3", "offered:3", "committed:3"])
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(900)
 def test_crash_at_every_point(broker: str, tmp_path: Path) -> None:
     # The third pass: by then the points of a take-over lie between lanes that run and lanes that do not.
     run(broker, tmp_path, [f"{point}:3" for point in CRASH_POINTS])

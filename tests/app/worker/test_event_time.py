@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_ratchet.app.worker.event_time import unbounded
+from kafka_ratchet.app.worker.topics import unbounded
 
 NAME = "message.timestamp.after.max.ms"
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.verify import verify
+from kafka_ratchet.app.worker.forget import _sent_to
 from kafka_ratchet.app.worker.forget_requests import ReadRequests, request_key, request_value, stream_and_id
 from kafka_ratchet.transport.policy import Forget, Requests
 from tests.app.worker_process import Site, WorkerProcess, read_all
@@ -127,3 +129,15 @@ def test_what_cannot_be_read_asks_for_nothing(value: bytes) -> None:
 def test_a_key_that_nobody_writes_is_refused(key: list[object]) -> None:
     with pytest.raises(ValueError, match="a request to forget has the key"):
         stream_and_id(key)
+
+
+@pytest.mark.parametrize(
+    ("ids", "sent_to"),
+    [({}, 100), ({("in", 0): "same"}, 100), ({("in", 0): "gone"}, 3), ({("in", 1): "gone"}, 100)],
+)
+def test_a_position_in_an_input_that_was_deleted_does_not_say_that_nothing_waits(
+    ids: dict[tuple[str, int], str], sent_to: int
+) -> None:
+    group = Group("Stable", committed={("in", 0): 100}, topic_ids=ids)
+    assert _sent_to(group, ("in", 0), "same", 3) == sent_to
+    assert _sent_to(group, ("in", 2), "same", 3) == 3

@@ -135,6 +135,9 @@ def test_topics_of_global_tables_are_made_or_refused(broker: str, new_topic: Cal
     expires, settings = new_topic(1, cleanup_policy="delete"), Settings()
     with pytest.raises(TopicError, match=rf"table t: cleanup.policy of topic {expires} is delete"):
         prepare_global_tables(broker, settings, [GlobalTable("t", expires)])
+    hasty = new_topic(1, cleanup_policy="compact", delete_retention_ms=60_000)
+    with pytest.raises(TopicError, match=rf"table t: delete.retention.ms of topic {hasty} is 60000.*=7200000"):
+        prepare_global_tables(broker, settings, [GlobalTable("t", hasty)])
     forever = new_topic(1, cleanup_policy="delete", retention_ms=-1)
     missing = f"{forever}-2"
     refusing = Settings(create_topics=False)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.worker.group_rules import rules_of, why, works_otherwise
 from kafka_ratchet.transport.assignor import protocol_of
@@ -24,9 +26,9 @@ partitions = 2
 """
 
 
-def settings(**changes: object) -> Settings:
+def settings(**changes: Any) -> Settings:
     stream = {"input": "in", "output": "out", "dead_letters": "dead"}
-    return Settings(streams={"s": {**stream, **changes}})
+    return Settings(streams={"s": StreamSettings.model_validate({**stream, **changes})})
 
 
 def publish(broker: str, app: str, sequence: int) -> None:
@@ -74,7 +76,7 @@ def test_a_worker_with_another_identity_is_refused_until_the_others_are_gone(bro
         ({"dead_letters": "other"}, "streams.s.dead_letters is 'dead' there and 'other' here"),
     ],
 )
-def test_each_rule_is_named(changes: dict[str, object], said: str) -> None:
+def test_each_rule_is_named(changes: dict[str, Any], said: str) -> None:
     theirs = rules_of(settings())
     ours = rules_of(settings(**changes))
     assert protocol_of(theirs) != protocol_of(ours)
@@ -86,7 +88,8 @@ def test_what_does_not_change_a_verdict_is_no_rule() -> None:
 
 
 def test_another_stream_and_an_earlier_version_are_named() -> None:
-    theirs, ours = rules_of(settings()), {}
+    ours: dict[str, str] = {}
+    theirs = rules_of(settings())
     group = Group("Stable", members=2, protocol=protocol_of(theirs), rules=[theirs])
     assert "streams.s.input is 'in' there and not set here" in why(ours, group)
     assert "its 2 members run an earlier version" in why(theirs, Group("Stable", members=2, protocol="faust"))
@@ -102,9 +105,9 @@ def test_agents_and_internal_streams_of_the_members_do_not_keep_a_command_from_d
     """`ratchet resume` has the settings, and no program."""
     ours = rules_of(settings())
 
-    def group(theirs: dict[str, str], **changes: object) -> Group:
+    def group(theirs: dict[str, str], **changes: Any) -> Group:
         told = {"members": 1, "protocol": protocol_of(theirs), "rules": [theirs], **changes}
-        return Group("Stable", **told)  # type: ignore[arg-type]
+        return Group("Stable", **told)
 
     assert not works_otherwise(ours, group(ours))
     assert not works_otherwise(ours, group({**ours, "agents of s": "add_up", "streams.by-user.input": "repartition"}))

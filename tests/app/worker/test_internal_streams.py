@@ -8,6 +8,7 @@ import pytest
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.worker.group_rules import rules_of
 from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.steps import with_steps
@@ -18,7 +19,10 @@ SECTION = {"input": "shop-repartition.by-user", "output": "by-user.out", "dead_l
 
 
 def settings(**streams: dict[str, Any]) -> Settings:
-    return Settings(app="shop", streams={name.replace("_", "-"): each for name, each in streams.items()})  # type: ignore[arg-type]
+    return Settings(
+        app="shop",
+        streams={name.replace("_", "-"): StreamSettings.model_validate(each) for name, each in streams.items()},
+    )
 
 
 def program(name: str = "by-user") -> App:

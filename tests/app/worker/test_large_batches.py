@@ -106,10 +106,11 @@ def test_forwarding_a_batch_at_the_bound_takes_at_most_three_times_of_it(broker:
         worker.wait_for(lambda: site.position(topic) == 1, "the first record")
         resting = memory(worker, "VmRSS")
         Path(f"/proc/{worker.process.pid}/clear_refs").write_text("5")  # the peak counts from here
+        waited: list[int] = []
         for first, values in ((2, one), (3, many)):
             publish(site, 0, first, *values)
-            end = first + len(values) - 1
-            worker.wait_for(lambda end=end: site.position(topic) == end, "the large batch")
+            waited.append(first + len(values) - 1)
+            worker.wait_for(lambda: site.position(topic) == waited[-1], "the large batch")
             assert memory(worker, "VmHWM") - resting <= 3 * 64 * MIB
         assert lengths(site)[0] == [5, *map(len, one), *map(len, many)]
         worker.stop()

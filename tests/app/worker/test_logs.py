@@ -53,6 +53,6 @@ def test_every_line_is_an_object_and_says_whose_it_is(
 
     told = [each["sentence"] for each in json.loads(doctor.stdout)["checks"]]
     assert doctor.returncode == 0, told
-    assert any("has format 2, and this version reads up to" in each for each in told)
+    assert any("has format 1, and this version reads 1" in each for each in told)
     assert any("a worker uses it now" in each for each in told)
     assert any("Kafka's newest stamp is" in each for each in told)

@@ -50,11 +50,13 @@ class Forking:
 
     def wait_for(self, word: str, times: int) -> list[str]:
         deadline = time.monotonic() + PATIENCE_S
-        while len(self.said(word)) < times:
-            assert self.process.poll() is None, self.output.read_text()
+        while True:
+            ended = self.process.poll() is not None  # looked at first: it may print and end in between
+            if len(found := self.said(word)) >= times:
+                return found
+            assert not ended, self.output.read_text()
             assert time.monotonic() < deadline, self.output.read_text()
             time.sleep(0.01)
-        return self.said(word)
 
     def end(self) -> int:
         return self.process.wait(PATIENCE_S)
@@ -111,7 +113,8 @@ sys.exit(Parent([Role("l", last, ends_last=True), Role("f", first)], 30).run())
 def test_a_refusal_ends_all_with_its_sentence(tmp_path: Path) -> None:
     program = """
 def refuse():
-    time.sleep(0.3)
+    while "idle" not in open("output").read():
+        time.sleep(0.01)
     raise SettingsError("that cannot be")
 try:
     Parent([Role("a", idle), Role("b", refuse), Role("c", refuse)], 30).run()
@@ -203,7 +206,6 @@ def test_a_second_sigterm_changes_nothing(tmp_path: Path) -> None:
 def slow():
     signal.signal(signal.SIGTERM, lambda *_: say("asked", "once"))
     say("idle", os.getpid())
-    signal.pause()
     while not os.path.exists("asked twice"):
         time.sleep(0.01)
     say("ended", "well")

@@ -21,6 +21,7 @@ from kafka_ratchet.app.worker.policy import (
     Origin,
     Policies,
     PolicyFollower,
+    StoredPolicy,
     StreamSwitch,
     policy_key,
     policy_value,
@@ -31,7 +32,7 @@ from kafka_ratchet.errors import Aborted, PolicyLost, SettingsError
 from kafka_ratchet.producers import made_topic
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
-from kafka_ratchet.transport.changelog import Sighting
+from kafka_ratchet.transport.changelog import SILENT_S, Sighting
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.policy import Policy
@@ -159,6 +160,50 @@ async def test_a_policy_topic_that_ends_too_early_is_said(broker: str) -> None:
     finally:
         await follower.stop()
         await cluster.close()
+
+
+async def test_a_policy_whose_null_was_compacted_away_in_a_silence_is_not_kept(broker: str) -> None:
+    place = settings(app=f"policy-{uuid.uuid4().hex[:8]}")
+    write_policy(place, broker, "other", False)
+    cluster = Cluster(client_options(broker, {}))
+    await cluster.start(30)
+    follower = PolicyFollower(cluster, place)
+    switch = StreamSwitch(follower, "events")
+    follower.start()
+    try:
+        await switch.known_to(1)
+        before = follower.policies
+        # As a follower holds it that was cut off before the policy was unset.
+        before.stored["events"] = StoredPolicy(False, 1)
+        assert switch.policy == Policy(False, 1)
+        follower._changelog._heard = (-2 * SILENT_S, -2 * SILENT_S)
+        await until(lambda: follower.policies is not before, "another reading of the topic")
+        with pytest.raises(Aborted):
+            _ = switch.policy
+        await switch.known_to(1)
+        assert switch.policy == Policy(True, 0)
+    finally:
+        await follower.stop()
+        await cluster.close()
+
+
+async def test_deduplication_stays_off_only_while_the_topic_can_be_read() -> None:
+    follower = PolicyFollower(Cluster(client_options("127.0.0.1:1", {})), settings())
+    follower._complete, switch = True, StreamSwitch(follower, "events")
+    await switch.known_to(0)
+    now_s = [0.0]
+    follower._changelog._heard, follower._changelog._passed = (0.0, 0.0), lambda: (now_s[0], 0.0)
+    for said, number in ((True, 1), (False, 2)):
+        now_s[0] = 0.0
+        follower.policies.stored["events"] = StoredPolicy(said, number)
+        assert switch.policy == Policy(said, number)
+        now_s[0] = SILENT_S + 1
+        if said:  # nothing passes that was counted
+            assert switch.policy == Policy(said, number)
+    with pytest.raises(Aborted, match=r"could not be read for 3601 s. Deduplication of stream events was off then"):
+        _ = switch.policy
+    with pytest.raises(Aborted, match="could not be read"):
+        await switch.known_to(0)
 
 
 @pytest.mark.parametrize("what", ["created again", "ends before what was read", "was read in another epoch"])
@@ -304,6 +349,26 @@ def test_rows_12_13_21_switched_while_workers_run(place: Switched) -> None:
     assert "3 fresh, 4 duplicate, 2 invalid in the input" in done.stdout
     assert "deduplication was off in partition 0 for offsets 4 to 9" in done.stdout
     assert "6 records forwarded unjudged there" in done.stdout
+
+
+def test_what_has_no_sequence_is_not_switched_on(place: Switched) -> None:
+    def refused(*arguments: str) -> str:
+        done = place.command("policy", "set", *arguments)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert made_topic(AdminClient({"bootstrap.servers": place.broker}), NewTopic(f"{place.app}.in", 1, 1), 30)
+    place.send(*[None] * 5, 1, 2)
+    said = refused("on", "--stream", "events")
+    assert f"stream events: 5 of the 7 newest records of {place.app}.in have no usable identity and sequence" in said
+    assert "Nothing was changed" in said
+    assert "5 of the 7" in refused("on", "--global")
+    assert place.policy("get")["streams"]["events"]["origin"] == "default"
+    place.policy("set", "off", "--stream", "events")
+    place.policy("set", "on", "--global")  # which is not about a stream with a policy of its own
+    place.policy("unset", "--stream", "events")
+    place.send(*range(3, 13))  # some that cannot be judged are what dead letters are for
+    assert place.policy("set", "on", "--stream", "events")["streams"]["events"]["origin"] == "stream policy"
 
 
 def test_a_command_that_says_neither_or_both_is_refused(place: Switched) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from bench.process import tree
+from faults.process import tree
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.worker.process import Prepared
 from kafka_ratchet.app.worker.processes import decoded, encoded, settings_of, unused_stores
 from kafka_ratchet.app.worker.topics import StreamTopics
@@ -178,7 +179,7 @@ def test_each_process_has_a_folder_and_a_share_of_the_memory() -> None:
 
 
 def test_stores_that_are_not_used_are_named(tmp_path: Path) -> None:
-    streams = {"events": {"input": "i", "output": "o", "dead_letters": "d"}}
+    streams = {"events": StreamSettings(input="i", output="o", dead_letters="d")}
     for folder in ("shop/events", "0/shop/events", "2/shop/events", "other/events", "0/other"):
         (tmp_path / folder).mkdir(parents=True)
 

@@ -7,14 +7,13 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ratchet.app.names import earlier_changelog_name
-from kafka_ratchet.app.worker.resume import recounted_from
-from kafka_ratchet.app.worker.topics import COMPACTED
+from kafka_ratchet.app.worker.recounting import recounted_from
 from kafka_ratchet.producers import made_topic
 from kafka_ratchet.tables.edits import FORGET, Edit
 from tests.app.worker_process import Site, WorkerProcess, read_all
@@ -71,6 +70,21 @@ def recreate(place: Site, topic: str) -> None:
         pass  # the deletion is still under way
 
 
+def commit_as_stranger(place: Site, topic: str, offset: int) -> None:
+    group = Consumer({"bootstrap.servers": place.broker, "group.id": place.app})
+    group.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    group.close()
+
+
+def read_as_stranger(place: Site, topic: str, count: int) -> None:
+    """Read as a console consumer whose group is the application: it commits and leaves."""
+    options: dict[str, Any] = {"client.id": "console-consumer", "auto.offset.reset": "earliest"}
+    console = Consumer({"bootstrap.servers": place.broker, "group.id": place.app, **options})
+    console.subscribe([topic])
+    assert len(console.consume(count, 60)) == count
+    console.close()
+
+
 def served(place: Site, worker: WorkerProcess, topic: str, count: int) -> None:
     worker.wait_for(lambda: place.position(topic) == count, f"offset {count} of {topic}")
 
@@ -84,6 +98,14 @@ def resume(place: Site, *arguments: str) -> str:
     done = place.command("resume", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def proven(place: Site, *arguments: str) -> dict[str, Any]:
+    """Verify the stream once a repair is done: there is nothing to be said of it."""
+    done = place.command("verify", "--json", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def test_an_input_deleted_and_created_again_under_a_worker(
@@ -113,11 +135,105 @@ def test_an_input_deleted_and_created_again_under_a_worker(
     served(place, worker, source, 130)
     assert forwarded(place, output) == list(range(1, 231))
     worker.stop()
+    report = proven(place)
+    assert (report["fresh"], report["duplicate"], report["before"]) == (130, 0, 100)
 
     again = workers(place)  # and a start from the changelog finds the same
     publish(place, source, 225, 240)
     served(place, again, source, 146)
     assert forwarded(place, output) == list(range(1, 241))
+    proven(place)
+
+
+def test_an_offset_of_another_client_is_restored_or_accepted(
+    broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
+) -> None:
+    place = site(tmp_path, broker)
+    source, output = f"{place.app}.in", f"{place.app}.out"
+    worker = workers(place)
+    worker.wait_for(lambda: "lane runs" in worker.text(), "the lane")
+    publish(place, source, 1, 50)
+    served(place, worker, source, 50)
+    worker.stop()
+    publish(place, source, 51, 100)
+    read_as_stranger(place, source, 50)
+    doctor = place.command("doctor")
+    assert doctor.returncode == 1
+    assert f"{source}, partition 0: another client has committed offset 100" in doctor.stdout
+    assert "1 member: client id 'console-consumer' at 127.0.0.1" in doctor.stdout
+    unproven = place.command("verify")
+    assert unproven.returncode == 2
+    assert "another client has committed offset 100" in unproven.stderr
+    worker = workers(place)
+    client = r"committed at 20..-..-.. ..:..:.. UTC, when the group had 1 member: client id 'console-consumer' at 127"
+    stands_still(worker, f"{client}.*Offsets 50 to 99, 50 of them, were never judged")
+    assert "the group's offset 100 was committed by another client; our own position: 50" in resume(place)
+    resume(place, "--reason", "a console consumer", "--execute")
+    served(place, worker, source, 100)
+    assert forwarded(place, output) == list(range(1, 101))
+    proof = place.command("verify")
+    assert proof.returncode == 0, proof.stdout + proof.stderr
+    worker.stop()
+
+    publish(place, source, 101, 110)
+    commit_as_stranger(place, source, 105)
+    worker = workers(place)
+    stands_still(worker, "when the group had no members.*Offsets 100 to 104, 5 of them, were never judged")
+    assert "5 offsets are skipped" in resume(place, "--from", "105", "--reason", "accepted", "--execute")
+    served(place, worker, source, 110)
+    assert forwarded(place, output) == [*range(1, 101), *range(106, 111)]
+    proof = place.command("verify")
+    assert proof.returncode == 0, proof.stdout + proof.stderr
+
+
+def test_an_offset_of_another_client_in_a_new_group_needs_a_decision(
+    broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
+) -> None:
+    place = site(tmp_path, broker)
+    source, output = f"{place.app}.in", f"{place.app}.out"
+    made_topic(AdminClient({"bootstrap.servers": broker}), NewTopic(source, 1, 1), 30)
+    publish(place, source, 1, 20)
+    stranger = Consumer(
+        {
+            "bootstrap.servers": broker,
+            "group.id": place.app,
+            "client.id": "there-first",
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    stranger.subscribe([source])
+    assert len(stranger.consume(20, 60)) == 20
+    worker = workers(place)
+    named = "a consumer group of the new protocol: 1 member: client id 'there-first'"
+    worker.wait_for(lambda: named in worker.text(), "the stranger's name")
+    stranger.close()
+    stands_still(worker, "the changelog has no position")
+    refused = place.command("resume", "--reason", "they have left", "--execute")
+    assert refused.returncode == 2
+    assert "Say --from where" in refused.stderr
+    resume(place, "--from", "earliest", "--reason", "they have left", "--execute")
+    served(place, worker, source, 20)
+    assert forwarded(place, output) == list(range(1, 21))
+    proof = place.command("verify")
+    assert proof.returncode == 0, proof.stdout + proof.stderr
+
+
+def test_a_new_stream_begins_where_resume_says(
+    broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
+) -> None:
+    place = site(tmp_path, broker)
+    source, output = f"{place.app}.in", f"{place.app}.out"
+    made_topic(AdminClient({"bootstrap.servers": broker}), NewTopic(source, 1, 1), 30)
+    publish(place, source, 1, 20)
+    refused = place.command("resume", "--from", "15")
+    assert refused.returncode == 2
+    assert "gets its topics by --from with --execute" in refused.stderr
+    resume(place, "--from", "15", "--reason", "moved from another deduplication", "--execute")
+    worker = workers(place)
+    served(place, worker, source, 20)
+    assert forwarded(place, output) == list(range(16, 21))
+    proven(place)
 
 
 def test_an_input_that_the_changelog_knows_is_not_made_anew(
@@ -151,47 +267,6 @@ def test_two_applications_whose_names_ran_together(
         assert forwarded(place, f"{name}.out") == list(range(1, 81))
 
 
-def test_a_changelog_of_the_earlier_name_goes_on_with_whoever_has_committed_with_it(
-    broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An installation of the version before, upgraded in place; and another that only has the same name for it."""
-    prefix = f"shop{uuid.uuid4().hex[:6]}"
-    one = site(tmp_path / "one", broker, app=prefix, stream="eu-orders", name=f"{prefix}.one")
-    source, output, changelog = f"{prefix}.one.in", f"{prefix}.one.out", earlier_changelog_name(prefix, "eu-orders")
-    admin = AdminClient({"bootstrap.servers": broker})
-    for topic, config in ((source, {}), (changelog, COMPACTED)):
-        assert made_topic(admin, NewTopic(topic, 1, 1, config=config), 30)
-    producer = Producer({"bootstrap.servers": broker, "transactional.id": f"{prefix}-{source}-0"})
-    producer.init_transactions(30)
-    publish(one, source, 1, 40)
-    producer.begin_transaction()
-    # As version 1 wrote it: progress without an epoch, identities, no owner.
-    producer.produce(changelog, b"\1" + b"".join(n.to_bytes(8, "big") for n in (30, 30, 0, 0)), b"p")
-    producer.produce(changelog, (30).to_bytes(8, "big"), b"ime")
-    producer.commit_transaction(30)
-
-    refused = one.command("worker")  # nothing tells whose it is: the group has forgotten its offsets
-    assert refused.returncode == 2
-    assert f"{changelog}: was written by an earlier Ratchet" in refused.stderr
-    two = site(tmp_path / "two", broker, app=f"{prefix}-eu", stream="orders", name=f"{prefix}.two")
-    assert two.command("worker").returncode == 2
-
-    wanted = ("--adopt", "--reason", "it is ours", "--execute")
-    missing = one.command("resume", *wanted)
-    assert "there is no topic" in missing.stderr
-    for topic in (output, f"{prefix}.one.dead", f"{prefix}-policy"):
-        made_topic(admin, NewTopic(topic, 1, 1, config=COMPACTED if topic.endswith("policy") else {}), 30)
-    resume(one, *wanted)
-    worker = workers(one)
-    served(one, worker, source, 40)
-    assert forwarded(one, output) == list(range(31, 41))
-    other = workers(two)  # the name is claimed now, so that it takes the one that cannot run together
-    other.wait_for(lambda: "lane runs" in other.text(), "the lane")
-    publish(two, f"{prefix}.two.in", 1, 80)
-    served(two, other, f"{prefix}.two.in", 80)
-    assert forwarded(two, f"{prefix}.two.out") == list(range(1, 81))
-
-
 def test_a_changed_rule_stands_still_and_can_begin_without_what_was_counted(
     broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
 ) -> None:
@@ -211,6 +286,44 @@ def test_a_changed_rule_stands_still_and_can_begin_without_what_was_counted(
     resume(changed, "--forget", "--reason", "counts by the field now", "--execute")
     served(place, worker, source, 80)
     assert forwarded(place, output) == [*range(1001, 1041), *range(1, 41)]
+    proven(changed)
+    assert changed.command("verify", "--independent").returncode == 0
+
+
+def test_dead_letters_of_a_rule_that_was_corrected_are_proven(
+    broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
+) -> None:
+    wrong = 'identity = "field:nobody"\nsequence = "field:n"'
+    place = site(tmp_path, broker, more=wrong)
+    source, output = f"{place.app}.in", f"{place.app}.out"
+    worker = workers(place)
+    worker.wait_for(lambda: "lane runs" in worker.text(), "the lane")
+    publish(place, source, 1, 50)
+    served(place, worker, source, 50)
+    worker.stop()
+    corrected = site(tmp_path, broker, app=place.app, more='identity = "producer"\nsequence = "field:n"')
+    halted = corrected.command("verify")  # it is judged by the rule of before until somebody decides
+    assert (halted.returncode, "0 fresh, 0 duplicate, 50 invalid" in halted.stdout) == (0, True), halted.stdout
+    worker = workers(corrected)
+    stands_still(worker, "it was judged with identity")
+    resume(corrected, "--forget", "--reason", "the field has another name", "--execute")
+    served(place, worker, source, 50)
+    replay = corrected.command("dead-letters", "replay", "--json")
+    assert (replay.returncode, json.loads(replay.stdout)["replayed"]) == (0, 50), replay.stderr
+    publish(place, source, 48, 60)
+    worker.wait_for(lambda: forwarded(place, output) == list(range(1, 61)), "all of them")
+    worker.stop()
+    report = proven(corrected)
+    assert (report["fresh"], report["duplicate"], report["invalid"]) == (60, 3, 50)
+    # Read again from the beginning, nothing of before is new, and all of it that had no identity is.
+    resume(corrected, "--from", "earliest", "--forget", "--reason", "once more", "--execute")
+    worker = workers(corrected)
+    worker.wait_for(lambda: len(forwarded(place, output)) == 120, "all of them, once more")
+    worker.stop()
+    assert (proven(corrected)["fresh"], proven(corrected, "--independent")["invalid"]) == (120, 100)
+    why = corrected.command("why", "--topic", source, "--partition", "0", "--offset", "7", "--json")
+    told = [(each["at"]["offset"], each["verdict"]) for each in json.loads(why.stdout)["arrivals"]]
+    assert told == [(7, "invalid"), (57, "fresh"), (7, "fresh"), (57, "invalid")], why.stdout
 
 
 def test_an_application_that_was_renamed_over_the_same_topics(
@@ -248,6 +361,7 @@ def test_an_application_that_was_renamed_over_the_same_topics(
         publish(place, source, 101, 120)
         served(renamed, worker, source, 120)
         assert forwarded(place, output) == list(range(1, 121))
+        assert [each["records"] for each in proven(renamed)["skipped"]] == [100]
         late.stop()
     finally:
         late.end()
@@ -285,6 +399,40 @@ def test_what_resume_does_not_take(broker: str, tmp_path: Path, workers: Callabl
     assert "2 offsets are read again" in resume(place, "--from", "1", "--reason", "look again", "--execute")
     served(place, worker, f"{place.app}.in", 3)
     assert forwarded(place, f"{place.app}.out") == [1, 2, 3]
+    proven(place)
+
+
+def test_records_that_passed_unjudged_are_counted_before_they_pass_again(
+    broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
+) -> None:
+    place = site(tmp_path, broker)
+    source, output = f"{place.app}.in", f"{place.app}.out"
+    worker = workers(place)
+    worker.wait_for(lambda: "lane runs" in worker.text(), "the lane")
+    publish(place, source, 0, 4)
+    served(place, worker, source, 5)
+    assert place.command("policy", "set", "off", "--stream", "events").returncode == 0
+    worker.wait_for(lambda: "deduplicate=False" in worker.text(), "the policy")
+    publish(place, source, 5, 9)
+    served(place, worker, source, 10)
+    back = "--from", "earliest", "--reason", "look again", "--execute"
+    done = place.command("resume", *back)
+    assert done.returncode == 2
+    assert "10 records, the first at offset 0; deduplication is off" in done.stderr
+    assert place.command("policy", "unset", "--stream", "events").returncode == 0
+    worker.wait_for(lambda: "deduplicate=None" in worker.text(), "the policy")
+    done = place.command("resume", *back)
+    assert done.returncode == 2
+    assert "5 records, the first at offset 5; offsets 5 to 9: 5 records passed while deduplication" in done.stderr
+    assert "Add --recount" in done.stderr
+    assert "0 of their records pass once more" not in resume(place, "--from", "9", "--recount")
+    plan = json.loads(resume(place, "--from", "earliest", "--recount", "--json"))["partitions"][0]
+    assert (plan["again"], plan["passes_again"], len(plan["recounted"])) == (10, 5, 2)
+    said = resume(place, *back, "--recount")
+    assert "10 offsets are read again: 5 of their records pass once more" in said
+    worker.wait_for(lambda: len(forwarded(place, output)) == 15, "what passes once more")
+    assert forwarded(place, output) == [*range(10), *range(5, 10)]
+    assert "0 of their records pass once more" in resume(place, "--from", "earliest")
 
 
 def test_nothing_of_ratchets_own_is_an_input_or_output(broker: str, tmp_path: Path) -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import re
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from faults.count import Difference
-from faults.environment import Environment
+from faults.environment import Environment, Worker
 from faults.events import PARTITIONS
 from faults.kafka import Kafka
 
 EVENTS = 10_000
 LANE_RUNS = re.compile(r"lane runs +changelog_offset=(\d+) .*restored=(\d+)")
+
+
+def stands_by(worker: Worker, lanes: int) -> bool:
+    """Return whether a worker follows so many partitions as their standby."""
+    return worker.output().count("standby follows") >= lanes
 
 
 def test_a_killed_workers_partitions_are_taken_over_warm(
@@ -32,9 +38,7 @@ def test_a_killed_workers_partitions_are_taken_over_warm(
         second.start()
         half = PARTITIONS // 2 * len(environment.inputs)
         for worker in environment.workers:
-            environment.wait_for(
-                lambda worker=worker: worker.output().count("standby follows") >= half, f"{worker.name} standing by"
-            )
+            environment.wait_for(partial(stands_by, worker, half), f"{worker.name} standing by")
         environment.feed.allow(EVENTS)
         environment.wait_for(
             lambda: sum(environment.positions().values()) >= EVENTS * len(environment.inputs),

@@ -8,14 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.app.verify import verify
 from kafka_ratchet.app.worker.state_rows import Row, read_rows, write_rows
+from kafka_ratchet.app.worker.topics import COMPACTED
 from kafka_ratchet.errors import SettingsError
+from tests.app.local.test_broker import wait_until
 from tests.app.worker_process import Site, WorkerProcess, read_all
 
 STREAM = """
@@ -96,6 +100,43 @@ def test_a_state_is_exported_seeded_and_held(place: Site, worker: WorkerProcess,
     assert sorted(out) == [(b"a", 5), (b"a", 10), (b"c", 1), (b"c", 2), (b"new", 5), (b"\xff", 7)]
     report = verify(place.settings)
     assert (report.ok, sum(edit.added + edit.raised for _, edit in report.edits)) == (True, 2), report.findings
+
+
+def test_an_import_names_the_lost_changelog_that_it_ends_a_halt_over(
+    place: Site, worker: WorkerProcess, tmp_path: Path
+) -> None:
+    worker.start()
+    worker.wait_for(lambda: "worker runs" in worker.text(), "the start")
+    publish(place, (b"a", 5), (b"a", 6))
+    number = Partitioner.MURMUR2.place(b"a", 2)
+    worker.wait_for(lambda: place.position(f"{place.app}.in") == 2, "two records")
+    exported = tmp_path / "state.ndjson"
+    command(place, "export", str(exported))
+    worker.stop()
+    admin, changelog = AdminClient({"bootstrap.servers": place.broker}), changelog_name(place.app, "events")
+    admin.delete_topics([changelog])[changelog].result(30)
+    new = NewTopic(changelog, 2, 1, config=COMPACTED)
+    wait_until(lambda: created(admin, new), "the new changelog")
+    for arguments, ends in ((["--dry-run"], "would end"), ([], "ends")):
+        tried = place.command("state", "import", str(exported), *arguments)
+        assert tried.returncode == 0, tried.stdout + tried.stderr
+        said = (
+            f"partition {number}: the group has committed offset 2, and the changelog knows only what was counted "
+            f"below 0: it was deleted and created again, or lost its end. The import {ends} the halt over this"
+        )
+        assert said in tried.stdout
+        if arguments:
+            assert '"uncounted":[0,2]' in place.command("state", "import", str(exported), *arguments, "--json").stdout
+    assert "the halt over this" not in place.command("state", "import", str(exported)).stdout
+
+
+def created(admin: AdminClient, topic: NewTopic) -> bool:
+    """Try to create a topic whose deletion may not be over."""
+    try:
+        admin.create_topics([topic])[topic.topic].result(30)
+    except KafkaException:
+        return False
+    return True
 
 
 ROWS = st.builds(

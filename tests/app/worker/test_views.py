@@ -68,7 +68,7 @@ def at_work(stream: str, number: int) -> PartitionTables:
 
 def test_a_view_reads_the_partition_of_its_own_number_or_nothing_commits() -> None:
     totals = Table("totals", default=int)
-    streams = {
+    streams: dict[str, Any] = {
         f"{each.name}-changelog": each
         for each in (Stream("orders", 4, [totals]), Stream("clicks", 4), Stream("odd", 3))
     }

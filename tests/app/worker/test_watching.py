@@ -6,6 +6,7 @@ import re
 import urllib.request
 from pathlib import Path
 
+from kafka_ratchet.app.compare.watch import Gauges
 from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.producers import ProducerCollector
 from kafka_ratchet.spark_sink.job.metrics import RunCollector
@@ -45,6 +46,10 @@ def of_producers() -> set[str]:
     return {family.name for family in ProducerCollector().collect()}
 
 
+def of_comparisons() -> set[str]:
+    return {family.name for family in Gauges("kafka:a", "kafka:b").registry.collect()}
+
+
 def of_sinks() -> set[str]:
     found = RunCollector(RunState(), "results", "events").collect()
     return {family.name for family in found}
@@ -75,5 +80,6 @@ def test_a_worker_exports_what_alerts_and_dashboard_name(broker: str, tmp_path: 
     assert {"ratchet_partition_halted", "ratchet_commit_seconds"} <= wanted
     shown = named((ROOT / "deploy/grafana/ratchet.json").read_text("utf-8"))
     assert {"ratchet_records", "ratchet_store_bytes"} <= shown
+    assert {"ratchet_open_transaction_records", "ratchet_partition_stalled"} <= shown
     wanted |= shown
-    assert not wanted - exported(text) - of_sinks() - of_producers() - OF_PROCESSES
+    assert not wanted - exported(text) - of_sinks() - of_producers() - of_comparisons() - OF_PROCESSES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from kafka_ratchet.app.worker import topics as kafka_topics
 from kafka_ratchet.app.worker.faust_app import REQUEST_SLACK_S
 from kafka_ratchet.errors import BrokerUnavailable, TopicError
 from kafka_ratchet.producers import create_topic, no_broker_is_let_in
+from kafka_ratchet.topic_log.clients import partition_counts
 
 
 def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,12 +90,14 @@ def test_no_request_of_the_preparation_waits_without_a_name_for_what_happened(
         kafka_topics.create(admin, "there", 1, 1, {})
         # A bare TimeoutError of the client's future once ended the worker.
         monkeypatch.setattr(kafka_topics, "ADMIN_TIMEOUT_S", 1.0)
+        monkeypatch.setattr("kafka_ratchet.topic_log.clients.ADMIN_TIMEOUT_S", 1.0)
         kafka.line(0, Line.CUT)
-        for request in (
-            lambda: kafka_topics.partition_counts(admin, ["there"]),
+        requests: tuple[Callable[[], object], ...] = (
+            lambda: partition_counts(admin, ["there"]),
             lambda: kafka_topics.create(admin, "missing", 1, 1, {}),
             lambda: kafka_topics.config_of(admin, "there"),
-        ):
+        )
+        for request in requests:
             with pytest.raises(BrokerUnavailable):
                 request()
 
@@ -107,7 +110,10 @@ def test_topics_are_made_as_soon_as_kafka_lets_a_broker_in_again(tmp_path: Path)
         def by_the_producer(topic: str) -> None:
             create_topic(admin, topic, partitions=1, timeout_s=60, say=print)
 
-        for number, make in enumerate((by_the_producer, lambda topic: kafka_topics.create(admin, topic, 1, 1, {}))):
+        def by_the_worker(topic: str) -> None:
+            kafka_topics.create(admin, topic, 1, 1, {})
+
+        for number, make in enumerate((by_the_producer, by_the_worker)):
             attempts = itertools.count()
             while not refused(admin, f"by-hand-{number}-{next(attempts)}"):
                 time.sleep(0.05)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -15,15 +16,14 @@ from kafka_ratchet.app.survey import reading
 from kafka_ratchet.app.verify import RecordView, verify
 from kafka_ratchet.app.verify.columns import choice
 from kafka_ratchet.app.verify.compare import ExpectedPartition
-from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
-from kafka_ratchet.app.verify.reading import TopicReader
+from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
 from tests.app.written_stream import NOW_MS, NewTopic, Stage, continued_twice, record, verified_twice
 
 PARTITIONS = 40
-RULES = [
+RULES: list[dict[str, Any]] = [
     {"identity": Identity.PRODUCER},
     {"identity": Identity.KEY, "sequence_form": SequenceForm.INTEGER},
     {"identity": Identity.PARTITION},
@@ -65,7 +65,12 @@ def altered(choose: random.Random, there: Records) -> None:
     one = there[at]
     value = bytearray(one.value or b"?")
     value[choose.randrange(len(value))] ^= 1 << choose.randrange(8)
-    changes = {"value": bytes(value), "key": b"K", "timestamp_ms": one.timestamp_ms + 1, "headers": one.headers[::-1]}
+    changes: dict[str, Any] = {
+        "value": bytes(value),
+        "key": b"K",
+        "timestamp_ms": one.timestamp_ms + 1,
+        "headers": one.headers[::-1],
+    }
     name = choose.choice(sorted(changes))
     there[at] = replace(one, **{name: changes[name]})
 
@@ -254,7 +259,7 @@ def test_what_transactions_hide_is_neither_there_nor_missed(broker: str, new_top
     ],
 )
 def test_rules_that_are_not_known_over_columns(
-    broker: str, new_topic: NewTopic, change: dict[str, object], reason: str
+    broker: str, new_topic: NewTopic, change: dict[str, Any], reason: str
 ) -> None:
     stage = Stage(broker, new_topic, 1, **change)
     stage.commit(0)
@@ -282,5 +287,5 @@ def test_what_cannot_be_read_as_columns_is_read_by_the_other_client(
     assert ("max_batch_mb" if seen == "corrupt" else "no Kafka broker answered") in report.singly[0]
 
 
-def nowhere() -> dict[str, object]:
+def nowhere() -> dict[str, Any]:
     return {"bootstrap_servers": ["127.0.0.1:1"]}

@@ -12,13 +12,13 @@ import pytest
 
 from kafka_ratchet.app.survey.reading import Range
 from kafka_ratchet.app.verify import RecordView
-from kafka_ratchet.app.verify.baseline import Baseline
 from kafka_ratchet.app.verify.columns.exact import Exact, Pair
 from kafka_ratchet.app.verify.columns.judging import Places
 from kafka_ratchet.app.verify.compare import ExpectedPartition
-from kafka_ratchet.app.verify.offset_ranges import OffsetRanges
+from kafka_ratchet.app.verify.reading import OffsetRanges
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Rule
+from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -78,8 +78,8 @@ def test_two_runs_leave_what_they_leave_record_by_record(seed: int) -> None:
             expected.judge(offset, records[offset], report)
         expected.compare("out", ((n, output[n]) for n in range(baseline.output_from, len(output))), at, report)
         assert PLACES is not None
-        topics = cast(Any, (Given("in", records, choose), Given("out", output, choose)))
-        pair = Pair(*topics, PLACES, keep=True)
+        source, results = Given("in", records, choose), Given("out", output, choose)
+        pair = Pair(cast(Any, source), cast(Any, results), PLACES, keep=True)
         spans = ranges(judged=at, committed_to=to, output_ends=len(output))
         exact = asyncio.run(pair.look(0, baseline, spans, "c"))
         if any(offset >= at for offset in expected.invalid):

@@ -7,25 +7,20 @@ import struct
 
 import pytest
 
-from kafka_ratchet.app.verify.baseline import Known
 from kafka_ratchet.app.verify.columns import kernels
 from kafka_ratchet.app.verify.columns.judging import Judged, Judging, Places
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.app.verify.state import Known
 from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.transport.batch.chunk import read_chunk
+from tests import hostile
 from tests.transport.batch.known_batches import COMPRESSIONS, Source, encode
 
 SEQUENCE, PRODUCER = "ratchet-sequence", "ratchet-producer"
-NUMBERS = [
-    *(b"", b"-", b"-0", b"-1", b"0", b"007", b"000000000000000000000000000005", b"+5", b" 5", b"5 ", b"5.0", b"1e3"),
-    *(b"9223372036854775807", b"9223372036854775808", b"-9223372036854775808", b"18446744073709551617", b"9" * 20),
-    *(b"12345678", b"-1234567", b"1234567", b"123456789", b"1234567a", bytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7),
-    *(b"\x80" + bytes(7), bytes(7), bytes(9), b"\xd9\xa1", None),
-]
-"""Values of a sequence's header at the edges: decimal text, eight bytes, both, neither."""
-IDENTITIES = [b"", b"a", b"b", b"ab", b"\x00", b"\xff" * 127, b"c" * 128, b"d" * 1024, b"e" * 1025, None]
+NUMBERS = [*(text for text, _ in hostile.NUMBERS), *hostile.LOOKS_LIKE_TEXT]
+IDENTITIES = [*hostile.IDENTITIES, None]
 
 
 def records(random_: random.Random, count: int, *, plain: float) -> list[Source]:
@@ -34,7 +29,7 @@ def records(random_: random.Random, count: int, *, plain: float) -> list[Source]
     for _ in range(count):
         if random_.random() < plain:
             name, number = b"user-%d" % random_.randrange(40), struct.pack(">q", random_.randrange(30))
-            headers = [(SEQUENCE, number), (PRODUCER, name), ("other", b"x")]
+            headers: list[tuple[str, bytes | None]] = [(SEQUENCE, number), (PRODUCER, name), ("other", b"x")]
             made.append(Source(name, b"v", tuple(headers), 1_700_000_000_000))
             continue
         headers = [(SEQUENCE, random_.choice(NUMBERS)) for _ in range(random_.choice((0, 1, 1, 1, 2)))]

@@ -12,9 +12,9 @@ import pytest
 
 from kafka_ratchet import App
 from kafka_ratchet.app.verify import RecordView, Report
+from kafka_ratchet.app.verify.legs import Leg
 from kafka_ratchet.app.verify.replay.outputs import Output
-from kafka_ratchet.app.verify.replay.partition import ReplayedPartition, spec_of
-from kafka_ratchet.app.verify.replay.path import Leg
+from kafka_ratchet.app.verify.replay.partition import ReplayedPartition, batch_of, spec_of, views
 from kafka_ratchet.app.verify.replay.tables import ReplayTables, merged
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.tables.identity import Identity, SequenceSource
@@ -103,6 +103,15 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path)
     yield shop
     shop.kept.close()
+
+
+def test_timestamps_are_those_of_the_records() -> None:
+    stamps = [-1, -60_000, -62_135_596_800_000, -1, 5]
+    rows = [replace(row(number, 1), timestamp_ms=stamp) for number, stamp in enumerate(stamps)]
+    batch = batch_of(spec_of(("in", "out", "dead"), 0, Identity.PRODUCER, {}), list(enumerate(rows, 7)))
+    assert batch.timestamps.tolist() == stamps
+    assert batch.offsets.tolist() == [7, 8, 9, 10, 11]
+    assert [view.timestamp_ms for view in views(batch)] == stamps
 
 
 def values(outputs: list[Output]) -> list[Any]:

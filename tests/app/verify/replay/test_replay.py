@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -44,9 +45,10 @@ totals = app.Table("totals", default=int)
 
 @app.agent(orders)
 async def add_up(orders):
-    async for order in orders:
+    async for event in orders.events():
+        order = event.value
         totals[order.user] += order.amount
-        yield {"user": order.user, "total": totals[order.user]}
+        yield {"user": order.user, "total": totals[order.user], "id": event.id}
 """
 EVENTS = 400
 
@@ -87,6 +89,25 @@ def send(site: Site, first: int, count: int) -> None:
         for _ in range(2):
             client.produce(f"{site.app}.in", value, user, headers=headers)
     assert client.flush(30) == 0
+
+
+def test_records_before_1970_and_without_a_timestamp(worker: WorkerProcess) -> None:
+    site = worker.site
+    worker.start(arguments=("--app", "shop:app"))
+    worker.wait_for(lambda: "worker runs" in worker.text(), "the start")
+    client = Producer({"bootstrap.servers": site.broker})
+    stamps = [-1, -5_000, -60_000, -62_135_596_800_000, -1, 1_700_000_000_000]
+    for number, stamp in enumerate(stamps):
+        headers: list[Any] = [("ratchet-producer", b"shop"), ("ratchet-sequence", b"%d" % number)]
+        value = json.dumps({"user": "ann", "amount": 1})
+        client.produce(f"{site.app}.in", value, "ann", 0, timestamp=stamp, headers=headers)
+    assert client.flush(30) == 0
+    worker.wait_for(lambda: site.position(f"{site.app}.in") == len(stamps), "the end")
+    worker.stop()
+    (rows,) = [rows for rows in read_all(site.broker, f"{site.app}.out").values() if rows]
+    assert [each.timestamp()[1] for each in rows] == stamps
+    report = replay(site)
+    assert (report.exit_code(), report.findings, report.delivered) == (ExitCode.PROVEN, [], len(stamps))
 
 
 def test_a_replay_is_like_what_was_left_and_finds_what_others_have_written(worker: WorkerProcess) -> None:

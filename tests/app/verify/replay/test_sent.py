@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.app.verify import RecordView, Report
-from kafka_ratchet.app.verify.digests import content
 from kafka_ratchet.app.verify.replay.sent import Sent, SentRecords
+from kafka_ratchet.app.verify.rows import content
 
 
 @pytest.fixture

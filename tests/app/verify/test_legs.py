@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_ratchet.app.verify.replay.path import Leg, NoPath, legs_of
+from kafka_ratchet.app.verify.legs import Leg, NoPath, legs_of
 from kafka_ratchet.transport.owner import Decision
 
 

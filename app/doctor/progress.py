@@ -1,0 +1,84 @@
+"""Progress of each stream: partitions at a standstill, and open transactions in its input."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+from kafka_ratchet.app.doctor.findings import Finding, Mark
+from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.cluster_view import ClusterView
+from kafka_ratchet.app.status.kafka_view import InputPartition, KafkaView
+from kafka_ratchet.app.status.model import Overview, StreamView
+from kafka_ratchet.app.status.open_transactions import Blocked, ask_about
+from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.transport.stalls import Cause
+
+PASSING: Final = frozenset({Cause.NO_WORKER, Cause.REBALANCE, Cause.STARTING, Cause.RESTORING, Cause.AGENT})
+"""Causes that end by a start of workers, or by waiting; they are warnings."""
+SHOWN: Final = 5
+"""Partitions of one stream that get a sentence of their own."""
+
+
+def progress(settings: Settings, bootstrap: str, *, has_run: bool) -> Iterator[Finding]:
+    """Yield a finding for each standstill and each old open transaction.
+
+    Args:
+        settings: valid.
+        bootstrap: of a Kafka that answers.
+        has_run: a worker was here before; only then is the group asked for.
+    """
+    overview: Overview | None = None
+    blocked: list[Blocked] = []
+    try:
+        overview = asyncio.run(_overview(settings, bootstrap)) if has_run else None
+        positions = KafkaView(bootstrap, settings).read(
+            {name: changelog_name(settings.app, name) for name in settings.streams}, {}
+        )
+        blocked = _blocked(settings, bootstrap, positions)
+    except RatchetError as error:
+        yield Finding("progress", Mark.WARNING, f"how far the workers are is not known: {error}")
+        if overview is None:
+            return
+    views = {each.stream: each for each in overview.streams} if overview is not None else {}
+    for name, stream in settings.streams.items():
+        found = [
+            *_stalled(name, views.get(name)),
+            *(_error(name, each) for each in blocked if each.topic == stream.input and each.is_old),
+        ]
+        yield from found[:SHOWN]
+        if len(found) > SHOWN:
+            worst = Mark.ERROR if any(each.mark is Mark.ERROR for each in found[SHOWN:]) else Mark.WARNING
+            yield Finding("progress", worst, f"stream {name}: {len(found) - SHOWN:,} more; `ratchet tables` has them")
+        if not found and name in views:
+            lag = views[name].totals.lag
+            waits = "" if lag is None else f"; {lag:,} offsets are not judged yet"
+            yield Finding("progress", Mark.OK, f"stream {name}: no partition stands still{waits}")
+
+
+async def _overview(settings: Settings, bootstrap: str) -> Overview:
+    async with ClusterView(bootstrap, settings) as view:
+        return await view.overview()
+
+
+def _blocked(settings: Settings, bootstrap: str, positions: dict[str, list[InputPartition]]) -> list[Blocked]:
+    ends = {
+        (settings.streams[name].input, row.partition): (row.stable_end, row.end)
+        for name, rows in positions.items()
+        for row in rows
+        if row.stable_end is not None and row.end is not None
+    }
+    return ask_about(bootstrap, settings, ends)
+
+
+def _stalled(name: str, view: StreamView | None) -> Iterator[Finding]:
+    for row in view.partitions if view is not None else ():
+        if row.stalled is not None and row.stalled.cause != Cause.OPEN_TRANSACTION:
+            mark = Mark.WARNING if row.stalled.cause in PASSING else Mark.ERROR
+            yield Finding("progress", mark, f"stream {name}: stands still ({row.stalled.cause}): {row.stalled.text}")
+
+
+def _error(name: str, blocked: Blocked) -> Finding:
+    return Finding("progress", Mark.ERROR, f"stream {name}: {blocked}")

@@ -1,0 +1,99 @@
+"""Open transactions that hold back committed readers, for commands: asked once, on a connection of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiokafka import errors as kafka
+
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.errors import explained
+from kafka_ratchet.transport.client.security import client_options
+from kafka_ratchet.transport.stalls import STALLED_AFTER_S
+from kafka_ratchet.transport.transactions.open_transactions import OpenTransaction, find_open, named
+
+ASK_S: Final = 10.0
+"""Seconds for all questions together. Without an answer the sentence lacks the name of the producer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Offsets of a partition held back by an open transaction.
+
+    start: last stable offset; end: high watermark. unknown: reason why Kafka did not name the transactions.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    transactions: list[OpenTransaction] = field(default_factory=list)
+    unknown: str = ""
+
+    @property
+    def count(self) -> int:
+        """Return the number of offsets, markers included."""
+        return self.end - self.start
+
+    @property
+    def is_old(self) -> bool:
+        """Return whether it is older than a lane's own transaction gets."""
+        begun_ms = min((each.since_ms or each.last_ms for each in self.transactions), default=0)
+        return time.time() * 1000 - begun_ms >= STALLED_AFTER_S * 1000
+
+    def __str__(self) -> str:
+        who = f" ({self.unknown})" if self.unknown else named(self.transactions)
+        return (
+            f"{self.topic}, partition {self.partition}: {self.count:,} offsets, from {self.start:,} on, wait behind an "
+            f"open transaction{who}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "start": self.start,
+            "end": self.end,
+            "transactions": [each.as_dict() for each in self.transactions],
+        }
+
+
+def ask_about(bootstrap: str, settings: Settings, ends: dict[tuple[str, int], tuple[int, int]]) -> list[Blocked]:
+    """Return the partitions held back by an open transaction, with its producer where Kafka names it.
+
+    Blocking, and not for a thread with a running event loop.
+
+    Args:
+        bootstrap: host:port[,host:port].
+        settings: options of the client.
+        ends: last stable offset and high watermark by topic and partition.
+    """
+    waiting = {place: each for place, each in ends.items() if each[1] > each[0]}
+    if not waiting:
+        return []
+    found, unknown = asyncio.run(_ask(bootstrap, settings, waiting))
+    return [
+        Blocked(*place, *each, [one for one in found if (one.topic, one.partition) == place], unknown)
+        for place, each in sorted(waiting.items())
+    ]
+
+
+async def _ask(
+    bootstrap: str, settings: Settings, places: Collection[tuple[str, int]]
+) -> tuple[list[OpenTransaction], str]:
+    cluster = Cluster(client_options(bootstrap, settings.kafka))
+    try:
+        async with asyncio.timeout(ASK_S):
+            await cluster.start(ASK_S)
+            return await find_open(cluster, places, "open-transactions"), ""
+    except (kafka.KafkaError, RatchetError, TimeoutError) as error:
+        return [], f"Kafka does not name its producer: {explained(error)}"
+    finally:
+        await cluster.close()

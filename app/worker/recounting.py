@@ -1,0 +1,195 @@
+"""Records that would pass once more where a partition is set back: counted before `ratchet resume` moves it.
+
+A record that is read again is dropped where its sequence is known. It is not known where deduplication was off when the
+record passed, or where its identity was forgotten, evicted or edited since. All of that is in the partition's state. So
+the offsets that would be read again are judged against that state, as the next owner would judge them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from kafka_ratchet.agents.extraction import reader_for, whose
+from kafka_ratchet.app.settings import StreamSettings
+from kafka_ratchet.tables.edits import FORGET, Edit
+from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.tables.map.kernels import FRESH, INVALID
+from kafka_ratchet.tables.partition import SequencePartition
+from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionReader, Place
+from kafka_ratchet.transport.client.topic_id import id_text
+from kafka_ratchet.transport.owner import Decision
+from kafka_ratchet.transport.policy import Forget
+
+FETCH_BYTES: Final = 8 << 20
+WAIT_MS: Final = 250
+CONNECTION: Final = "recounting"
+
+
+class PassingAgain(NamedTuple):
+    """Number of records that would pass once more, and the offset of the first; -1 where there is none.
+
+    invalid: number of records that would become dead letters once more
+    """
+
+    records: int = 0
+    first: int = -1
+    invalid: int = 0
+
+
+class Log(NamedTuple):
+    """Input partition to read. id: 16 bytes of the topic; letters: prefix of this stream's dead letters."""
+
+    topic: str
+    partition: int
+    id: bytes
+    letters: bytes
+
+
+def awaited(forgets: Iterable[Forget], state: SequencePartition, log: Log, position: int) -> list[Forget]:
+    """Return the requests to forget that the partition applies below a position and has not applied yet.
+
+    Args:
+        forgets: of the stream
+        state: as of the changelog's end
+        log: input partition
+        position: next input offset to read
+    """
+    here = (each for each in forgets if each.partition in (None, log.partition) and not state.is_done(each.id))
+    return [each for each in here if each.holds_from(log.partition, id_text(log.id)) < position]
+
+
+def never_judged(decisions: Iterable[Decision], position: int) -> list[range]:
+    """Return the offsets that operators' decisions have skipped, and that nothing has read before or since.
+
+    position: next input offset to read
+    """
+    gaps: list[range] = []
+    read: list[range] = []
+    start = 0
+    for decision in decisions:
+        if decision.after is None:
+            continue
+        if decision.before is None:  # offsets of another topic
+            gaps, read = [range(decision.after)], []
+        else:
+            read.append(range(start, decision.before))
+            if decision.after > decision.before:
+                gaps.append(range(decision.before, decision.after))
+        start = decision.after
+    for each in (*read, range(start, position)):
+        gaps = _without(gaps, each)
+    return gaps
+
+
+def _without(gaps: Sequence[range], read: range) -> list[range]:
+    """Return what is left of gaps once these offsets are read."""
+    if not read:
+        return list(gaps)
+    left = [
+        part
+        for gap in gaps
+        for part in (range(gap.start, min(gap.stop, read.start)), range(max(gap.start, read.stop), gap.stop))
+    ]
+    return [part for part in left if part]
+
+
+async def count_passing(
+    cluster: Cluster,
+    stream: StreamSettings,
+    state: SequencePartition,
+    log: Log,
+    offsets: range,
+    skipped: Sequence[range],
+    *,
+    forgets: Collection[Forget] = (),
+    judges: bool,
+    batch_most: int,
+) -> PassingAgain:
+    """Judge offsets as the next owner would, and count what would pass. The state stays as it was.
+
+    Args:
+        cluster: connected
+        stream: its settings
+        state: as of the changelog's end
+        log: input partition
+        offsets: to be read again
+        skipped: never judged offsets: their records pass for the first time
+        forgets: requests that are applied before these offsets are read again
+        judges: whether deduplication is on
+        batch_most: bytes that one batch may unpack to
+
+    Raises:
+        SettingsError: the user's function cannot be imported.
+        RatchetError: the input cannot be read.
+    """
+    source = SequenceSource.parse(stream.sequence)
+    read, read_identities = reader_for(source, stream.sequence_form), whose(stream.identity)
+    headers = source.name.encode() if source.kind == "header" else b"", (stream.identity.header or "").encode()
+    fetching = Fetching(CONNECTION, FETCH_BYTES, WAIT_MS, batch_most, *headers)
+    place = Place(log.topic, log.partition, log.id)
+    reader = PartitionReader(cluster, place, offsets.start, fetching, skips_deleted=False)
+    records, first, invalid = 0, -1, 0
+    try:
+        if forgets:
+            state.forget(list(forgets), offsets.start)
+        async for batch in reader.batches(offsets.stop, stops_at_open=True):
+            again = batch.offsets < offsets.stop
+            for gap in skipped:
+                again &= (batch.offsets < gap.start) | (batch.offsets >= gap.stop)
+            passes = again
+            if judges:
+                found, reasons = read(batch)
+                identities = read_identities(batch, reasons) if read_identities else None
+                verdicts, _ = state.judge(batch, found, reasons, identities=identities, letters=log.letters)
+                passes = again & (verdicts == FRESH)
+                invalid += int(np.count_nonzero(again & (verdicts == INVALID)))
+            if first < 0 and passes.any():
+                first = int(batch.offsets[np.argmax(passes)])
+            records += int(np.count_nonzero(passes))
+    finally:
+        state.rollback()
+    return PassingAgain(records, first, invalid)
+
+
+def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> list[str]:
+    """Return a phrase for each `ratchet forget` with records that would be read again.
+
+    Args:
+        edits: of the partition
+        before: the committed offset; None: it means nothing in the present topic, and so do those of the edits
+        after: to go on at
+    """
+    forgets = (edit for edit in edits if edit.kind == FORGET and edit.has_changed)
+    return [f"offset {edit.position}: {edit}" for edit in forgets if before is None or edit.position > after]
+
+
+def causes(
+    state: SequencePartition, offsets: range | None, *, forgets: Collection[Forget] = (), judges: bool
+) -> list[str]:
+    """Return a phrase for each reason why records may pass once more.
+
+    Args:
+        state: as of the changelog's end
+        offsets: to be read again; None: they mean nothing in the present topic
+        forgets: requests that are applied before these offsets are read again
+        judges: whether deduplication is on
+    """
+    found = [] if judges else ["deduplication is off"]
+    for interval in sorted(state.intervals, key=lambda each: each.number):
+        if interval.deduplicate or not interval.unjudged:
+            continue
+        if offsets is None or (interval.start < offsets.stop and offsets.start < interval.end):
+            found.append(
+                f"offsets {interval.start} to {interval.end - 1}: {interval.unjudged} records passed while "
+                "deduplication was off"
+            )
+    if evicted := sum(state.evicted):
+        found.append(f"{evicted} identities were evicted since the beginning")
+    found += [str(edit) for edit in state.edits if edit.replaced]
+    if forgets:
+        found.append(f"{len(forgets)} requests of `ratchet forget` wait and are applied first")
+    return found
