@@ -194,7 +194,7 @@ def survey(
     rounds: Rounds = 3,
 ) -> None:
     """Measure `ratchet survey` next to a bare client that reads the topic and does nothing; one line of JSON."""
-    from bench.survey import survey as measured
+    from bench.read_commands import survey as measured
 
     load = _load(records, keys, compression, "spread", partitions, value_bytes, 1_000_000)
     print(json_text.dumps(measured(load, rounds, _say)), flush=True)
@@ -211,7 +211,7 @@ def verify(
     rounds: Rounds = 3,
 ) -> None:
     """Measure `ratchet verify` over what a worker has made of an input; a line of JSON a run, and one with spreads."""
-    from bench.verifying import KINDS, verifying
+    from bench.read_commands import KINDS, verifying
 
     for kind in kinds or []:
         if kind not in KINDS:
@@ -359,7 +359,7 @@ def plot(
     picture: Annotated[Path, typer.Argument(help="SVG to write.")],
 ) -> None:
     """Draw a comparison."""
-    from bench.plot import plot as draw
+    from bench.compare import plot as draw
 
     draw(told, picture)
 

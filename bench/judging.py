@@ -24,10 +24,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.java_peers import DELTA_SPARK, LOCK_FILE
 from bench.load import SEQUENCE_AT, Load, Truth, fill
-from bench.process import cpu_seconds, tree
+from bench.peer_programs import DELTA_SPARK, LOCK_FILE
 from bench.spread import spread
+from faults.process import cpu_seconds, tree
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars
 from kafka_ratchet.app.local.spark_classes import with_classes
@@ -278,11 +278,11 @@ def _counted(path: Path, truth: Truth) -> dict[str, int]:
 
 def _records(path: Path) -> tuple[int, set[bytes]]:
     """Rows of the table, and which records they are: the sequence as its value has it, and the key."""
-    columns = pa.schema([("_key", pa.binary()), ("_value", pa.binary())])
+    columns = pa.schema([("_kafka_key", pa.binary()), ("_kafka_value", pa.binary())])
     rows, found = 0, set[bytes]()
     for batch in scan(TableLocation("delta", str(path)), columns):
-        sequences = pc.binary_slice(batch.column("_value"), SEQUENCE_AT.start, SEQUENCE_AT.stop).to_pylist()
-        found.update(map(operator.add, sequences, batch.column("_key").to_pylist()))
+        sequences = pc.binary_slice(batch.column("_kafka_value"), SEQUENCE_AT.start, SEQUENCE_AT.stop).to_pylist()
+        found.update(map(operator.add, sequences, batch.column("_kafka_key").to_pylist()))
         rows += batch.num_rows
     return rows, found
 

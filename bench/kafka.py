@@ -7,7 +7,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges
 
 CREATE_S: Final = 120.0
 QUEUE_FULL_S: Final = 0.1

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 from confluent_kafka import Message, Producer, TopicPartition
 
 from bench.kafka import FETCH_BYTES, committed_reader, create, produce
-from kafka_ratchet.app.status.kafka_topics import offset_ranges
 from kafka_ratchet.errors import BenchFailed
+from kafka_ratchet.topic_log.clients import offset_ranges
 
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 200
@@ -29,6 +29,8 @@ RESENT_EVERY: Final = 1_000
 """fresh records between two re-sends of what came last"""
 READ_WITHIN_S: Final = 1_200.0
 FLUSH_S: Final = 300.0
+SETTLE_S: Final = 30.0
+"""Time until the partitions of a new topic have leaders, in seconds."""
 AT_A_TIME: Final = 10_000
 
 
@@ -184,7 +186,7 @@ def committed_records(bootstrap: str, topic: str) -> Generator[Message, None, No
     reader = committed_reader(bootstrap, topic, [], fetch_message_max_bytes=FETCH_BYTES)
     try:
         partitions = len(reader.list_topics(topic, 30).topics[topic].partitions)
-        for number, held in enumerate(offset_ranges(reader, topic, partitions)):
+        for number, held in enumerate(offset_ranges(reader, topic, partitions, settle_s=SETTLE_S)):
             place = TopicPartition(topic, number, 0)
             reader.assign([place])
             deadline = time.monotonic() + READ_WITHIN_S

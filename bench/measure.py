@@ -19,11 +19,12 @@ from confluent_kafka.admin import AdminClient
 from bench.ids import Ids
 from bench.kafka import FETCH_BYTES, committed_reader, create
 from bench.load import PARTITIONS, Load, Truth
-from bench.process import cpu_seconds, peak_bytes
 from bench.subjects import ROOT, SUBJECTS, Task
 from bench.totals import Totals
-from kafka_ratchet.app.status.kafka_topics import offset_ranges
+from faults.process import cpu_seconds, peak_bytes
+from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.errors import BenchFailed
+from kafka_ratchet.topic_log.clients import offset_ranges
 
 START_WITHIN_S: Final = 180.0
 END_WITHIN_S: Final = 900.0
@@ -189,8 +190,7 @@ class Output:
 
 def measure(
     subject: str,
-    bootstrap: str,
-    broker_pid: int,
+    broker: EmbeddedBroker,
     topic: str,
     load: Load,
     truth: Truth | Ids | Totals,
@@ -201,8 +201,7 @@ def measure(
 
     Args:
         subject: a name of SUBJECTS.
-        bootstrap: of Kafka.
-        broker_pid: whose CPU time is the broker's.
+        broker: Kafka.
         topic: the input, filled.
         load: what it was filled with; the output is to be compressed as it is.
         truth: what the output must hold.
@@ -212,7 +211,7 @@ def measure(
     Raises:
         BenchFailed: the subject does not start, ends, or does not come to the end.
     """
-    chosen = SUBJECTS[subject]
+    chosen, bootstrap = SUBJECTS[subject], broker.bootstrap
     output, group = f"bench.{run}.out", f"bench-{run}"
     create(bootstrap, output, partitions=load.partitions)
     reached = (
@@ -227,10 +226,10 @@ def measure(
         try:
             running.wait_until_started()
             pid = running.process.pid
-            before, broker_before = cpu_seconds(pid), cpu_seconds(broker_pid)
+            before, broker_before = cpu_seconds(pid), cpu_seconds(broker.java_pid)
             limit_s = max(END_WITHIN_S, load.records / SLOWEST)
             seconds = running.wait_until_read(reached, limit_s)
-            cpu, broker_cpu = cpu_seconds(pid) - before, cpu_seconds(broker_pid) - broker_before
+            cpu, broker_cpu = cpu_seconds(pid) - before, cpu_seconds(broker.java_pid) - broker_before
             peak = peak_bytes(pid)
             running.stop()
         except BaseException:
@@ -241,16 +240,8 @@ def measure(
     verified = chosen.is_right(bootstrap, output, truth) if chosen.exact else None
     forget(bootstrap, run)
     millions = load.records / 1_000_000
-    rate = round(load.records / seconds)
-    return Measured(
-        subject,
-        round(seconds, 3),
-        rate,
-        round(cpu / millions, 3),
-        round(broker_cpu / millions, 3),
-        peak >> 20,
-        verified,
-    )
+    costs = round(cpu / millions, 3), round(broker_cpu / millions, 3)
+    return Measured(subject, round(seconds, 3), round(load.records / seconds), *costs, peak >> 20, verified)
 
 
 def forget(bootstrap: str, run: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from bench.page_scene import STREAM, Scene, get, get_json, scene, trickle
-from bench.process import cpu_seconds
 from bench.spread import spread
+from faults.process import cpu_seconds
 from kafka_ratchet.app.web.routes import PAGES
 from kafka_ratchet.errors import BenchFailed
 

@@ -24,13 +24,13 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from bench.kafka import create, produce
 from bench.load import HEAD, PARTITIONS, SEQUENCE, Load, Truth, filled, filler_of, is_right, producer_options
 from bench.measure import END_WITHIN_S, Result, Running, forget
-from bench.process import cpu_seconds, peak_bytes
 from bench.spread import spread
 from bench.subjects import SUBJECTS, Task
+from faults.process import cpu_seconds, peak_bytes
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.ports import free_port
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
 from kafka_ratchet.errors import BenchFailed
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges
 
 READY_WITHIN_S: Final = 900.0
 SETTLE_S: Final = 10.0

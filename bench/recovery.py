@@ -24,9 +24,9 @@ from confluent_kafka.admin import AdminClient
 from bench.kafka import committed_reader, create, ends
 from bench.load import HEAD, PARTITIONS, SEQUENCE, VALUE_BYTES, Load
 from bench.measure import END_WITHIN_S, GroupPosition, Result, Running
-from bench.process import named
 from bench.spread import spread
 from bench.subjects import Subject, Task, deduplicating
+from faults.process import named
 from kafka_ratchet.errors import BenchFailed
 
 PER_SECOND: Final = 500

@@ -79,9 +79,7 @@ def regress(rounds: int, say: Callable[[str, Measured], None]) -> tuple[Ratios, 
                 inputs[case.load] = topic, fill(broker.bootstrap, topic, case.load)
             topic, truth = inputs[case.load]
             name = f"{case.subject}-{uuid.uuid4().hex[:8]}"
-            return measure(
-                case.subject, broker.bootstrap, broker.java_pid, topic, case.load, truth, case.commit_ms, name
-            )
+            return measure(case.subject, broker, topic, case.load, truth, case.commit_ms, name)
 
         run(CASES[FLOOR])  # not counted: whoever comes first waits for what the broker has to compile
         for _ in range(rounds):

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from bench.java_peers import DELTA_SPARK, LOCK_FILE
 from bench.kafka import create, produce
-from bench.process import cpu_seconds
+from bench.peer_programs import DELTA_SPARK, LOCK_FILE
 from bench.spread import spread
 from faults.database_server import DatabaseServer
+from faults.process import cpu_seconds
 from faults.servers import SERVERS
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.app.local.jars import read_lock, resolve, spark_jars

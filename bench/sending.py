@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 from bench.kafka import create, ends
 from bench.spread import spread
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
-from kafka_ratchet.app.status.kafka_topics import consumer, offset_ranges
 from kafka_ratchet.errors import BenchFailed
 from kafka_ratchet.producers import FileSource, Producer, publish
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges
 
 OURS = ("ratchet", "ratchet-many", "batches", "batches-many")
 PEERS = ("bare", "bare-headers")

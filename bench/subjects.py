@@ -138,19 +138,19 @@ def _module(name: str, **options: Any) -> Callable[[Task], list[str]]:
 
 def _java(build: str, **options: Any) -> Callable[[Task], list[str]]:
     def command(task: Task) -> list[str]:
-        from bench import java_peers
+        from bench import peer_programs
 
         told = Task(**{**asdict(task), "options": {**task.options, **options}})
-        return [*getattr(java_peers, build)(), told.as_json()]
+        return [*getattr(peer_programs, build)(), told.as_json()]
 
     return command
 
 
 def _other_python(build: str) -> Callable[[Task], list[str]]:
     def command(task: Task) -> list[str]:
-        from bench import python_peers
+        from bench import peer_programs
 
-        return [*getattr(python_peers, build)(), task.as_json()]
+        return [*getattr(peer_programs, build)(), task.as_json()]
 
     return command
 
@@ -204,6 +204,9 @@ SUBJECTS: Final[dict[str, Subject]] = {
     ),
     "faust-totals": _totals(
         "Faust at-least-once, table in memory, one process", _module("faust_totals"), exact=False, most=100_000
+    ),
+    "faust-hosted": _totals(
+        "the same Faust program on Ratchet's lanes, exactly once, one process", _module("faust_totals", hosted=True)
     ),
     "ratchet-ids": _ids("Ratchet, by id", _worker("key", "none", inactive_after_s=ids.REMEMBERED_S), LANE),
     "kafka-streams-ids": _ids(

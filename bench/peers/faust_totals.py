@@ -2,12 +2,14 @@
 
 Options:
     compression: of the output
+    hosted: True: on lanes, exactly once
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import faust
@@ -50,6 +52,19 @@ def build(task: Task) -> Any:
     return app
 
 
+def host(app: Any, task: Task) -> None:
+    """Have the application run on lanes."""
+    from kafka_ratchet.faust_host.command import use_lanes
+
+    config = Path(task.folder) / "ratchet.toml"
+    config.write_text(f'commit_interval_ms = {task.commit_ms}\nstate_folder = "{task.folder}/state"\n', "utf-8")
+    use_lanes(app, config)
+
+
 if __name__ == "__main__":
     mode.loop.use("uvloop")
-    faust.Worker(build(Task(**json.loads(sys.argv[1]))), loglevel="INFO").execute_from_commandline()
+    given = Task(**json.loads(sys.argv[1]))
+    app = build(given)
+    if given.options.get("hosted"):
+        host(app, given)
+    faust.Worker(app, loglevel="INFO").execute_from_commandline()

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from bench.subjects import FIRST, Task
 from kafka_ratchet.app.event_loop import loop_factory
+from kafka_ratchet.transport.batch.chunk import LENGTH_FROM, TRANSACTIONAL
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
-from kafka_ratchet.transport.batch.heads import LENGTH_FROM, TRANSACTIONAL
 from kafka_ratchet.transport.changelog import FETCH_BYTES, FETCH_WAIT_MS
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options

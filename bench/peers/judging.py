@@ -91,11 +91,11 @@ def main(task: JudgingTask) -> None:
     rows = records.select(
         F.expr(named.format("ratchet-producer")).alias("_producer"),
         F.expr(f"cast(conv(hex({named.format('ratchet-sequence')}), 16, 10) as bigint)").alias("_sequence"),
-        F.col("partition").alias("_partition"),
-        F.col("offset").alias("_offset"),
-        F.col("timestamp").alias("_timestamp"),
-        F.col("key").alias("_key"),
-        F.col("value").alias("_value"),
+        F.col("partition").alias("_kafka_partition"),
+        F.col("offset").alias("_kafka_offset"),
+        F.col("timestamp").alias("_kafka_timestamp"),
+        F.col("key").alias("_kafka_key"),
+        F.col("value").alias("_kafka_value"),
     )
     fresh = _within_watermark(rows) if task.kind == "watermark" else _with_state(rows)
     query = fresh.drop("_producer", "_sequence").writeStream.foreachBatch(append)
@@ -109,7 +109,7 @@ APPLICATION = time.time_ns()
 
 
 def _within_watermark(rows: DataFrame) -> DataFrame:
-    return rows.withWatermark("_timestamp", WITHIN).dropDuplicatesWithinWatermark(["_producer", "_sequence"])
+    return rows.withWatermark("_kafka_timestamp", WITHIN).dropDuplicatesWithinWatermark(["_producer", "_sequence"])
 
 
 def _with_state(rows: DataFrame) -> DataFrame:
@@ -127,7 +127,7 @@ def _with_state(rows: DataFrame) -> DataFrame:
             last = -1 if known is None else int(known[0])
             before = last
             for batch in rows:
-                ordered = batch.sort_values("_offset")
+                ordered = batch.sort_values("_kafka_offset")
                 top = ordered["_sequence"].cummax().shift(fill_value=-1).clip(lower=last)
                 yield ordered[ordered["_sequence"] > top]
                 last = max(last, int(ordered["_sequence"].max()))

@@ -1,6 +1,6 @@
 """Totals per user in Quix Streams, exactly once: its RocksDB state with a changelog, in one process.
 
-Runs in an environment of its own (see `bench.python_peers`), so it imports nothing of Ratchet.
+Runs in an environment of its own (see `bench.peer_programs`), so it imports nothing of Ratchet.
 
 Options:
     compression: of the output

@@ -74,6 +74,9 @@ class NothingStore:
     def columns(self) -> None:
         """There is no table."""
 
+    def column_names(self) -> list[str] | None:
+        return None
+
     def require_fits(self, schema: StructType) -> None:
         """There is nothing that it would have to fit."""
 
@@ -151,10 +154,10 @@ def usual(task: SinkTask) -> None:
     event = F.from_json(F.col("value").cast("string"), task.columns).alias("event")
     rows = records.select(event, "partition", "offset", "timestamp", "key").select(
         "event.*",
-        F.col("partition").alias("_partition"),
-        F.col("offset").alias("_offset"),
-        F.col("timestamp").alias("_timestamp"),
-        F.col("key").alias("_key"),
+        F.col("partition").alias("_kafka_partition"),
+        F.col("offset").alias("_kafka_offset"),
+        F.col("timestamp").alias("_kafka_timestamp"),
+        F.col("key").alias("_kafka_key"),
     )
     query = rows.writeStream.foreachBatch(append).option("checkpointLocation", f"{task.path}.checkpoint")
     query.trigger(availableNow=True).start().awaitTermination()

@@ -1,4 +1,7 @@
-"""Totals per user, as an agent in plain Python: the program of docs/guide/agents.md."""
+"""Totals per user, as an agent in plain Python: the program of docs/guide/agents.md.
+
+Separate module: workers import it by name.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The subjects in Java: their jars, and their classes compiled by the JDK; the jars of Delta's own writer for Spark.
+"""Commands of the peers in Java and Python: jars, classes that the JDK compiles, environments of their own.
 
-After raising a version: `python -m bench.java_peers > jars.lock.new && mv jars.lock.new bench/jars.lock`.
+After raising a version: `python -m bench.peer_programs > jars.lock.new && mv jars.lock.new bench/jars.lock`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -53,26 +54,26 @@ HEAP: Final = ("-Xms1g", "-Xmx4g")
 
 def kafka_streams() -> list[str]:
     """The command of Kafka Streams, but for its argument."""
-    return _command("KafkaStreamsPeer", KAFKA_STREAMS)
+    return _java_command("KafkaStreamsPeer", KAFKA_STREAMS)
 
 
 def kafka_streams_totals() -> list[str]:
     """The same for totals."""
-    return _command("KafkaStreamsTotals", KAFKA_STREAMS)
+    return _java_command("KafkaStreamsTotals", KAFKA_STREAMS)
 
 
 def flink() -> list[str]:
     """The command of Flink, but for its argument."""
-    return _command("FlinkPeer", FLINK)
+    return _java_command("FlinkPeer", FLINK)
 
 
-def _command(name: str, jars: JarSet) -> list[str]:
+def _java_command(name: str, jars: JarSet) -> list[str]:
     class_path = [str(path) for path in resolve(jars, lock=read_lock(jars.name, LOCK_FILE))]
-    classes = _compiled(name, class_path)
+    classes = _compiled_classes(name, class_path)
     return [str(find_java()), *HEAP, "-cp", ":".join([str(classes), *class_path]), name]
 
 
-def _compiled(name: str, class_path: list[str]) -> Path:
+def _compiled_classes(name: str, class_path: list[str]) -> Path:
     source = PEERS / f"{name}.java"
     digest = hashlib.sha256(source.read_bytes() + "".join(class_path).encode()).hexdigest()[:12]
     folder = cache_folder() / f"bench-{name}-{digest}"
@@ -93,7 +94,50 @@ def _compiled(name: str, class_path: list[str]) -> Path:
     return folder
 
 
+def quix() -> list[str]:
+    """The command of Quix Streams, but for its argument."""
+    return _python_command("quix", "quix")
+
+
+def quix_totals() -> list[str]:
+    """The same for totals."""
+    return _python_command("quix", "quix_totals")
+
+
+def _python_command(name: str, program: str) -> list[str]:
+    # Isolated: what is importable here, by PYTHONPATH or from the working folder, belongs to another environment.
+    return [str(_environment(name) / "bin" / "python"), "-I", "-u", str(PEERS / f"{program}.py")]
+
+
+def _environment(name: str) -> Path:
+    requirements = PEERS / f"{name}.requirements"
+    version = "{}.{}.{}".format(*sys.version_info)
+    digest = hashlib.sha256(requirements.read_bytes() + version.encode()).hexdigest()[:12]
+    folder = cache_folder() / f"bench-{name}-{digest}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        target = Path(scratch) / "environment"
+        _run_installer([sys.executable, "-m", "venv", str(target)], name)
+        python = str(target / "bin" / "python")
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", "--only-binary=:all:"]
+        _run_installer([python, "-m", "pip", "install", *options, "--requirement", str(requirements)], name)
+        # Moved, it still runs: only the scripts in bin/ hold the old path, and none of them is used.
+        target.rename(folder)
+    return folder
+
+
+def _run_installer(command: list[str], name: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise BenchFailed(f"the environment of {name} cannot be made: {error}") from None
+    if done.returncode:
+        raise BenchFailed(f"the environment of {name} cannot be made:\n{done.stdout}{done.stderr}")
+
+
 if __name__ == "__main__":
-    print("# SHA-256 of every jar of the bench's peers. Written by `python -m bench.java_peers`; do not edit.")
+    print("# SHA-256 of every jar of the bench's peers. Written by `python -m bench.peer_programs`; do not edit.")
     for one in (KAFKA_STREAMS, FLINK, DELTA_SPARK):
         print(*lock_lines(one, Console(stderr=True)), sep="\n")

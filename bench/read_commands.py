@@ -1,4 +1,4 @@
-"""`ratchet verify`: records of the input a second, as columns and record by record, over what a worker has made."""
+"""Speed of the commands that read a whole topic: `ratchet verify` and `ratchet survey`."""
 
 from __future__ import annotations
 
@@ -75,3 +75,45 @@ def _judged(bootstrap: str, load: Load, folder: str) -> Path:
     finally:
         reached.close()
     return Path(folder) / "ratchet.toml"
+
+
+TOPIC = "survey"
+
+
+def survey(load: Load, rounds: int, say: Callable[[str], None]) -> dict[str, object]:
+    """Read one input by each in turn, `rounds` times, after one round that does not count.
+
+    Raises:
+        BenchFailed: one of them fails, or counts what is not so.
+    """
+    rates: dict[str, list[float]] = {"survey": [], "bare": []}
+    with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
+        truth = fill(broker.bootstrap, TOPIC, load)
+        for number in range(rounds + 1):
+            told = json.loads(run_module("kafka_ratchet", "survey", TOPIC, "--bootstrap", broker.bootstrap, "--json"))
+            _check(told, load, load.records - truth.fresh)
+            count, seconds = run_module("bench.peers.consume", broker.bootstrap, TOPIC).split()
+            if int(count) != load.records:
+                raise BenchFailed(f"the bare client read {count} records of {load.records}")
+            if number:
+                rates["survey"].append(told["records"] / told["seconds"])
+                rates["bare"].append(int(count) / float(seconds))
+                say(json.dumps({name: round(each[-1]) for name, each in rates.items()}))
+    ratios = [ours / bare for ours, bare in zip(*rates.values(), strict=True)]
+    candidates = [f"{each['identity']} {each['sequence'] or ''}".strip() for each in told["identities"]]
+    return {
+        **{name: spread(each, 0) for name, each in rates.items()},
+        "ratio_to_bare": spread(ratios),
+        "candidates": candidates,
+    }
+
+
+def _check(told: dict[str, object], load: Load, duplicates: int) -> None:
+    found = told["identities"]
+    assert isinstance(found, list)
+    [own] = [each for each in found if each["identity"] == "producer"]
+    if (told["records"], own["duplicates"]) != (load.records, duplicates) or own["one_of"] != 1:
+        raise BenchFailed(
+            f"the survey counted {own['duplicates']} duplicates of {told['records']} records; there are {duplicates} "
+            f"of {load.records}"
+        )
