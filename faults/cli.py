@@ -78,11 +78,14 @@ def sink(
     from_input: Annotated[
         bool, typer.Option("--from-input", help="The job reads a raw topic with duplicates, and judges it itself.")
     ] = False,
+    nodes: Annotated[
+        int, typer.Option(min=1, max=3, help="Kafka brokers, 1 or 3; of three, one that leads a partition is killed.")
+    ] = 1,
     seed: Seed = None,
     folder: Folder = None,
     json: Json = False,
 ) -> None:
-    """Kill and freeze the Spark job, start it twice, stop its Kafka and database, fill its disk; count the rows."""
+    """Kill and freeze the Spark job, stop its Kafka and database, set rules on its table; count the rows."""
     from faults.sink import STORES as SINK_STORES
     from faults.sink import judging_stores, run_sink
 
@@ -91,8 +94,12 @@ def sink(
             raise typer.BadParameter(f"no store {name!r} (there are: {', '.join(SINK_STORES)})")
         if from_input and name not in judging_stores():
             raise typer.BadParameter(f"store {name} keeps no last sequences: --from-input is for {judging_stores()}")
+    if nodes == 2:
+        raise typer.BadParameter("--nodes 2: write 1 or 3; two brokers cannot outvote one that is dead")
     only = tuple(store or (judging_stores() if from_input else ()))
-    result = run_sink(None if short else times, _drawn(seed), _speaker(json), folder, only, from_input=from_input)
+    result = run_sink(
+        None if short else times, _drawn(seed), _speaker(json), folder, only, from_input=from_input, nodes=nodes
+    )
     if json:
         print(json_text.dumps(result.as_dict()), flush=True)
     if not result.ok:

@@ -1,23 +1,24 @@
 """The count at the end: what each identity's output holds, against what was sent.
 
-Where agents have counted (faults/program.py), what they yielded and what their table holds as well, from the topics.
+Where agents have counted (faults/programs/agents.py): what they yielded and what their table holds as well.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, astuple, dataclass
 from itertools import pairwise
 from typing import Any
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Message
 
 from faults.events import WINDOW, Event
-from kafka_ratchet.errors import FaultRunFailed
-from kafka_ratchet.producers import END_OF_PARTITION, PRODUCER_HEADER, SEQUENCE_HEADER
+from kafka_ratchet.errors import FaultRunFailed, RatchetError
+from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_count
+from kafka_ratchet.topic_log.reading import records_between
 
 READ_WITHIN_S = 300.0
 
@@ -191,32 +192,13 @@ def messages(bootstrap: str, topic: str) -> Iterator[Message]:
     Raises:
         FaultRunFailed: it cannot be read to its end.
     """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "ratchet-faults-count",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end is answered at once
-            "isolation.level": "read_committed",
-        }
-    )
+    options = {"bootstrap.servers": bootstrap}
     try:
-        for number in consumer.list_topics(topic, 30).topics[topic].partitions:
-            consumer.assign([TopicPartition(topic, number, 0)])
-            deadline = time.monotonic() + READ_WITHIN_S
-            while True:
-                if time.monotonic() > deadline:
-                    raise FaultRunFailed(f"{topic}, partition {number}: cannot be read to its end")
-                if (message := consumer.poll(1.0)) is None:
-                    continue
-                if (error := message.error()) is not None:
-                    if error.code() == END_OF_PARTITION:
-                        break
-                    raise FaultRunFailed(f"{topic}, partition {number}: {error.str()}")
-                yield message
-    finally:
-        consumer.close()
+        with consumer(options, "ratchet-faults-count") as asked:
+            for number, held in enumerate(offset_ranges(asked, topic, partition_count(asked, topic))):
+                yield from records_between(asked, topic, {number: held}, timeout_s=READ_WITHIN_S)
+    except RatchetError as error:
+        raise FaultRunFailed(f"{topic}: cannot be read to its end: {error}") from error
 
 
 def compare(wanted: SequencesByIdentity, found: SequencesByIdentity) -> Difference:

@@ -15,8 +15,6 @@ from urllib.request import urlopen
 import structlog
 from confluent_kafka.admin import NewTopic
 
-from bench.process import named, tree
-from faults import program
 from faults.count import (
     Difference,
     compare,
@@ -30,6 +28,8 @@ from faults.count import (
 )
 from faults.events import IDENTITIES, PARTITIONS, SETTINGS, Event, Feed
 from faults.kafka import Kafka
+from faults.process import named, tree
+from faults.programs import agents
 from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.settings import Settings, load
 from kafka_ratchet.app.verify import verify
@@ -87,7 +87,7 @@ class Worker:
             command += ["--processes", str(self.environment.processes)]
         module = "kafka_ratchet"
         if clock_shift_s:
-            module, command = "faults.clock", [str(clock_shift_s), *command]
+            module, command = "faults.programs.clock", [str(clock_shift_s), *command]
         self.started = ChildProcess(
             self.environment.folder,
             self.name,
@@ -221,14 +221,14 @@ class Environment:
             workers: how many there may be.
             seed: of the events.
             app: names the group, and begins the name of every topic.
-            agent: whether an agent counts the events of each stream (faults/program.py).
+            agent: whether an agent counts the events of each stream (faults/programs/agents.py).
             kinds: of streams, each of `faults.events.SETTINGS`.
             processes: of each worker.
         """
         folder.mkdir(parents=True)
         self.kafka, self.folder, self.config = kafka, folder, folder / "ratchet.toml"
         self.app, self.agent, self.processes = app, agent, processes
-        self.program = ["--app", program.NAME] if agent else []
+        self.program = ["--app", agents.NAME] if agent else []
         """Options of `ratchet worker`."""
         self.inputs = {f"{app}.{kind}.in": PARTITIONS for kind in kinds}
         self.kinds = kinds
@@ -367,7 +367,7 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         found, counts = computed(bootstrap, f"{self.app}.{kind}.out", kind)
         if letters := [message.headers() for message in messages(bootstrap, f"{self.app}.{kind}.dead")]:
             raise FaultRunFailed(f"by-{kind}: {len(letters)} dead letters, the first with {letters[0]}")
-        kept = table(bootstrap, changelog, program.table_of(kind))
+        kept = table(bootstrap, changelog, agents.table_of(kind))
         return compare(expected(sent, kind), found) + compare_counts(expected_counts(sent, kind), counts, kept)
 
     def __enter__(self) -> Environment:

@@ -8,14 +8,14 @@ from pathlib import Path
 from types import TracebackType
 
 import structlog
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from faults.proxy import Line, Proxy
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, START_LIMIT_S, EmbeddedBroker, node_settings
 from kafka_ratchet.app.local.ports import free_port
-from kafka_ratchet.app.status.kafka_topics import consumer
-from kafka_ratchet.errors import SetupError
+from kafka_ratchet.errors import BrokerUnavailable, SetupError
+from kafka_ratchet.topic_log.clients import committed_positions, consumer
 
 log = structlog.get_logger(__name__)
 
@@ -55,8 +55,8 @@ class Kafka:
         places = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
         with consumer({"bootstrap.servers": self.bootstrap}, group, committed=False) as asked:
             try:
-                found = asked.committed(places, timeout=ASK_S)
-            except KafkaException:
+                found = committed_positions(asked, places, ASK_S)
+            except BrokerUnavailable:
                 return None
         return {(place.topic, place.partition): max(0, place.offset) for place in found}
 
@@ -68,8 +68,15 @@ class Kafka:
             for topic, count in topics.items()
             for number in range(count)
         }
-        found = admin.list_offsets(asked, request_timeout=ASK_S)
-        return {(place.topic, place.partition): answer.result().offset for place, answer in found.items()}
+        deadline = time.monotonic() + ASK_S
+        while True:
+            answers = admin.list_offsets(asked, request_timeout=ASK_S)
+            found = {(place.topic, place.partition): answer.result().offset for place, answer in answers.items()}
+            if all(offset >= 0 for offset in found.values()):
+                return found
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no leader has said where these end: {sorted(found)}")
+            time.sleep(0.2)
 
 
 class EmbeddedKafka(Kafka):

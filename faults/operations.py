@@ -40,7 +40,7 @@ def operations(folder: Path, seed: int, *, agent: bool = False) -> tuple[Differe
         refused += _a_rule_edited(environment, worker)
         refused += _an_application_renamed(environment)
         for kind in IDENTITIES:  # while it runs; what is read again is dropped
-            _resume(environment, f"by-{kind}", "--partition", "0", "--from", "earliest")
+            resume(environment, f"by-{kind}", "--partition", "0", "--from", "earliest")
         environment.wait_for_progress(environment.positions(), "progress after partitions were moved back")
         sent, difference, _ = environment.finish()
         return difference, len(sent), refused
@@ -55,7 +55,7 @@ def _policies_made_anew(environment: Environment, worker: Worker) -> int:
     halted = len(IDENTITIES) * PARTITIONS
     _all_halt(environment, worker, "its policy was", halted)
     for kind in IDENTITIES:
-        _resume(environment, f"by-{kind}")
+        resume(environment, f"by-{kind}")
     environment.wait_for_progress(environment.positions(), "progress after the policies were taken as they are")
     return halted
 
@@ -102,7 +102,12 @@ def _all_halt(environment: Environment, worker: Worker, words: str, partitions: 
         raise FaultRunFailed(f"{moved} of {len(before)} partitions went on in spite of {words!r}")
 
 
-def _resume(environment: Environment, stream: str, *more: str) -> None:
+def resume(environment: Environment, stream: str, *more: str) -> None:
+    """Run `ratchet resume` for a stream.
+
+    Raises:
+        FaultRunFailed: the command refuses.
+    """
     arguments = ("--stream", stream, *more, "--reason", "a fault run", "--execute")
     code, said = _command(environment, "resume", "resume", "-c", str(environment.config), *arguments)
     if code:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import NewTopic
 
 from faults.count import Result, SequencesByIdentity, compare, records
 from faults.kafka import EmbeddedKafka
-from faults.publisher import SENDING, KeyedLines
+from faults.programs.publisher import SENDING, KeyedLines
 from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.errors import FaultRunFailed, SourceError
 
@@ -131,7 +131,7 @@ class _ProducerFaults:
 
     def _start(self, number: int, until: str, rate: float) -> ChildProcess:
         arguments = (str(self._path.resolve()), INPUT, NAME, self._kafka.bootstrap, until, str(rate))
-        return ChildProcess(self._folder, f"publisher-{number}", *arguments, module="faults.publisher")
+        return ChildProcess(self._folder, f"publisher-{number}", *arguments, module="faults.programs.publisher")
 
     def _wait_for_first_record(self, publisher: ChildProcess) -> None:
         deadline = time.monotonic() + PATIENCE_S

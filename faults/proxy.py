@@ -62,7 +62,10 @@ class Proxy:
 
     def hold(self) -> None:
         """Let the connections that stand now swallow what their clients say, while new ones pass."""
+        held = threading.Event()
         self._loop.call_soon_threadsafe(self._hold)
+        self._loop.call_soon_threadsafe(held.set)
+        held.wait()
 
     def release(self) -> None:
         """Let what was swallowed arrive, whether its sender is still there or not."""

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from faults.postgres import PostgresServer, find_postgres, run_postgres
-from faults.reader_program import AFTER, BEFORE, IN, NAME, TABLE, store_of
+from faults.programs.reader import AFTER, BEFORE, IN, NAME, TABLE, store_of
 from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import FaultRunFailed
@@ -259,7 +259,7 @@ class _StoreFaults:
         self._started += 1
         return ChildProcess(
             self._folder, f"reader-{self._started}", self._kind, self._where, self._bootstrap, self._topic, group,
-            moment, until_end, module="faults.reader_program", environment=self._environment,
+            moment, until_end, module="faults.programs.reader", environment=self._environment,
         )  # fmt: skip
 
     def _wait_for(self, reader: ChildProcess, word: str) -> None:

@@ -41,6 +41,9 @@ SHORT = Form(
         network_faults=1,
         damaged_stores=1,
         clock_jumps=1,
+        open_transactions=1,
+        foreign_commits=1,
+        strangers=2,
     ),
     node_restarts=1,
     full_disks=1,
@@ -56,6 +59,9 @@ LONG = Form(
         network_faults=20,
         damaged_stores=30,
         clock_jumps=20,
+        open_transactions=10,
+        foreign_commits=10,
+        strangers=10,
     ),
     node_restarts=10,
     full_disks=5,
@@ -77,6 +83,9 @@ class RunResult(Result):
     clock_jumps: int = 0
     process_kills: int = 0
     frozen_processes: int = 0
+    open_transactions: int = 0
+    foreign_commits: int = 0
+    strangers: int = 0
     full_disks: int = 0
     refused_partitions: int = 0
     refused_operations: int = 0

@@ -21,6 +21,7 @@ from faults.disk import SmallDisk
 from faults.environment import Environment
 from faults.events import PARTITIONS
 from faults.kafka import EmbeddedKafka
+from kafka_ratchet.app.worker.topics import COMPACTED
 from kafka_ratchet.errors import FaultRunFailed
 
 KILLED = 128 + signal.SIGKILL
@@ -149,7 +150,7 @@ def lost_changelogs(folder: Path, seed: int, *, agent: bool = False) -> tuple[Di
         # Created again: the local store knows more than it.
         again = changelog.format("key")
         admin.delete_topics([again], operation_timeout=30)[again].result(60)
-        new = NewTopic(again, PARTITIONS, 1, config={"cleanup.policy": "compact"})
+        new = NewTopic(again, PARTITIONS, 1, config=COMPACTED)
         environment.wait_for(lambda: _create(admin, new), "Kafka to forget the old changelog")
         # Cut at its beginning, and the local store is lost. Kafka cuts only where its policy is to delete.
         cut = changelog.format("producer")

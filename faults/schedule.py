@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import structlog
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from bench.process import tree
 from faults.damage import Damage
 from faults.environment import SESSION_TIMEOUT_MS, Environment, Worker
 from faults.kafka import EmbeddedKafka
+from faults.operations import resume
+from faults.process import tree
 from faults.proxy import Line
 
 log = structlog.get_logger(__name__)
@@ -33,7 +37,10 @@ class FaultCounts:
 
     Attributes:
         process_kills: of one process of a worker that has several; its parent starts another
-        frozen_processes: of the same; its parent does not notice
+        frozen_processes: of the same; its parent does not notice.
+        open_transactions: foreign transactions left open in an input until a worker names them
+        foreign_commits: offsets of an input committed by another client; its partitions halt until they are restored
+        strangers: consumers in the group of the workers before these start; workers join when they have left
     """
 
     worker_kills: int = 0
@@ -45,6 +52,9 @@ class FaultCounts:
     clock_jumps: int = 0
     process_kills: int = 0
     frozen_processes: int = 0
+    open_transactions: int = 0
+    foreign_commits: int = 0
+    strangers: int = 0
 
     def drawn(self, choose: random.Random) -> list[str]:
         """The faults by name, in random order."""
@@ -197,6 +207,104 @@ class Schedule:
             self.environment.positions(), f"progress of {worker.name} after its clock jumped"
         )
         return f"{worker.name} killed, back with its clock {shift:+} s off, which then jumps to {-shift:+} s"
+
+    def _open_transactions(self) -> str:
+        self._some()
+        topic, number = self._choose.choice(list(self.environment.inputs.items()))
+        partition = self._choose.randrange(number)
+        since, name = self.environment.positions(), f"foreign-{self.counts['open_transactions']}"
+        producer = Producer({"bootstrap.servers": self._kafka.bootstrap, "transactional.id": name, "log_level": 0})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce(topic, b"of a transaction that is rolled back", partition=partition)
+        producer.flush(60)
+        workers = [worker for worker in self.environment.workers if worker.is_running]
+        for worker in workers:
+            worker.mark()
+        named = f"wait behind an open transaction (transactional id '{name}'"
+        waited_s = self.environment.wait_for(
+            lambda: any(worker.said(named) for worker in workers), f"the sentence about {name}, open in {topic}"
+        )
+        producer.abort_transaction(60)
+        self.environment.wait_for_progress(since, f"progress after {name} was rolled back")
+        return f"{name} open in {topic}, partition {partition}; named after {waited_s:.1f} s"
+
+    def _foreign_commits(self) -> str:
+        self._kill_all()
+        kind = self._choose.choice(self.environment.kinds)
+        topic = f"{self.environment.app}.{kind}.in"
+        count = self.environment.inputs[topic]
+        ends = self._kafka.ends({topic: count})
+        offsets = [
+            TopicPartition(topic, number, self._choose.choice([0, ends[topic, number]])) for number in range(count)
+        ]
+        client = Consumer(self._in_group("foreign"))
+        client.commit(offsets=offsets, asynchronous=False)
+        client.close()
+        since = self.environment.positions()
+        for worker in self.home:
+            worker.start()
+        sentence = re.compile(rf"{re.escape(topic)}, partition (\d+): another client has committed offset")
+
+        def are_halted() -> bool:
+            said = "".join(worker.output_since_mark() for worker in self.home)
+            return len({*sentence.findall(said)}) == count
+
+        waited_s = self.environment.wait_for(are_halted, f"the halt of {count} partitions of {topic}")
+        resume(self.environment, f"by-{kind}")
+        others = {place: offset for place, offset in since.items() if place[0] != topic}
+        self.environment.wait_for_progress(others, "progress of streams that nobody touched")
+        own = {place: offset for place, offset in self.environment.positions().items() if place[0] == topic}
+        self.environment.wait_for_progress(own, f"progress after the offsets of {topic} were restored")
+        return f"offsets of {topic} committed by another client; {count} partitions halted after {waited_s:.1f} s"
+
+    def _strangers(self) -> str:
+        self._kill_all()
+        topic = self._choose.choice([*self.environment.inputs])
+        protocol = ("classic", "consumer")[self.counts["strangers"] % 2]
+        stranger = Consumer(self._in_group("stranger") | {"group.protocol": protocol, "enable.auto.commit": False})
+        stranger.subscribe([topic])
+
+        def has_joined() -> bool:
+            stranger.poll(0.2)
+            return bool(stranger.assignment())
+
+        self.environment.wait_for(has_joined, f"a consumer of the {protocol} protocol in the group")
+        since = self.environment.positions()
+        for worker in self.home:
+            worker.start()
+
+        def are_refused() -> bool:
+            stranger.poll(0.2)
+            return all(worker.said("client id 'stranger'") for worker in self.home)
+
+        self.environment.wait_for(are_refused, "the sentence about the stranger")
+        stranger.close()
+        waited_s = self.environment.wait_for_progress(since, "progress after the stranger has left")
+        return f"a consumer of the {protocol} protocol in the group; progress {waited_s:.1f} s after it has left"
+
+    def _kill_all(self) -> None:
+        """Kill all workers, and wait until Kafka has no member of their group any more."""
+        for worker in self.environment.running():
+            worker.kill()
+            worker.wait_for_orphans()
+        admin, group = self._kafka.admin(), self.environment.app
+
+        def is_empty() -> bool:
+            try:
+                return not admin.describe_consumer_groups([group], request_timeout=10)[group].result().members
+            except KafkaException:
+                return False
+
+        self.environment.wait_for(is_empty, "the end of the members' sessions")
+
+    def _in_group(self, client: str) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self._kafka.bootstrap,
+            "group.id": self.environment.app,
+            "client.id": client,
+            "log_level": 0,
+        }
 
     def _process_kills(self) -> str:
         worker, number = self._some(), self._choose.randrange(self.environment.processes)

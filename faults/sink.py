@@ -8,15 +8,29 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from faults.database_server import DatabaseServer
 from faults.disk import SmallDisk
+from faults.kafka import EmbeddedKafka
+from faults.pgbouncer import find_pgbouncer, run_pgbouncer
+from faults.postgres import PostgresServer
 from faults.servers import SERVERS, can_run
-from faults.sink_environment import A_FEW_COMMITS, CATCH_UP, DONE, FENCED, KILLED, REFUSED, SinkEnvironment, signal_job
+from faults.sink_environment import (
+    A_FEW_COMMITS,
+    CATCH_UP,
+    DONE,
+    FENCED,
+    KILLED,
+    PARTITIONS,
+    REFUSED,
+    SinkEnvironment,
+    signal_job,
+)
+from faults.table_rules import RULES
 from kafka_ratchet.app.local.embedded_kafka import LET_IN_AGAIN_SOON, EmbeddedBroker
 from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -62,7 +76,13 @@ class StoreResult:
     restarts: int = 0
     """Of the database."""
     broker_restarts: int = 0
+    dead_leaders: int = 0
+    """Jobs without the leader of a partition, the other brokers being up."""
     full_disks: int = 0
+    rules: int = 0
+    """Triggers or constraints that appeared under a stream, were refused by name, and were dropped."""
+    poolers: int = 0
+    """Streams through a pooler, which crashed."""
     upkeep: int = 0
     """How often orphans were removed, and Delta's files and log compacted, while a job committed."""
     orphans: int = 0
@@ -95,7 +115,14 @@ class SinkResult:
 
 
 def run_sink(
-    times: int | None, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = (), *, from_input: bool = False
+    times: int | None,
+    seed: int,
+    say: Say,
+    folder: Path | None,
+    only: tuple[str, ...] = (),
+    *,
+    from_input: bool = False,
+    nodes: int = 1,
 ) -> SinkResult:
     """Inject all faults over each store, and count its rows.
 
@@ -107,6 +134,7 @@ def run_sink(
         folder: a new folder for logs and tables; None: a temporary one.
         only: names of stores; none: all that can run here.
         from_input: the job reads a raw topic with duplicates, and judges it itself.
+        nodes: number of Kafka brokers, 1 or 3; of three, one is killed that leads a partition.
 
     Raises:
         FaultRunFailed: the job did something that it must not do, or hung.
@@ -127,13 +155,13 @@ def run_sink(
         for kind, run_server in SERVERS.items():
             if any(name.partition("-")[0] == kind for name in names):
                 servers[kind] = stack.enter_context(run_server())
-        broker = stack.enter_context(EmbeddedBroker(folder / "kafka", options=LET_IN_AGAIN_SOON))
+        brokers = _brokers(stack, folder / "kafka", nodes)
         for name in names:
             server = servers.get(name.partition("-")[0])
             began = time.monotonic()
             with ExitStack() as of_store:
                 chance = random.Random(f"{seed} {name}")  # noqa: S311 - no secret
-                run = _StoreFaults(name, broker, folder / name, server, chance, say, of_store, from_input=from_input)
+                run = _StoreFaults(name, brokers, folder / name, server, chance, say, of_store, from_input=from_input)
                 result.stores[name] = run.all(times)
             run.result.seconds = round(time.monotonic() - began, 1)
             say(f"{name}: {vars(result.stores[name])}")
@@ -150,6 +178,12 @@ STORES: dict[str, Callable[[Path, DatabaseServer | None], TableLocation]] = {
 }
 WITHOUT_REJECTS = {"postgres"}
 """Rows are committed in the tasks there; with rejects they are staged for one transaction of the driver's."""
+
+
+def _brokers(stack: ExitStack, folder: Path, nodes: int) -> list[EmbeddedBroker]:
+    if nodes == 1:
+        return [stack.enter_context(EmbeddedBroker(folder, options=LET_IN_AGAIN_SOON))]
+    return stack.enter_context(EmbeddedKafka(folder, nodes, 0)).nodes
 
 
 def judging_stores() -> list[str]:
@@ -169,7 +203,7 @@ class _StoreFaults:
     def __init__(
         self,
         name: str,
-        broker: EmbeddedBroker,
+        brokers: list[EmbeddedBroker],
         folder: Path,
         server: DatabaseServer | None,
         chance: random.Random,
@@ -179,7 +213,7 @@ class _StoreFaults:
         from_input: bool,
     ) -> None:
         self._from_input = from_input
-        self._name, self._broker, self._chance, self._say = name, broker, chance, say
+        self._name, self._brokers, self._chance, self._say = name, brokers, chance, say
         self._server = server
         folder.mkdir()
         self._disk: SmallDisk | None = None
@@ -188,8 +222,9 @@ class _StoreFaults:
         place = STORES[name](folder if self._disk is None else self._disk.folder, server)
         archive = folder / "classes.jsa"
         rejects = name not in WITHOUT_REJECTS
+        bootstrap = ",".join(broker.bootstrap for broker in brokers)
         self._environment = SinkEnvironment(
-            name, broker.bootstrap, folder, place, chance, archive, rejects=rejects, from_input=from_input
+            name, bootstrap, folder, place, chance, archive, rejects=rejects, from_input=from_input
         )
         self._environment.create_topic()
         self._environment.write()
@@ -237,8 +272,14 @@ class _StoreFaults:
             steps += [(f"{mode}: {what}", partial(step, mode)) for mode in modes()]
         steps.append(("two started together", self._pair))
         steps.append(("stream: the broker is killed", self._broker_killed))
+        if len(self._brokers) > 1:
+            steps += [(f"{mode}: a partition has no leader", partial(self._leader_dead, mode)) for mode in modes()]
         if self._server is not None:
             steps.append(("stream: the server crashes", self._server_crashes))
+        if self._environment.place.kind in RULES:
+            steps.append(("stream: a rule appears on the table, and goes", self._rule))
+        if isinstance(self._server, PostgresServer) and find_pgbouncer() is not None:
+            steps.append(("stream: through a pooler, which crashes", self._pooler))
         if self._disk is not None and self._disk.is_mounted:
             steps += [(f"{mode}: the disk is full", partial(self._disk_full, mode)) for mode in modes()]
         elif self._disk is not None:
@@ -288,16 +329,39 @@ class _StoreFaults:
         with self._environment.job("stream") as job:
             self._environment.wait_for_commits(job, 1)
             time.sleep(self._chance.random() * 0.5)
-            self._broker.kill()
+            for broker in self._brokers:
+                broker.kill()
             # Back before the job has noticed, or after; see `JAVA_OPTIONS`.
             if self._chance.random() < 0.5:
                 time.sleep(self._chance.random() * 5)
             else:
                 self._environment.wait_for_words(job, GOES_ON)
-            self._broker.start()
+            for broker in self._brokers:
+                broker.start(wait=False)
+            for broker in self._brokers:
+                broker.wait_until_ready()
             self._environment.write()
             self._environment.finish(job)
         self.result.broker_restarts += 1
+
+    def _leader_dead(self, mode: str) -> None:
+        leader = self._brokers[self._environment.leader(self._chance.randrange(PARTITIONS)) - 1]
+        if mode == "batch":
+            leader.kill()
+            with self._environment.job("batch") as job:
+                self._environment.require(job, {REFUSED})
+            leader.start()
+        else:
+            with self._environment.job("stream") as job:
+                self._environment.wait_for_commits(job, 1)
+                leader.kill()
+                time.sleep(self._chance.random() * 20)
+                leader.start()
+                self._environment.write()
+                self._environment.finish(job)
+        if "sink resume" in job.output():
+            raise FaultRunFailed(f"{self._name}: {job.name} took an absent leader for lost data:\n{job.last_words()}")
+        self.result.dead_leaders += 1
 
     def _server_crashes(self) -> None:
         assert self._server is not None  # noqa: S101 - such a step is drawn for its stores only
@@ -328,6 +392,45 @@ class _StoreFaults:
                 # What fails in a task is tried again, what fails in the driver ends the job, and that may come next.
                 self._environment.finish(job, or_else={REFUSED})
         self.result.full_disks += 1
+
+    def _rule(self) -> None:
+        place = self._environment.place
+        rule = RULES[place.kind]
+        with self._environment.job("stream") as job:
+            self._environment.wait_for_commits(job, 1)
+            rule.add(place)
+            try:
+                self._environment.write()
+                self._environment.require(job, {REFUSED})
+                self._environment.compare_so_far()
+                with self._environment.job("batch") as again:
+                    self._environment.require(again, {REFUSED})
+            finally:
+                rule.drop(place)
+            for ended in (job, again):
+                if rule.named not in ended.output():
+                    raise FaultRunFailed(f"{self._name}: {ended.name} did not name the rule:\n{ended.last_words()}")
+        with self._environment.job("batch", at_a_time=A_FEW_COMMITS) as job:
+            self._environment.require(job, {DONE})
+        self.result.rules += 1
+
+    def _pooler(self) -> None:
+        assert isinstance(self._server, PostgresServer)  # noqa: S101 - such a step is drawn for its stores only
+        direct = self._environment.place
+        with run_pgbouncer(self._server) as pooler:
+            self._environment.place = replace(direct, url=pooler.url)
+            try:
+                with self._environment.job("stream") as job:
+                    self._environment.wait_for_commits(job, 2)
+                    pooler.crash()
+                    self._environment.write()
+                    self._environment.require(job, {REFUSED})
+                    pooler.start()
+                with self._environment.job("batch", at_a_time=A_FEW_COMMITS) as job:
+                    self._environment.require(job, {DONE})
+            finally:
+                self._environment.place = direct
+        self.result.poolers += 1
 
     def _vacuum(self) -> None:
         self.result.orphans += len(vacuum(self._environment.place, 0.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
@@ -14,7 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from faults import edges
 from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.app.local.spark_classes import OPTIONS, using, write_down
@@ -26,6 +27,11 @@ from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_location
 from kafka_ratchet.spark_sink.stores.results import read_rows
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+Headers = list[tuple[str, str | bytes | None]]
 
 PARTITIONS = 3
 NAME = "faulted"
@@ -107,7 +113,17 @@ class SinkEnvironment:
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = AdminClient({"bootstrap.servers": self._bootstrap})
-        admin.create_topics([NewTopic(self._topic, PARTITIONS, 1)])[self._topic].result(30)
+        admin.create_topics([NewTopic(self._topic, PARTITIONS, 1, config=dict(edges.TOPIC_CONFIG))])[
+            self._topic
+        ].result(30)
+
+    def leader(self, partition: int) -> int:
+        """Return the id of the broker that leads a partition."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self._bootstrap})
+        leader: int = admin.list_topics(self._topic, timeout=30).topics[self._topic].partitions[partition].leader
+        return leader
 
     # -- the job
 
@@ -150,7 +166,7 @@ class SinkEnvironment:
             f"--table={self.place.table}",
             f"--mode={mode}",
             "--interval=0.1",
-            "--columns=n long",
+            f"--columns={edges.COLUMNS}",
             f"--max-records={at_a_time}",
             "--master=local[1]",
             f"--jars={','.join(map(str, spark_jars()))}",
@@ -216,20 +232,24 @@ class SinkEnvironment:
             producer.begin_transaction()
             first = self._written[partition]
             for n in range(PER_STEP // PARTITIONS):
-                value = self._value(first + n if commits else -1)
+                number = first + n if commits else -1
                 headers = self._headers(partition, first + n) if self._from_input else None
-                producer.produce(self._topic, value, partition=partition, headers=headers)
+                self._produce(producer, partition, number, headers)
                 if commits and self._from_input and self._chance.random() < REPEATED:
                     again = self._chance.randrange(first + n + 1)
                     headers = self._headers(partition, again)
                     if len(headers) > 1:  # what has no sequence is rejected each time
-                        producer.produce(self._topic, self._value(again), partition=partition, headers=headers)
+                        self._produce(producer, partition, again, headers)
             producer.flush(PATIENCE_S)  # what is aborted before it was sent would leave nothing to step over
             if commits:
                 producer.commit_transaction(PATIENCE_S)
                 self._written[partition] += PER_STEP // PARTITIONS
             else:
                 producer.abort_transaction(PATIENCE_S)
+
+    def _produce(self, producer: Producer, partition: int, n: int, headers: Headers | None) -> None:
+        stamped: dict[str, Any] = {} if (at_ms := edges.timestamp_ms(n)) is None else {"timestamp": at_ms}
+        producer.produce(self._topic, self._value(n), partition=partition, headers=headers, **stamped)
 
     def _headers(self, partition: int, n: int) -> list[tuple[str, str | bytes | None]]:
         """Those of a raw record. Identities come back after a while, with higher sequences."""
@@ -239,7 +259,9 @@ class SinkEnvironment:
         return [producer, ("ratchet-sequence", str(n).encode())]
 
     def _value(self, n: int) -> str:
-        return f"{n} {NO_JSON}" if self.rejects and n % REJECTED == 0 else json.dumps({"n": n})
+        if not self.rejects or n % REJECTED:
+            return edges.value(n)
+        return f"{n} {NO_JSON}" if n % (2 * REJECTED) else edges.rejected_value(n)
 
     @property
     def tables(self) -> list[TableLocation]:
@@ -251,14 +273,17 @@ class SinkEnvironment:
 
         Rejects of their own table are committed before the rows, and may be ahead of them.
         """
-        found = Counter((int(partition), int(n)) for partition, n in read_rows(self.place, ["_partition", "n"]))
+        found = Counter[Position]()
+        for partition, n, at in read_rows(self.place, ["_kafka_partition", "n", "_kafka_timestamp"]):
+            found[int(partition), int(n)] += 1
+            if not edges.is_right(int(n), at):
+                raise FaultRunFailed(f"{self.name}: row {partition}/{n} has the _kafka_timestamp {at}")
         ahead = set()
         for place in self.tables[1:]:
-            for partition, offset, value in read_rows(place, ["_partition", "_offset", "_value"]):
-                n, _, rest = bytes(value).partition(b" ")
-                if rest != NO_JSON.encode():
+            for partition, offset, value in read_rows(place, ["_kafka_partition", "_kafka_offset", "_kafka_value"]):
+                position = int(partition), edges.number(value)
+                if position[1] % REJECTED:
                     raise FaultRunFailed(f"{self.name}: {value!r} is among the rejects, and is a row")
-                position = int(partition), int(n)
                 found[position] += 1
                 if offset >= stored.get(partition, 0):
                     ahead.add(position)

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from kafka_ratchet.agents.event import EVENT_ID
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.faust_host.command import use_lanes
+from kafka_ratchet.faust_host.program import host, switch_off
+from kafka_ratchet.faust_host.transport import Transport
 from kafka_ratchet.tables.values.committed import CommittedTable
+from kafka_ratchet.tables.values.global_table import Contents
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.table_partition import ABSENT, nothing, nowhere
-from kafka_ratchet.testing.global_contents import global_contents
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.batch.rows import encode_pairs
-from kafka_ratchet.transport.delivery import Delivery
+from kafka_ratchet.transport.client.topic_id import id_text
+from kafka_ratchet.transport.delivery import Delivery, tick
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.policy import Policy
 from kafka_ratchet.transport.sent_topics import SentTopic
-from kafka_ratchet.transport.ticks import tick
 
 LIMIT: Final = 1 << 20
 """bytes: Kafka's default for max.message.bytes."""
@@ -75,7 +81,7 @@ class Ran(NamedTuple):
 
 
 def run(
-    app: App,
+    app: Any,
     records: Mapping[str, Sequence[Any]],
     *,
     batch: int = 100,
@@ -84,10 +90,10 @@ def run(
     """Run a program over records, each of them as if it came for the first time, on one partition per stream.
 
     Args:
-        app: of the program
-        records: by stream; each a value, (key, value) or a `Record`. Bytes are taken as they are, the rest becomes
-            JSON; a key is bytes, str or None. A timer of the stream, in between, is called there. Internal streams get
-            what is sent to them when all of these are done
+        app: an App of kafka_ratchet or Faust
+        records: by stream, of a Faust app by topic; each a value, (key, value) or a `Record`. Bytes are taken as they
+            are, the rest becomes JSON; a key is bytes, str or None. A timer of the stream, in between, is called there.
+            Internal streams get what is sent to them when all of these are done
         batch: so many records to a transaction
         tables: what global tables have, by name; those that are not named are empty
 
@@ -98,17 +104,38 @@ def run(
         SettingsError: the program has no such stream, or a worker would refuse it.
         AgentFailed: an agent raised.
     """
-    with global_contents(app, tables or {}):
-        return asyncio.run(_run(app, records, batch))
+    if not isinstance(app, App):
+        return _run_faust(app, records, batch)
+    with _global_contents(app, tables or {}):
+        return asyncio.run(_run(app, records, batch, {}))
 
 
-async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int) -> Ran:
+def _run_faust(app: Any, records: Mapping[str, Sequence[Any]], size: int) -> Ran:
+    """Run a Faust app. records: by topic."""
+    if not isinstance(app.transport, Transport):
+        use_lanes(app)
+    switch_off(app)
+    hosted = host(app)
+    app.producer.replies = hosted.replies
+    by_topic = {topic: name for name, topic in hosted.inputs.items()}
+    for topic in records:
+        if topic not in by_topic:
+            raise SettingsError(f"no agent reads topic {topic!r}; the program's agents read {', '.join(by_topic)}")
+    given = {by_topic[topic]: rows for topic, rows in records.items()}
+    ran = asyncio.run(_run(hosted.engine, given, size, by_topic))
+    found = {name: store.decoded(ran.tables.get(name, {})) for name, store in hosted.stores.items()}
+    return ran._replace(tables=found)
+
+
+async def _run(app: App, records: Mapping[str, Sequence[Any]], size: int, inputs: Mapping[str, str]) -> Ran:
+    """Run a program. inputs: streams by topics, for what agents send there."""
     for name in records:
         if name not in app.streams:
             raise SettingsError(f"there is no stream {name!r}; the program has {', '.join(app.streams) or 'none'}")
     app.check(app.streams)
     ran = Ran([], {name: {} for name in app.tables})
     internal = {stream.topic.name: name for name, stream in app.streams.items() if stream.topic is not None}
+    internal |= {topic: name for topic, name in inputs.items() if topic in app.topics}
     waiting: dict[str, list[bytes]] = {topic: [] for topic in internal}
     streams = {name: _StreamRun(app, name, ran.outputs, waiting) for name in app.streams}
     try:
@@ -149,7 +176,8 @@ class _StreamRun:
         self.program = PartitionProgram(app.of(name), self._tables, self._partition)
         self._timers = app.streams[name].timers
         self._partition_timers = PartitionTimers(self._timers, self._tables, self._partition)
-        self._spec = lane_spec(name, [*app.topics, *waiting])
+        header = EVENT_ID if app.streams[name].topic is not None else ""
+        self._spec = lane_spec(name, [*app.topics, *waiting], header)
         self._position = 0
 
     async def take(self, data: bytes) -> None:
@@ -157,8 +185,8 @@ class _StreamRun:
         batch = read_chunk(self.name, 0, self._position, self._position.to_bytes(8, "big") + data[8:], [])
         self._position = batch.next
         delivery = Delivery(self._spec, Policy(), batch)
-        self.program.take(delivery, np.ones(batch.count, np.bool_))
-        await self._commit(delivery)
+        await self.program.take(delivery, np.ones(batch.count, np.bool_))
+        self._commit(delivery)
 
     def _committed(self, table: str, reader: str, number: int) -> CommittedTable:
         """For views of the table."""
@@ -174,11 +202,10 @@ class _StreamRun:
                 f"{function!r} is not a timer of stream {self.name}: write app.timer(interval, stream=...)"
             )
         delivery = Delivery(self._spec, Policy(), tick(self.name, 0, self._position))
-        self._partition_timers.call(called, delivery)
-        await self._commit(delivery)
+        await self._partition_timers.call(called, delivery)
+        self._commit(delivery)
 
-    async def _commit(self, delivery: Delivery) -> None:
-        await delivery.done
+    def _commit(self, delivery: Delivery) -> None:
         for topic, _, encoded in delivery.outputs:
             written = bytes(encoded.seal(1, 0, 0))
             if topic in self._waiting:
@@ -271,8 +298,15 @@ def value_of(data: bytes | None) -> Any:
         return data
 
 
-def lane_spec(stream: str, sends: Iterable[str] = ()) -> LaneSpec:
-    """A lane whose topics are named after the stream. sends: topics to which it may send, of one partition each."""
+def lane_spec(stream: str, sends: Iterable[str] = (), event_header: str = "") -> LaneSpec:
+    """Return a lane whose topics, and the input's id, are named after the stream.
+
+    Args:
+        stream: its name
+        sends: topics to which it may send, of one partition each
+        event_header: header of the input that has the ids of events
+    """
+    named = hashlib.blake2b(stream.encode(), digest_size=16).digest()
     return LaneSpec(
         topic=stream,
         partition=0,
@@ -284,4 +318,32 @@ def lane_spec(stream: str, sends: Iterable[str] = ()) -> LaneSpec:
         output_limit=LIMIT,
         dead_letters_limit=LIMIT,
         sends={topic: SentTopic(1, LIMIT) for topic in sends},
+        event_header=event_header,
+        input_id=id_text(named),
     )
+
+
+@contextmanager
+def _global_contents(app: App, given: Mapping[str, Mapping[Any, Any]]) -> Iterator[None]:
+    """Give the program's global tables their content; those that are not named are empty.
+
+    Raises:
+        SettingsError: one is not a global table of the program.
+        TableError: a key or value is not of the table's type.
+    """
+    for name in given:
+        if name not in app.global_tables:
+            what = "one of agents, which begins empty" if name in app.tables else "none of the program's"
+            raise SettingsError(
+                f"tables: {name!r} is {what}; its global tables are {', '.join(app.global_tables) or 'none'}"
+            )
+    before = {name: table.contents for name, table in app.global_tables.items()}
+    try:
+        for name, table in app.global_tables.items():
+            table.contents = Contents(1, table.most, name)
+            for key, value in given.get(name, {}).items():
+                table.contents.put(0, table.key_bytes(key), table.value_bytes(value))
+        yield
+    finally:
+        for name, table in app.global_tables.items():
+            table.contents = before[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,11 +9,14 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.group import LeaveGroupRequest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from kafka_ratchet.errors import FaultRunFailed
+from kafka_ratchet.errors import FaultRunFailed, RatchetError
+from kafka_ratchet.producers import ask_offsets
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.tables.values.table_partition import PREFIX, nothing, nowhere
 from kafka_ratchet.testing.program_run import LIMIT, contents_of
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_count
+from kafka_ratchet.topic_log.reading import records
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.rows import encode_pairs
 
@@ -47,12 +49,23 @@ def ends(bootstrap: str, topic: str) -> dict[Place, int]:
     consumer = _consumer(bootstrap, "testing")
     try:
         found = {
-            (topic, number): consumer.get_watermark_offsets(TopicPartition(topic, number), ANSWER_S)[1]
-            for number in _partitions(consumer, topic)
+            (topic, number): _end(consumer, TopicPartition(topic, number)) for number in _partitions(consumer, topic)
         }
     finally:
         consumer.close()
     return {place: end for place, end in found.items() if end}
+
+
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    """Ask where a partition ends until its leader answers."""
+
+    def ask(_: list[int]) -> dict[int, int]:
+        return {place.partition: consumer.get_watermark_offsets(place, ANSWER_S)[1]}
+
+    found, failures = ask_offsets(ask, [place.partition], lambda _: PATIENCE_S)
+    if failures:
+        raise FaultRunFailed(f"{place.topic}-{place.partition}: no leader has said where it ends")
+    return found[place.partition]
 
 
 def committed_offsets(bootstrap: str, group: str, places: Collection[Place]) -> dict[Place, int]:
@@ -79,28 +92,14 @@ def read_committed(bootstrap: str, topic: str, starts: Mapping[Place, int] | Non
     Raises:
         FaultRunFailed: it cannot be read to its end.
     """
-    consumer = _consumer(bootstrap, f"read-{topic}", **{"isolation.level": "read_committed"})
+    begins, found = starts or {}, dict[int, list[Message]]()
     try:
-        return {
-            number: _read(consumer, TopicPartition(topic, number, (starts or {}).get((topic, number), 0)))
-            for number in _partitions(consumer, topic)
-        }
-    finally:
-        consumer.close()
-
-
-def _read(consumer: Consumer, place: TopicPartition) -> list[Message]:
-    _, end = consumer.get_watermark_offsets(place, ANSWER_S)
-    consumer.assign([place])
-    found: list[Message] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while end > place.offset and consumer.position([place])[0].offset < end:
-        if time.monotonic() > deadline:
-            raise FaultRunFailed(f"{place.topic}-{place.partition} cannot be read to its end, {end}")
-        if (message := consumer.poll(0.5)) is not None:
-            if message.error():
-                raise FaultRunFailed(f"{place.topic}-{place.partition} cannot be read: {message.error()}")
-            found.append(message)
+        with consumer({"bootstrap.servers": bootstrap}, f"read-{topic}") as asked:
+            for number, (first, end) in enumerate(offset_ranges(asked, topic, partition_count(asked, topic))):
+                begin = begins.get((topic, number), first)
+                found[number] = list(records(asked, topic, number, begin, timeout_s=PATIENCE_S, end=end))
+    except RatchetError as error:
+        raise FaultRunFailed(f"{topic}: cannot be read to its end: {error}") from error
     return found
 
 

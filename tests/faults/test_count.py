@@ -7,9 +7,9 @@ import itertools
 import pytest
 from typer.testing import CliRunner
 
-from faults import program
 from faults.count import Difference, compare, compare_counts, expected, expected_counts
 from faults.events import EVERY_KIND, IDENTITIES, PARTITIONS, WINDOW, Event, events
+from faults.programs import agents
 from faults.run import LONG, SHORT, RunResult
 from kafka_ratchet.app.cli import cli
 
@@ -89,8 +89,8 @@ def test_a_table_counts_what_moves_a_sequence_forward() -> None:
 
 def test_each_stream_has_an_agent_that_counts_into_the_table_that_is_read() -> None:
     for kind in IDENTITIES:
-        assert program.app.of(f"by-{kind}")[0].name == "count"
-        assert [table.name for table in program.app.tables_of(f"by-{kind}")] == [program.table_of(kind)]
+        assert agents.app.of(f"by-{kind}")[0].name == "count"
+        assert [table.name for table in agents.app.tables_of(f"by-{kind}")] == [agents.table_of(kind)]
 
 
 def test_an_event_that_a_table_has_twice_is_not_ok() -> None:

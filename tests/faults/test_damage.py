@@ -75,7 +75,7 @@ def test_a_full_disk_takes_nothing_until_it_is_freed(tmp_path: Path) -> None:
 
 def test_a_command_runs_with_its_clock_shifted_and_jumps_when_told() -> None:
     program = (
-        "import os, signal, time; from faults.clock import shift; true = time.time(); shift(4000);"
+        "import os, signal, time; from faults.programs.clock import shift; true = time.time(); shift(4000);"
         "a = time.time() - true; os.kill(os.getpid(), signal.SIGHUP); b = time.time_ns() / 1e9 - true;"
         "print(round(a / 100), round(b / 100))"
     )

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600
 PR_CAPBSET_DROP, CAP_SYS_ADMIN = 24, 21
@@ -29,6 +31,7 @@ def _may_not_mount() -> None:
     ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0)  # refused to those who may not mount anyway
 
 
+@pytest.mark.matrix  # a broker of its own and a fault run
 def test_a_workers_full_disk_without_one_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCENE, str(tmp_path)],

@@ -20,6 +20,7 @@ def run(*arguments: object, timeout: float = 840) -> tuple[dict[str, int], str]:
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
 def test_killed_four_times_on_real_events(tmp_path: Path) -> None:
     told, said = run("--kills", 4, "--folder", tmp_path / "run", EVENTS)

@@ -61,6 +61,6 @@ def ran(folder: Path, *options: str, others: tuple[str, ...] = OTHERS) -> dict[s
     assert (told["lost"], told["doubled"], told["reordered"]) == (0, 0, 0)
     assert told["events"] >= 20_000
     struck = ("worker_kills", "zombies", "broker_restarts", "rebalances", "network_faults", "damaged_stores")
-    for fault in (*struck, "clock_jumps", *others):
+    for fault in (*struck, "clock_jumps", "open_transactions", "foreign_commits", "strangers", *others):
         assert told[fault] >= 1, fault
     return told

@@ -10,6 +10,7 @@ import pytest
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.errors import AgentFailed, SettingsError
+from kafka_ratchet.tables.nesting import NESTING_MOST
 from kafka_ratchet.testing import run
 
 
@@ -78,6 +79,21 @@ def test_a_value_that_does_not_decode_is_a_dead_letter(on_error: str) -> None:
     assert (ran.values, ran.tables["totals"]) == expected(ORDERS[:6])
     assert [letter.key for letter in ran.dead_letters] == [b"x", b"y", b"z", b"deep"]
     assert b"value does not decode" in (dict(ran.dead_letters[1].headers)["ratchet-reason"] or b"")
+
+
+def test_a_value_is_nested_as_deep_as_everywhere_else() -> None:
+    app = App()
+
+    @app.agent(app.stream("in"))
+    async def all_of(stream: Any) -> AsyncIterator[Any]:
+        async for value in stream:
+            yield value
+
+    deepest, too_deep = (b"[" * levels + b"]" * levels for levels in (NESTING_MOST, NESTING_MOST + 1))
+    ran = run(app, {"in": [("a", deepest), ("b", too_deep), ("c", b"1")]})
+    assert len(ran.values) == 2
+    [letter] = ran.dead_letters
+    assert dict(letter.headers)["ratchet-reason"] == b"value does not decode: nested deeper than 512 levels"
 
 
 def test_the_event_itself_goes_on_byte_for_byte() -> None:

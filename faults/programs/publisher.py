@@ -1,6 +1,6 @@
 """The program that is killed: sends the lines of a file under a name.
 
-    python -m faults.publisher FILE TOPIC NAME BOOTSTRAP UNTIL RATE
+    python -m faults.programs.publisher FILE TOPIC NAME BOOTSTRAP UNTIL RATE
 
 It sends what begins before byte UNTIL, RATE records a second, and then waits to be killed; with UNTIL "end" it sends
 the rest as fast as it goes and ends. Everything it knows after a kill, it knows from Kafka and from the file.

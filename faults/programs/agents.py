@@ -1,4 +1,7 @@
-"""The agents of `ratchet faults --agent`: each counts its stream's events by key, and yields the count."""
+"""Agents of `ratchet faults --agent`: each counts its stream's events by key, and yields the count.
+
+Separate module: workers import it by name.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from faults.events import IDENTITIES
 from kafka_ratchet import App
 from kafka_ratchet.producers import PRODUCER_HEADER
 
-NAME = "faults.program:app"
+NAME = "faults.programs.agents:app"
 """For `ratchet worker --app`."""
 
 app = App()

@@ -1,0 +1,1 @@
+"""Programs that a fault run starts as processes, and kills."""
