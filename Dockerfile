@@ -20,6 +20,8 @@ RUN pip install --no-cache-dir --require-hashes --requirement requirements.lock
 # pyproject.toml: says which version this is.
 COPY errors.py LICENSE pyproject.toml ./
 COPY agents/ agents/
+COPY faust_host/ faust_host/
+COPY kafka_ratchet.egg-info/ kafka_ratchet.egg-info/
 COPY app/ app/
 COPY kafka_ratchet/ kafka_ratchet/
 COPY producers/ producers/
@@ -27,7 +29,9 @@ COPY reader/ reader/
 COPY spark_sink/ spark_sink/
 COPY tables/ tables/
 COPY testing/ testing/
+COPY topic_log/ topic_log/
 COPY transport/ transport/
+COPY verify/ verify/
 
 # The user below may not write here, so each start would compile every module anew: a quarter of a second of a worker's.
 RUN python -m compileall -q .
@@ -44,6 +48,6 @@ USER ratchet
 # The jars are resolved now, so that a container needs no network beyond its brokers.
 RUN python -m kafka_ratchet setup
 
-VOLUME ["/var/lib/ratchet/state", "/var/lib/ratchet/results"]
+# No VOLUME: each container would leave anonymous volumes behind. State and results may be mounted there.
 ENTRYPOINT ["python", "-m", "kafka_ratchet"]
 CMD ["--help"]
