@@ -23,6 +23,7 @@
     │   ├── BatchTooLarge           a batch unpacks to more than max_batch_mb
     │   ├── PositionLost            the committed offset is outside what the topic still holds
     │   ├── LogTruncated            the log lost its end after it was read; others may stand at its offsets
+    │   ├── FormUnclear             sequences seem to be written in another form than they are read in
     │   ├── RecordTooLarge          a record does not fit the topic it has to go to
     │   ├── RecordRefused           Kafka does not take a record into the topic it has to go to
     │   ├── ProducerFenced          a newer producer has taken over this one's name
@@ -38,6 +39,7 @@
         ├── StoreDamaged            the local store's files are not what was written; it is rebuilt
         ├── StateAhead              the local store is ahead of the changelog it stems from
         ├── ChangelogLost           the changelog does not hold what was counted
+        ├── ForeignOffset           another client has committed in the group
         ├── OwnerDiffers            the changelog is another application's, stream's or rule's, or of a newer format
         └── PolicyLost              the policy topic ends before what a partition was judged by
 
@@ -108,6 +110,10 @@ class DatabaseUnavailable(ReaderError):
     """The database does not answer within the limit, or another process has it."""
 
 
+class PositionNotStored(ReaderError):
+    """The database has not stored a reader's position as given; nothing of the transaction is in it."""
+
+
 class ReaderMisused(ReaderError):
     """The program has ended the reader's transaction by itself, or uses one that has ended."""
 
@@ -145,6 +151,10 @@ class LogTruncated(TransportError):
     """
 
     is_certain = False
+
+
+class FormUnclear(TransportError):
+    """Sequences that seem to be written in another form than they are read in; new records would be dropped."""
 
 
 class RecordTooLarge(TransportError):
@@ -201,6 +211,10 @@ class StateAhead(StateError):
 
 class ChangelogLost(StateError):
     """The changelog does not hold what was committed together with the input position: duplicates would pass."""
+
+
+class ForeignOffset(StateError):
+    """An offset of the group that another client has committed: it does not tell which records were judged."""
 
 
 class OwnerDiffers(StateError):

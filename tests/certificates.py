@@ -11,6 +11,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+SIGNS = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""Key usage of an authority, which Python 3.13 asks for (`VERIFY_X509_STRICT`)."""
+
 
 class Authority:
     """A certificate authority that signs into a folder.
@@ -24,9 +37,11 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = self._builder(self._name, self._key.public_key(), timedelta(days=2))
-        certificate = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(
-            self._key, hashes.SHA256()
+        certificate = (
+            self._builder(self._name, self._key.public_key(), timedelta(days=2))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(SIGNS, critical=True)
+            .sign(self._key, hashes.SHA256())
         )
         self.ca = folder / f"{name}.pem"
         self.ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

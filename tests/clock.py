@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
 
 
 class Clock:
@@ -35,9 +34,9 @@ class Skipping:
 def let_skip() -> Skipping:
     """The running event loop's clock, which `skip` can put forward, also for those who keep `loop.time` from now on."""
     loop = asyncio.get_running_loop()
-    if not isinstance(loop.time, Skipping):
-        loop.time = Skipping(loop.time)  # type: ignore[method-assign]
-    return cast("Skipping", loop.time)
+    found = loop.time if isinstance(loop.time, Skipping) else Skipping(loop.time)
+    loop.time = found  # type: ignore[method-assign]
+    return found
 
 
 def skip(seconds: float) -> None:

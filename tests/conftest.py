@@ -18,6 +18,7 @@ import pytest
 import structlog
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from kafka_ratchet.app.local.broker import ChosenBroker, open_broker
@@ -25,9 +26,20 @@ from kafka_ratchet.app.local.jars import kafka_jars as resolve_kafka_jars
 from kafka_ratchet.app.local.java import SHORT_LIVED, find_java
 from kafka_ratchet.producers import create_topic
 from tests.containers import docker_answers, kafka
-from tests.quick import in_order, is_quick, runs_plain, scope
+from tests.quick import DEFAULT_MARKS, in_order, is_quick, runs_plain, scope
 
 pytest_plugins = ["kafka_ratchet.testing.fixtures"]
+
+# A machine at work is no fault of a test: examples may take as long as they take.
+default = settings.default
+assert default is not None
+settings.register_profile(
+    "facts",
+    default,
+    deadline=None,
+    suppress_health_check=[*default.suppress_health_check, HealthCheck.too_slow],
+)
+settings.load_profile("facts")
 
 # Brokers and Sparks of tests: a Kafka with little to do needs half of the processor time to start.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", SHORT_LIVED)
@@ -38,12 +50,15 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only the tests that take less than two minutes together")
     parser.addoption("--slow", action="store_true", help="only the tests that --quick leaves out")
+    parser.addoption("--all", action="store_true", help="every test, also those marked matrix, long or browser")
     parser.addoption(
         "--plain-kernels", action="store_true", help="only the tests of what Numba compiles, as plain Python"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all") and config.option.markexpr == DEFAULT_MARKS:
+        config.option.markexpr = ""
     if config.getoption("--plain-kernels"):
         if os.environ.get("NUMBA_DISABLE_JIT") != "1":  # read when Numba is imported, which may be long before this
             raise pytest.UsageError("--plain-kernels: set NUMBA_DISABLE_JIT=1 as well")
@@ -64,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = in_order(items)
 
 
-class _FilesTogether(LoadFileScheduling):
+class _FilesTogether(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid)
 
@@ -83,7 +98,7 @@ def _configure_without_cache(**chosen: Any) -> None:
     _configure(**{**chosen, "cache_logger_on_first_use": False})
 
 
-structlog.configure = _configure_without_cache
+structlog.configure = _configure_without_cache  # type: ignore[assignment] # it passes on what it is given
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +150,7 @@ def new_topic(broker: str, request: pytest.FixtureRequest) -> Callable[..., str]
     admin = AdminClient({"bootstrap.servers": broker})
     test = re.sub(r"[^A-Za-z0-9_-]", "-", request.node.name)[:80]
 
-    def create(partitions: int = 4, **config: object) -> str:
+    def create(partitions: int = 4, **config: Any) -> str:
         name = f"{test}-{uuid.uuid4().hex[:8]}"
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         create_topic(admin, name, partitions=partitions, config=settings, timeout_s=60, say=print)

@@ -60,10 +60,13 @@ def kafka() -> Iterator[str]:
     for name, value in node_settings(1, {1: "localhost:9094"}).items():
         if not name.startswith(OF_ITS_OWN):
             container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
-    with container:
+    try:
+        container.start(timeout=round(START_LIMIT_S))  # 30 s of the module's own do not do on a busy machine
         bootstrap = container.get_bootstrap_server()
         wait_until_reachable(bootstrap, {}, START_LIMIT_S, print)
         yield bootstrap
+    finally:
+        container.stop()
 
 
 @contextmanager

@@ -9,6 +9,9 @@ from typing import Final
 
 import pytest
 
+DEFAULT_MARKS: Final = "not long and not matrix"
+"""Mark expression of the default tests, as in pyproject.toml; `--all` takes it away."""
+
 HEAVY_FIXTURES: Final = frozenset(
     {"broker", "chosen_broker", "kafka_jars", "mariadb", "own_broker", "postgres", "s3", "spark", "three_nodes"}
 )
@@ -26,6 +29,7 @@ SLOW: Final = (
     "tests/bench/",
     "tests/browser/",
     "tests/faults/",
+    "tests/faust_host/test_words.py",
     "tests/producers/test_producer.py::test_kafka_that_goes_away_is_waited_for",
     "tests/spark_sink/spark/",
     "tests/test_wheel.py",
@@ -95,6 +99,8 @@ COMPILED: Final = (
 
 def is_quick(item: pytest.Item) -> bool:
     """Whether a test belongs to the quick ones."""
+    if item.get_closest_marker("matrix"):
+        return False
     if item.nodeid.startswith(WITH_BROKER):
         return True
     return not item.nodeid.startswith(SLOW) and HEAVY_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))

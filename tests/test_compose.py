@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, start_http_server
 
 from kafka_ratchet.app.settings import OTHER_VARIABLES, load
 from kafka_ratchet.app.worker.process import STOP_WITHIN_S
+from kafka_ratchet.spark_sink.job.metrics import RunCollector
+from kafka_ratchet.spark_sink.job.run_state import RunState
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = ROOT / "docker-compose.yml"
@@ -174,8 +177,35 @@ def test_brokers_differ_in_identity_and_share_the_quorum() -> None:
 
 
 def test_each_worker_has_a_state_folder_of_its_own() -> None:
-    """A named volume would be shared by the replicas, and a state folder serves one worker."""
-    assert services["worker"]["volumes"] == [{"type": "volume", "target": "/var/lib/ratchet/state"}]
+    """A named volume would be shared by the replicas, an anonymous one stays behind at each `down`."""
+    assert "volumes" not in services["worker"]
+    assert not re.search("^VOLUME", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+
+
+def test_one_service_builds_the_image_of_all() -> None:
+    """With several builds, each `up --build` would give the image another id and make every container anew."""
+    ours = {name: service for name, service in services.items() if service["image"].startswith("kafka-ratchet:")}
+    assert [name for name, service in ours.items() if "build" in service] == ["worker"]
+    assert len(ours) == 4
+    assert len({service["image"] for service in ours.values()}) == 1
+
+
+@pytest.mark.parametrize(("generation", "code"), [(0, 1), (1, 0), (12, 0)])
+def test_the_sink_is_healthy_once_its_table_is_there(generation: int, code: int) -> None:
+    command, _, script = services["sink"]["healthcheck"]["test"][1:]
+    registry, run = CollectorRegistry(), RunState()
+    if generation:
+        run.opened(generation, {0: 0})
+    registry.register(RunCollector(run, "results", "events-once"))
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    try:
+        here = script.replace("127.0.0.1:8082", f"127.0.0.1:{server.server_port}")
+        assert command == "python"
+        assert subprocess.run([sys.executable, "-c", here], timeout=60, check=False).returncode == code
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def test_named_volumes_are_declared() -> None:

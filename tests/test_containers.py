@@ -17,7 +17,19 @@ with_docker = pytest.mark.skipif(not containers.docker_answers(), reason="no Doc
 
 
 def test_ratchet_itself_knows_nothing_of_containers() -> None:
-    folders = ("agents", "app", "producers", "reader", "spark_sink", "tables", "testing", "transport")
+    folders = (
+        "agents",
+        "app",
+        "faust_host",
+        "producers",
+        "reader",
+        "spark_sink",
+        "tables",
+        "testing",
+        "topic_log",
+        "transport",
+        "verify",
+    )
     names = {
         name.partition(".")[0]
         for folder in folders

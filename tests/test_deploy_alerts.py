@@ -61,6 +61,9 @@ tests:
       - {{series: 'ratchet_keys{{job="j",instance="b",stream="s",partition="0"}}', values: '7x60'}}
       - {{series: 'ratchet_partition_halted{{job="j",instance="b",stream="s",partition="0",reason=""}}', values: '0x6 stale'}}
       - {{series: 'ratchet_partition_halted{{job="j",instance="b",stream="s",partition="0",reason="PositionLost"}}', values: '_x6 1x60'}}
+      - {{series: 'ratchet_partition_stalled{{job="j",instance="b",stream="s",partition="0",cause="open-transaction"}}', values: '_x6 1x60'}}
+      - {{series: 'ratchet_partition_stalled{{job="j",instance="b",stream="s",partition="0",cause=""}}', values: '0x6 stale'}}
+      - {{series: 'ratchet_partition_stalled{{job="j",instance="b",stream="s",partition="1",cause="no-leader"}}', values: '_x6 1x60'}}
       - {{series: 'ratchet_process_replaced_total{{job="j",instance="b",process="1"}}', values: '0x6 1 2 3 4 4x50'}}
       - {{series: 'ratchet_producer_in_flight_records{{job="p",instance="d",producer="till",topic="t"}}', values: '5x60'}}
       - {{series: 'ratchet_producer_acknowledged_records_total{{job="p",instance="d",producer="till",topic="t"}}', values: '0+9x10 90x50'}}
@@ -69,6 +72,19 @@ tests:
       - {{alertname: RatchetWorkerDown, eval_time: 3m}}
       - {{alertname: RatchetPartitionHalted, eval_time: 3m}}
       - {{alertname: RatchetSinkStuck, eval_time: 3m}}
+      - {{alertname: RatchetOpenTransaction, eval_time: 7m}}
+      - {{alertname: RatchetPartitionStalled, eval_time: 4m}}
+      - eval_time: 10m
+        alertname: RatchetOpenTransaction
+        exp_alerts:
+          - exp_labels: {{severity: warning, job: j, instance: b, stream: s, partition: "0", cause: open-transaction}}
+            exp_annotations:
+              summary: "Partition 0 of stream s waits behind an open transaction of another producer; `ratchet tables` names it."
+      - eval_time: 10m
+        alertname: RatchetPartitionStalled
+        exp_alerts:
+          - exp_labels: {{severity: critical, job: j, instance: b, stream: s, partition: "1", cause: no-leader}}
+            exp_annotations: {{summary: "Partition 1 of stream s stands still: no-leader."}}
       - {{alertname: RatchetNoWorkers, eval_time: 25m}}
       - {{alertname: RatchetProcessReplaced, eval_time: 3m}}
       - {{alertname: RatchetProducerStuck, eval_time: 9m}}

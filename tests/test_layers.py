@@ -13,7 +13,19 @@ import pytest
 import kafka_ratchet
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("agents", "app", "producers", "reader", "spark_sink", "tables", "testing", "transport")
+PACKAGES = (
+    "agents",
+    "app",
+    "faust_host",
+    "producers",
+    "reader",
+    "spark_sink",
+    "tables",
+    "testing",
+    "topic_log",
+    "transport",
+    "verify",
+)
 
 ORDER = [
     "errors",
@@ -26,6 +38,9 @@ ORDER = [
     "transport.transactions",
     "transport.publishing",
     "transport",
+    # Topics read for commands, the page and checks.
+    "topic_log",
+    "tables.nesting",
     "tables.reasons",
     "tables.identity",
     "tables.identities",
@@ -42,6 +57,7 @@ ORDER = [
     "spark_sink.rows",
     "spark_sink.stores",
     "spark_sink.job",
+    "spark_sink.library",
     "spark_sink",
     "app.clone",
     "app.names",
@@ -60,15 +76,19 @@ ORDER = [
     "app.status",
     "app.survey",
     "app.worker",
+    # Faust programs on lanes; Faust itself loads it by its entry points.
+    "faust_host",
     "app.doctor",
     "app.dead_letters",
     "testing",
     "app.verify",
+    "app.compare",
     "app.why",
     "app.web",
     "app.demo",
     "app",
     "app.cli",
+    "verify",
 ]
 """Each imports only itself and what stands above it in this list."""
 
@@ -76,6 +96,7 @@ ALONE = {
     "producers": {"errors"},
     "reader": {"errors", "producers"},
     "spark_sink": set[str](),
+    "topic_log": {"errors", "producers", "transport"},
     "transport": {"errors", "producers"},
 }
 """Packages that need nothing of the others but these."""
@@ -155,7 +176,9 @@ def test_every_module_is_used() -> None:
     """One that is imported by its tests alone may be tested and yet do nothing: the tree's move once lost an import."""
     used = {other for name, other, _ in ARROWS if name != other}
     # kafka_ratchet.spark_sink.stores.registry; `--app`; pytest_plugins
-    loaded_by_name = re.compile(r"spark_sink\.stores\.\w+\.store|agents\.examples\.\w+|testing\.fixtures")
+    loaded_by_name = re.compile(
+        r"spark_sink\.stores\.\w+\.store|agents\.examples\.\w+|testing\.fixtures|faust_host\.transport"
+    )
     assert not [
         name
         for name, path in MODULES.items()
@@ -239,13 +262,8 @@ def test_the_short_names_are_not_imported() -> None:
         for folder in (*PACKAGES, "bench", "faults", "tests")
         for path in sorted((ROOT / folder).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        for name in (
-            [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else []
-        )
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
         if name.split(".")[0] in {*PACKAGES, "errors"}
     ]
     assert not short

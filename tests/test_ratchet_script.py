@@ -315,8 +315,14 @@ def test_tests_run_without_the_callers_settings(clone: Clone, tmp_path: Path) ->
 def test_all_tests_run_some_files_at_a_time(clone: Clone) -> None:
     clone.complete().run("test")
     assert clone.recorded()[-1] == "-m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder"
+    assert clone.run("test", "--durations=60").returncode == 0
+    assert clone.recorded() == ["-m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations=60"]
+    assert clone.run("test", "-k", "x", "--durations=60").returncode == 0
+    assert clone.recorded() == ["-m pytest -k x --durations=60"]
     clone.run("test", "--slow", "-x")
     assert clone.recorded() == ["-m pytest --slow --numprocesses 4 --dist loadfile --no-loadscope-reorder -x"]
+    clone.run("test", "--all", "-x")
+    assert clone.recorded() == ["-m pytest --all --numprocesses 4 --dist loadfile --no-loadscope-reorder -x"]
     clone.run("test", "--quick", "-x")
     assert clone.recorded() == ["-m pytest --quick --numprocesses 2 --dist loadfile -x"]
 
@@ -384,14 +390,15 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
     clone = tmp_path / "clone"
     environment = tmp_path / home if home else clone
     (clone / ".ci").mkdir(parents=True)
-    shutil.copy(ROOT / ".ci" / "run", clone / ".ci" / "run")
+    for name in ("run", "subjects"):
+        shutil.copy(ROOT / ".ci" / name, clone / ".ci" / name)
     record, programs = tmp_path / "record", tmp_path / "programs"
     tools = [environment / ".venv" / "bin" / name for name in ("ruff", "mypy")]
     # Those that it would install otherwise are there.
     for program in (
         clone / "ratchet",
         *tools,
-        *(programs / n for n in ("chromium", "chromedriver", "initdb", "systemd-analyze", *MARIADB)),
+        *(programs / n for n in ("chromium", "chromedriver", "initdb", "systemd-analyze", "python3.13", *MARIADB)),
     ):
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(f'#!/bin/sh\necho "$0 $*" >>"{record}"\n')
@@ -405,6 +412,8 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
         "docs",
         "bench regress",
         "test --quick --coverage",
+        "test --quick",
+        "test --slow -m matrix and not long",
         "test",
         "test -m browser",
     ]
@@ -413,3 +422,17 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
         f"{tools[0] if home else './.venv/bin/ruff'} format --check .",
         f"{tools[1] if home else './.venv/bin/mypy'} ",
     ]
+
+
+def test_subjects_of_commits(tmp_path: Path) -> None:
+    message = tmp_path / "message"
+    for subject, is_right in {
+        "sink: name the columns": True,
+        "Sink: name the columns": False,
+        "sink: Name the columns": False,
+        "name the columns": False,
+        "sink: " + "x" * 67: False,
+    }.items():
+        message.write_text(f"{subject}\n\nThe reason, of any length" + "." * 80 + "\n")
+        done = subprocess.run([ROOT / ".ci" / "subjects", message], capture_output=True, text=True, timeout=60)
+        assert (done.returncode == 0) == is_right, subject

@@ -17,7 +17,19 @@ import pytest
 from confluent_kafka import Consumer
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("agents", "app", "producers", "reader", "spark_sink", "tables", "testing", "transport")
+FOLDERS = (
+    "agents",
+    "app",
+    "faust_host",
+    "producers",
+    "reader",
+    "spark_sink",
+    "tables",
+    "testing",
+    "topic_log",
+    "transport",
+    "verify",
+)
 
 PROJECT = {
     "app/__init__.py": "",
@@ -53,7 +65,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def built(target: str, source: Path, folder: Path) -> Path:
-    build = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", folder]
+    build = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
     subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=120)
     (file,) = folder.iterdir()
     return file
@@ -67,7 +79,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = venv / "bin" / "python"
     (packages,) = venv.glob("lib/python*/site-packages")
     before = set(packages.iterdir())
-    install = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile", wheel]
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel)]
     subprocess.run(install, check=True, timeout=120)
     version = wheel.name.split("-")[1]
     added = {path.name for path in set(packages.iterdir()) - before}
@@ -127,7 +139,7 @@ def test_a_project_with_the_same_names_publishes_and_deduplicates(
         'sequence = "function:app.rules:sequence"\n'
     )
     told, worker_log = variables(project), project / "worker.log"
-    produce = [environment / "python", "produce.py", broker, topic]
+    produce = [str(environment / "python"), "produce.py", broker, topic]
     subprocess.run(produce, cwd=project, env=told, check=True, timeout=60)
     with worker_log.open("wb") as log:
         worker = subprocess.Popen([environment / "ratchet", "worker"], cwd=project, env=told, stderr=log)
@@ -178,10 +190,11 @@ def test_pandas_finds_pytables(environment: Path, project: Path, tmp_path_factor
 
 def test_the_installed_command(environment: Path, wheel: Path, tmp_path: Path) -> None:
     def said(*arguments: str) -> str:
-        command = [environment / "ratchet", *arguments]
-        return subprocess.run(
+        command = [str(environment / "ratchet"), *arguments]
+        done = subprocess.run(
             command, cwd=tmp_path, env=variables(None), check=True, capture_output=True, text=True, timeout=60
-        ).stdout
+        )
+        return done.stdout
 
     assert said("--version") == f"ratchet {wheel.name.split('-')[1]}\n"
     listed = said("--help")

@@ -1,4 +1,4 @@
-"""These tests need chromium and chromedriver: they run only where they are asked for, with `-m browser`."""
+"""These tests need chromium and chromedriver: they run only with `-m browser` or `--all`."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ import pytest
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return None if "browser" in config.getoption("markexpr") else True
+    return None if "browser" in config.getoption("markexpr") or config.getoption("--all") else True

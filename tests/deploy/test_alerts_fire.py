@@ -88,7 +88,7 @@ class Stack:
     def ready(self, name: str) -> bool:
         try:
             with urllib.request.urlopen(f"http://{self.address(name)}/readyz", timeout=10) as answer:
-                return answer.status == 200
+                return bool(answer.status == 200)
         except OSError:
             return False
 

@@ -56,7 +56,7 @@ def test_systemd_refuses_a_misspelt_setting(analyze: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["ratchet-sink", "ratchet-sink@1", "ratchet-web", "ratchet-worker@1"])
 def test_a_unit_may_do_little(name: str, analyze: Path, tmp_path: Path) -> None:
-    command = [analyze, "security", "--offline=true", "--no-pager", tmp_path / f"{name}.service"]
+    command = [str(analyze), "security", "--offline=true", "--no-pager", str(tmp_path / f"{name}.service")]
     done = subprocess.run(command, capture_output=True, text=True)
     said = re.search(r"Overall exposure level for .*: ([\d.]+)", done.stdout)
     assert said is not None, done.stderr

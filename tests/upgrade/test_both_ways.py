@@ -15,11 +15,8 @@ from kafka_ratchet.producers.progress import Progress as Published
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
-try:
-    from kafka_ratchet.tables.store import Store
-    from kafka_ratchet.tables.totals import PROGRESS, Evicted, Progress
-except ImportError:  # the version before
-    from kafka_ratchet.tables.rocksdb import PROGRESS, Evicted, Progress, Store
+from kafka_ratchet.tables.store import Store
+from kafka_ratchet.tables.totals import PROGRESS, Evicted, Progress
 from kafka_ratchet.transport.changelog import Sighting
 from kafka_ratchet.transport.owner import Owner, Topic
 from kafka_ratchet.transport.transactions.requests import offset_metadata
@@ -47,11 +44,8 @@ from kafka_ratchet.app.worker.claims import take_claim
 from kafka_ratchet.producers.progress import Progress as Published
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
-try:
-    from kafka_ratchet.tables.store import Store
-    from kafka_ratchet.tables.totals import Evicted
-except ImportError:  # the version before
-    from kafka_ratchet.tables.rocksdb import Evicted, Store
+from kafka_ratchet.tables.store import Store
+from kafka_ratchet.tables.totals import Evicted
 from kafka_ratchet.transport.transactions.requests import OURS
 
 written, claims = json.loads(sys.argv[2]), {}

@@ -43,7 +43,7 @@ def test_entries_of_the_changelog() -> None:
     key, value = PolicyInterval(0, True, 0, 0, 0, 0).pack()
     edited = msgspec.structs.replace(EDIT, version=2).pack(0)
     newer_ones: list[tuple[Any, tuple[bytes, ...]]] = [
-        (Progress.unpack, (b"\x04" + Progress(1, 1, 0, 0).pack()[1:],)),
+        (Progress.unpack, (b"\x02" + Progress(1, 1, 0, 0).pack()[1:],)),
         (Evicted.unpack, (b"\x02" + Evicted(1, 1).pack()[1:],)),
         (PolicyInterval.unpack, (key, b"\x02" + value[1:])),
         (Edit.unpack, edited),
