@@ -20,7 +20,6 @@ RUN pip install --no-cache-dir --require-hashes --requirement requirements.lock
 # pyproject.toml: says which version this is.
 COPY errors.py LICENSE pyproject.toml ./
 COPY agents/ agents/
-COPY faust_host/ faust_host/
 COPY kafka_ratchet.egg-info/ kafka_ratchet.egg-info/
 COPY app/ app/
 COPY kafka_ratchet/ kafka_ratchet/

@@ -17,10 +17,10 @@ from kafka_ratchet.agents.event import EVENT_ID
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import PartitionProgram
 from kafka_ratchet.agents.stream_timers import PartitionTimers
+from kafka_ratchet.app.faust_host.command import use_lanes
+from kafka_ratchet.app.faust_host.program import host, switch_off
+from kafka_ratchet.app.faust_host.transport import Transport
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.faust_host.command import use_lanes
-from kafka_ratchet.faust_host.program import host, switch_off
-from kafka_ratchet.faust_host.transport import Transport
 from kafka_ratchet.tables.values.committed import CommittedTable
 from kafka_ratchet.tables.values.global_table import Contents
 from kafka_ratchet.tables.values.partition import PartitionTables

@@ -29,7 +29,7 @@ SLOW: Final = (
     "tests/bench/",
     "tests/browser/",
     "tests/faults/",
-    "tests/faust_host/test_words.py",
+    "tests/app/faust_host/test_words.py",
     "tests/producers/test_producer.py::test_kafka_that_goes_away_is_waited_for",
     "tests/spark_sink/spark/",
     "tests/test_wheel.py",

@@ -17,8 +17,8 @@ from kafka_ratchet.app.settings import OTHER_VARIABLES, load
 from kafka_ratchet.app.worker.process import STOP_WITHIN_S
 from kafka_ratchet.spark_sink.job.metrics import RunCollector
 from kafka_ratchet.spark_sink.job.run_state import RunState
+from tests.folders import PACKAGES, ROOT
 
-ROOT = Path(__file__).parents[1]
 COMPOSE = ROOT / "docker-compose.yml"
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
 COMMANDS = {"broker", "worker", "web", "publish", "sink", "tables", "verify", "demo", "setup"}
@@ -271,7 +271,7 @@ def test_state_is_for_the_user_alone() -> None:
 
 
 def test_the_image_gets_every_package_and_the_context_no_more() -> None:
-    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "faults"} | {"errors.py"}
+    packages = {*PACKAGES, "kafka_ratchet", "errors.py"}
     copied = {
         source.rstrip("/")
         for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE)

@@ -5,35 +5,20 @@ from __future__ import annotations
 import ast
 import inspect
 import uuid
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from tests import containers
+from tests.folders import package_files
 
-ROOT = Path(__file__).parents[1]
 with_docker = pytest.mark.skipif(not containers.docker_answers(), reason="no Docker engine answers")
 
 
 def test_ratchet_itself_knows_nothing_of_containers() -> None:
-    folders = (
-        "agents",
-        "app",
-        "faust_host",
-        "producers",
-        "reader",
-        "spark_sink",
-        "tables",
-        "testing",
-        "topic_log",
-        "transport",
-        "verify",
-    )
     names = {
         name.partition(".")[0]
-        for folder in folders
-        for path in (ROOT / folder).rglob("*.py")
+        for path in package_files()
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         for name in (
             [each.name for each in node.names]

@@ -11,21 +11,7 @@ from pathlib import Path
 import pytest
 
 import kafka_ratchet
-
-ROOT = Path(__file__).parents[1]
-PACKAGES = (
-    "agents",
-    "app",
-    "faust_host",
-    "producers",
-    "reader",
-    "spark_sink",
-    "tables",
-    "testing",
-    "topic_log",
-    "transport",
-    "verify",
-)
+from tests.folders import PACKAGES, ROOT, TOOLS, package_files, python_files
 
 ORDER = [
     "errors",
@@ -77,7 +63,7 @@ ORDER = [
     "app.survey",
     "app.worker",
     # Faust programs on lanes; Faust itself loads it by its entry points.
-    "faust_host",
+    "app.faust_host",
     "app.doctor",
     "app.dead_letters",
     "testing",
@@ -103,13 +89,12 @@ ALONE = {
 
 
 def modules() -> dict[str, Path]:
-    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))] + [ROOT / "errors.py"]
-    return {name_of(path): path for path in files}
+    return {name_of(path): path for path in package_files()}
 
 
 PROSE = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", *(f"{folder}/**/*.py" for folder in (*PACKAGES, "bench", "faults")))
+    for pattern in ("*.md", "docs/**/*.md", *(f"{folder}/**/*.py" for folder in (*PACKAGES, *TOOLS)))
     for path in ROOT.glob(pattern)
     if path.name != "own-store.md"  # it names the store that its reader is to write
 )
@@ -177,7 +162,7 @@ def test_every_module_is_used() -> None:
     used = {other for name, other, _ in ARROWS if name != other}
     # kafka_ratchet.spark_sink.stores.registry; `--app`; pytest_plugins
     loaded_by_name = re.compile(
-        r"spark_sink\.stores\.\w+\.store|agents\.examples\.\w+|testing\.fixtures|faust_host\.transport"
+        r"spark_sink\.stores\.\w+\.store|agents\.examples\.\w+|testing\.fixtures|app\.faust_host\.transport"
     )
     assert not [
         name
@@ -259,8 +244,7 @@ def test_the_short_names_are_not_imported() -> None:
     """Nothing may be imported under two names: `from tables import` would load a second copy in a clone."""
     short = [
         f"{path}:{node.lineno}"
-        for folder in (*PACKAGES, "bench", "faults", "tests")
-        for path in sorted((ROOT / folder).rglob("*.py"))
+        for path in python_files(*PACKAGES, *TOOLS, "tests")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.ImportFrom | ast.Import)
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])

@@ -17,22 +17,8 @@ from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).parent.parent
-FOLDERS: Final = (
-    "agents",
-    "app",
-    "bench",
-    "deploy",
-    "faults",
-    "producers",
-    "reader",
-    "spark_sink",
-    "tables",
-    "testing",
-    "topic_log",
-    "transport",
-    "verify",
-)
+from tests.folders import ROOT, TOOLS, package_files, python_files
+
 BASELINE: Final = Path(__file__).with_name("prose_baseline.json")
 LONGEST_FIRST_SENTENCE: Final = 20
 LONGEST_SENTENCE: Final = 35
@@ -104,8 +90,7 @@ def habits_of(text: str) -> Counter[str]:
 def count() -> Counter[str]:
     """Count the habits of the product's code and pages."""
     found: Counter[str] = Counter()
-    sources = [ROOT / "errors.py", *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))]
-    for path in sources:
+    for path in [*package_files(), *python_files(*TOOLS)]:
         for text in docstrings(ast.parse(path.read_text(encoding="utf-8"))):
             first = re.split(r"(?<=[.:!?])\s|\n\s*\n", text, maxsplit=1)[0]
             found.update(name for name, pattern in DOCSTRING_STARTS.items() if re.match(pattern, first))

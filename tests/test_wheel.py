@@ -16,20 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-ROOT = Path(__file__).parents[1]
-FOLDERS = (
-    "agents",
-    "app",
-    "faust_host",
-    "producers",
-    "reader",
-    "spark_sink",
-    "tables",
-    "testing",
-    "topic_log",
-    "transport",
-    "verify",
-)
+from tests.folders import PACKAGES, ROOT
 
 PROJECT = {
     "app/__init__.py": "",
@@ -117,7 +104,7 @@ def test_the_wheel_has_every_file_of_the_folders_and_nothing_else(source: str, r
     with zipfile.ZipFile(wheel) as archive:
         packed = {name: archive.read(name) for name in archive.namelist()}
     kept = {name: content for name, content in packed.items() if ".dist-info/" not in name}
-    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*") if path.is_file()]
     expected = {
         f"kafka_ratchet/{path.relative_to(ROOT).as_posix()}": path.read_bytes()
         for path in (*files, ROOT / "errors.py")

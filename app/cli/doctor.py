@@ -61,8 +61,8 @@ def _check_faust(program: str, *, json: bool) -> int:
     """Print what a Faust program's source shows. Returns the exit code: 1 where something is refused."""
     import json as json_text
 
+    from kafka_ratchet.app.faust_host.check import check_program
     from kafka_ratchet.app.version import ratchet_version
-    from kafka_ratchet.faust_host.check import check_program
 
     found = check_program(program)
     code = int(any(each.verdict == "refused" for each in found))

@@ -111,7 +111,7 @@ def _take_over(program: str, config: Path | None, *, dry_run: bool, json: bool) 
     """Take over tables and offsets of plain Faust workers."""
     import msgspec
 
-    from kafka_ratchet.faust_host.moving import take_over
+    from kafka_ratchet.app.faust_host.moving import take_over
 
     done = take_over(program, config, dry_run=dry_run)
     if json:

@@ -43,7 +43,7 @@ def worker(
 
         if int(given.get("processes") or given_settings(config).get("processes") or 1) > 1:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `_run`
-        from kafka_ratchet.faust_host import command
+        from kafka_ratchet.app.faust_host import command
 
         raise typer.Exit(command.run(faust, config, given))
     # Nearly all that a start makes stays. To look for garbage in it meanwhile, again and again, takes a tenth of the

@@ -54,7 +54,7 @@ def build(task: Task) -> Any:
 
 def host(app: Any, task: Task) -> None:
     """Have the application run on lanes."""
-    from kafka_ratchet.faust_host.command import use_lanes
+    from kafka_ratchet.app.faust_host.command import use_lanes
 
     config = Path(task.folder) / "ratchet.toml"
     config.write_text(f'commit_interval_ms = {task.commit_ms}\nstate_folder = "{task.folder}/state"\n', "utf-8")

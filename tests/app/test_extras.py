@@ -20,8 +20,8 @@ from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.extras import OTHER_EXTRAS, WORKER_EXTRAS, missing_extra
 from kafka_ratchet.spark_sink.cli import main as sink_main
 from kafka_ratchet.spark_sink.extras import SINK_EXTRAS
+from tests.folders import ROOT, package_files, python_files
 
-ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = SINK_EXTRAS | WORKER_EXTRAS | OTHER_EXTRAS
 BROUGHT_BY = {
@@ -39,8 +39,8 @@ BROUGHT_BY = {
     "yarl": "aiohttp",
 }
 """Packages that come with another one, which is the one listed in pyproject.toml."""
-LOOKED_FOR = {"matplotlib"}
-"""Used where they happen to be installed; `ratchet survey --plot` says what to install."""
+LOOKED_FOR = {"matplotlib", "pytest"}
+"""Used where they happen to be installed: `ratchet survey --plot`, and the plugin with fixtures for pytest."""
 
 WITHOUT_EXTRAS = """
 from importlib.machinery import PathFinder
@@ -58,28 +58,17 @@ def listed(requirements: list[str]) -> set[str]:
 
 
 def third_party() -> Iterator[tuple[str, str]]:
-    for folder in (
-        "agents",
-        "app",
-        "faust_host",
-        "kafka_ratchet",
-        "producers",
-        "spark_sink",
-        "tables",
-        "topic_log",
-        "transport",
-    ):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.ImportFrom):
-                    names = [node.module or ""]
-                elif isinstance(node, ast.Import):
-                    names = [alias.name for alias in node.names]
-                else:
-                    continue
-                for name in (each.partition(".")[0] for each in names):
-                    if name not in sys.stdlib_module_names and name != "kafka_ratchet":
-                        yield name, f"{path.relative_to(ROOT)}:{node.lineno}"
+    for path in [*package_files(), *python_files("kafka_ratchet")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            for name in (each.partition(".")[0] for each in names):
+                if name not in sys.stdlib_module_names and name != "kafka_ratchet":
+                    yield name, f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
 def test_every_import_is_a_dependency_or_in_the_extra_that_is_named_for_it() -> None:

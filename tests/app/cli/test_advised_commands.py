@@ -6,27 +6,14 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
 from kafka_ratchet.app.cli import TOOLS, cli
+from tests.folders import ROOT, package_files
 
-ROOT = Path(__file__).parents[3]
-SOURCES = (
-    "agents",
-    "app",
-    "faust_host",
-    "producers",
-    "reader",
-    "spark_sink",
-    "tables",
-    "testing",
-    "topic_log",
-    "transport",
-)
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "guide").glob("*.md")),
@@ -58,10 +45,9 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def advised() -> Iterator[tuple[str, str]]:
     """Yield (place, words after `ratchet`) of each advice."""
-    for source in SOURCES:
-        for path in sorted((ROOT / source).rglob("*.py")):
-            for line, text in texts(ast.parse(path.read_text("utf-8"))):
-                yield from ((f"{path.relative_to(ROOT)}:{line}", found[1]) for found in ADVICE.finditer(text))
+    for path in package_files():
+        for line, text in texts(ast.parse(path.read_text("utf-8"))):
+            yield from ((f"{path.relative_to(ROOT)}:{line}", found[1]) for found in ADVICE.finditer(text))
     for path in PAGES:
         for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
             yield from ((f"{path.relative_to(ROOT)}:{number}", found[1]) for found in ADVICE.finditer(text))

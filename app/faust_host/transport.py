@@ -18,6 +18,21 @@ from faust.transport.drivers import aiokafka as driver
 from mode import Service
 from yarl import URL
 
+from kafka_ratchet.app.faust_host.answers import Answers
+from kafka_ratchet.app.faust_host.check import refuse_shown
+from kafka_ratchet.app.faust_host.inputs import topics_at_hand
+from kafka_ratchet.app.faust_host.producer import LaneProducer
+from kafka_ratchet.app.faust_host.program import Hosted, host, switch_off
+from kafka_ratchet.app.faust_host.refusals import not_exact
+from kafka_ratchet.app.faust_host.router import LaneRouter, Route
+from kafka_ratchet.app.faust_host.worker_settings import (
+    bootstrap_of,
+    client_options_of,
+    judged_topics,
+    settings_for,
+    streams_of,
+    write_for_commands,
+)
 from kafka_ratchet.app.local.connectivity import wait_until_reachable
 from kafka_ratchet.app.settings import Settings, given
 from kafka_ratchet.app.status.answers import INCOMPLETE
@@ -31,21 +46,6 @@ from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.steps import with_steps
 from kafka_ratchet.app.worker.topics import create
 from kafka_ratchet.errors import PartitionsDiffer, SettingsError, StateError
-from kafka_ratchet.faust_host.answers import Answers
-from kafka_ratchet.faust_host.check import refuse_shown
-from kafka_ratchet.faust_host.inputs import topics_at_hand
-from kafka_ratchet.faust_host.producer import LaneProducer
-from kafka_ratchet.faust_host.program import Hosted, host, switch_off
-from kafka_ratchet.faust_host.refusals import not_exact
-from kafka_ratchet.faust_host.router import LaneRouter, Route
-from kafka_ratchet.faust_host.worker_settings import (
-    bootstrap_of,
-    client_options_of,
-    judged_topics,
-    settings_for,
-    streams_of,
-    write_for_commands,
-)
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.spark_sink.secrets import hidden
 from kafka_ratchet.topic_log.clients import partition_counts
@@ -57,7 +57,7 @@ GROUP_S: Final = 30.0
 
 
 class NoConsumer(Service):
-    """In place of Faust's consumer: it has no group, reads nothing and has nothing to acknowledge."""
+    """Stand-in for Faust's consumer. It has no group, reads nothing and has nothing to acknowledge."""
 
     def __init__(self, transport: Any, callback: Any = None, **options: Any) -> None:
         self.transport, self.app, self.transactions = transport, transport.app, None
@@ -304,7 +304,7 @@ def prepare_changelogs(hosted: Hosted, settings: Settings, bootstrap: str) -> No
 
 
 def _inputs(hosted: Hosted, stream: str) -> dict[str, str]:
-    """Return the topics whose partitions a stream has, each with the stream that reads it."""
+    """Return the topics that set a stream's partitions, each with the stream that reads it."""
     if stream in hosted.inputs:
         return {hosted.inputs[stream]: stream}
     found: dict[str, str] = {}

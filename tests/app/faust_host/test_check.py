@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kafka_ratchet.app.cli import cli
+from kafka_ratchet.app.faust_host.check import check_program, modules_of, refuse_shown
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.faust_host.check import check_program, modules_of, refuse_shown
 
 PROGRAM = """import asyncio
 import faust

@@ -11,6 +11,10 @@ from typing import Any, Final
 import msgspec
 from faust.tables.sets import OPERATION_UPDATE, SetTable
 
+from kafka_ratchet.app.faust_host.command import load_app, use_lanes
+from kafka_ratchet.app.faust_host.program import Hosted, switch_off
+from kafka_ratchet.app.faust_host.store import LaneStore
+from kafka_ratchet.app.faust_host.transport import GROUP_S, hosted_app, prepare_changelogs
 from kafka_ratchet.app.local.connectivity import wait_until_reachable
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import Group, ask_group
@@ -18,10 +22,6 @@ from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.process import prepare
 from kafka_ratchet.app.worker.resume import CHANGELOG_BYTES, Resume, Wanted
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.faust_host.command import load_app, use_lanes
-from kafka_ratchet.faust_host.program import Hosted, switch_off
-from kafka_ratchet.faust_host.store import LaneStore
-from kafka_ratchet.faust_host.transport import GROUP_S, hosted_app, prepare_changelogs
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.tables.edits import IMPORT, Edit
 from kafka_ratchet.tables.totals import PROGRESS, Progress
@@ -38,7 +38,7 @@ Entries = dict[bytes, bytes]
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What one partition of a stream takes over. position: next offset of the input; None: its beginning."""
+    """State that one partition of a stream takes over. position: next offset of the input; None: its beginning."""
 
     stream: str
     partition: int

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import faust
 
+from kafka_ratchet.app.faust_host.check import modules_of, refuse_shown
+from kafka_ratchet.app.faust_host.transport import NoConductor, Transport
 from kafka_ratchet.app.settings import given as given_settings
 from kafka_ratchet.app.worker.parent import Parent, Role
 from kafka_ratchet.app.worker.process import STOP_WITHIN_S
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.faust_host.check import modules_of, refuse_shown
-from kafka_ratchet.faust_host.transport import NoConductor, Transport
 
 KILL_AFTER_S: Final = STOP_WITHIN_S + 15.0
 

@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 class HostedProgram:
-    """A program of tests/faust_host/programs with an id and topics of its own."""
+    """A program of tests/app/faust_host/programs with an id and topics of its own."""
 
     def __init__(self, name: str, broker: str, folder: Path) -> None:
         self.name, self.broker, self.folder = name, broker, folder

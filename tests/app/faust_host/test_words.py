@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faust_host.hosted import HostedProgram
+from tests.app.faust_host.hosted import HostedProgram
 
 POSTS = [(str(n), f"w{n % 7} w{n % 11} x") for n in range(600)]
 

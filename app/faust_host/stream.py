@@ -15,14 +15,14 @@ from mode.utils.futures import maybe_async
 
 from kafka_ratchet.agents.event import EVENT_ID
 from kafka_ratchet.agents.run import Stream as Lane
+from kafka_ratchet.app.faust_host.refusals import not_exact
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.faust_host.refusals import not_exact
 
 FROM: Final = "faust-topic"
-"""Header of a merged stream: the topic from which a record came."""
+"""Header of a merged stream: the record's own topic."""
 NO_HEADERS: Final[dict[str, bytes | None]] = {}
 SKIPPED: Final = object()
-"""In place of a value: the record has none for this agent."""
+"""Mark of a record without a value for this agent."""
 
 
 class Step(NamedTuple):
@@ -58,7 +58,7 @@ class LaneChannel(Channel):
 
         Args:
             app: Faust's
-            lane: the partition; None for a probe
+            lane: the partition; None for a probe.
             topics: by name, those that the agent takes records of
             before: called before another record is read, while the last one is at hand
             after: called with each event

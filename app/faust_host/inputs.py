@@ -1,4 +1,4 @@
-"""What an agent of Faust reads and uses: its topics, the steps before it, and the tables that its code names."""
+"""Topics, steps and tables of an agent, found in its function and in its code."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from faust.tables.wrappers import WindowWrapper
 from faust.topics import Topic
 from faust.types.tables import CollectionT
 
+from kafka_ratchet.app.faust_host.refusals import is_library
+from kafka_ratchet.app.faust_host.stream import LaneChannel, Probed, Step, stream_for
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.faust_host.refusals import is_library
-from kafka_ratchet.faust_host.stream import LaneChannel, Probed, Step, stream_for
 
 STEPS: Final = frozenset({"group_by", "through"})
 DEPTH_MOST: Final = 12

@@ -12,8 +12,8 @@ from faust.tables.objects import ChangeloggedObject
 from faust.tables.sets import ChangeloggedSetManager, SetTable
 from faust.tables.table import Table
 
+from kafka_ratchet.app.faust_host.refusals import no_partition, not_exact
 from kafka_ratchet.errors import TableError
-from kafka_ratchet.faust_host.refusals import no_partition, not_exact
 from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
 from kafka_ratchet.tables.values.global_table import GlobalTable
 from kafka_ratchet.tables.values.partition import AT_WORK
@@ -43,7 +43,7 @@ class FaustCodec(Codec):
 
     @property
     def form(self) -> str:
-        """How keys and values are written."""
+        """Codecs of keys and values."""
         return self._form
 
     def key_bytes(self, kept: Any) -> bytes:
@@ -128,7 +128,7 @@ class LaneStore(SerializedStore):
         """Return the partition at hand; None outside agents.
 
         Raises:
-            SettingsError: an agent is at work to which this table does not belong.
+            SettingsError: an agent is at work that does not name this table.
         """
         partition = None if self.lane is None else self.lane.here.get()
         if partition is None and AT_WORK.get() is not None:
@@ -168,7 +168,7 @@ class LaneStore(SerializedStore):
 
     @cached_property
     def _is_json(self) -> bool:
-        """Whether keys and values are Faust's JSON, so that a few plain ones are known without asking its codecs."""
+        """True where keys and values are Faust's JSON. A few plain ones are then known without its codecs."""
         return bool(self.key_serializer == "json" and self.value_serializer == "json")
 
     def _decode_value(self, value: bytes | None) -> Any:

@@ -107,7 +107,7 @@ def check_files(paths: Iterable[Path]) -> list[Finding]:
 
 
 def refuse_shown(paths: Iterable[Path]) -> None:
-    """Refuse a program whose source shows what cannot be exact.
+    """Refuse a program where its source shows that it cannot be exact.
 
     Raises:
         SettingsError: one line for each place.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faust_host.hosted import HostedProgram
+from tests.app.faust_host.hosted import HostedProgram
 
 USERS = 5
 ROWS = 600

@@ -6,14 +6,13 @@ import configparser
 import tomllib
 from email.parser import HeaderParser
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 from faust import transport
 
-from kafka_ratchet.faust_host.store import LaneStore
-from kafka_ratchet.faust_host.transport import Transport
+from kafka_ratchet.app.faust_host.store import LaneStore
+from kafka_ratchet.app.faust_host.transport import Transport
+from tests.folders import ROOT
 
-ROOT = Path(__file__).parents[2]
 CLONE = ROOT / "kafka_ratchet.egg-info"
 
 

@@ -14,14 +14,14 @@ from faust.types import TP
 from faust.types.tuples import RecordMetadata
 
 from kafka_ratchet.agents.topic import Sender, at_hand
+from kafka_ratchet.app.faust_host.refusals import not_exact, user_line
 from kafka_ratchet.errors import SendRefused
-from kafka_ratchet.faust_host.refusals import not_exact, user_line
 from kafka_ratchet.tables.values.partition import AT_WORK, PartitionTables
 
 log = structlog.get_logger(__name__)
 
 REPLY_TO: Final = "Faust-Ag-ReplyTo"
-"""Header with the topic to which an agent's result is to be sent."""
+"""Header with the topic for an agent's result."""
 
 
 class Replies:
@@ -63,7 +63,7 @@ class LaneProducer(Producer):
     """Producer of a hosted app.
 
     Attributes:
-        known: names of topics to which agents may send; None before the host has started
+        known: names of the topics of agents' sends; None before the host has started
         replies: answers that wait for their commit
     """
 
@@ -116,7 +116,7 @@ class LaneProducer(Producer):
         headers: Any,
         **options: Any,
     ) -> Any:
-        """As `send`: inside an agent there is nothing to wait for before the commit."""
+        """Send a record. Inside an agent there is nothing to wait for before the commit."""
         if at_hand.get() is None:
             return await super().send_and_wait(topic, key, value, partition, timestamp, headers, **options)
         return await (await self.send(topic, key, value, partition, timestamp, headers, **options))

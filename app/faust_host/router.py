@@ -1,4 +1,4 @@
-"""Faust's router over lanes: finds the worker at whose lane a key of a table or topic is."""
+"""Faust's router over lanes. It finds the worker with the lane of a key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka_ratchet.app.worker.application import Application
 
 
 class Route(NamedTuple):
-    """Where the keys of a table or topic are. topic: Faust's, which makes bytes of a key."""
+    """Workers of the keys of a table or topic. topic: Faust's, which makes bytes of a key."""
 
     stream: str
     topic: Any

@@ -60,7 +60,7 @@ def settings_for(
     Args:
         app: Faust's
         inputs: topic by stream
-        partitions: by topic, as many as Faust would create; None: as the app says
+        partitions: by topic, as many as Faust would create; None: as the app says.
         path: of ratchet.toml, as for `load`
         given_too: settings of the command line
 

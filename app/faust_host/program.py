@@ -18,8 +18,7 @@ from faust.types.tables import GlobalTableT
 from kafka_ratchet.agents.program import App, StreamDefinition
 from kafka_ratchet.agents.run import Stream as Lane
 from kafka_ratchet.agents.topic import Topic, at_hand
-from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.faust_host.inputs import (
+from kafka_ratchet.app.faust_host.inputs import (
     place_of,
     steps_of,
     tables_of,
@@ -27,10 +26,11 @@ from kafka_ratchet.faust_host.inputs import (
     topics_of,
     wrappers_at_hand,
 )
-from kafka_ratchet.faust_host.producer import Replies, send_at_once
-from kafka_ratchet.faust_host.store import FaustCodec, GlobalStore, LaneSets, LaneStore, shorten, store_of
-from kafka_ratchet.faust_host.stream import FROM, LaneChannel, Step, stream_for
-from kafka_ratchet.faust_host.windows import AT_HAND, OpenWindows, goes_by_record, use_event_time
+from kafka_ratchet.app.faust_host.producer import Replies, send_at_once
+from kafka_ratchet.app.faust_host.store import FaustCodec, GlobalStore, LaneSets, LaneStore, shorten, store_of
+from kafka_ratchet.app.faust_host.stream import FROM, LaneChannel, Step, stream_for
+from kafka_ratchet.app.faust_host.windows import AT_HAND, OpenWindows, goes_by_record, use_event_time
+from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.tables.values.partition import AT_WORK
 from kafka_ratchet.tables.values.table import Table
 
@@ -47,8 +47,8 @@ class Unit:
 
     Attributes:
         agent: Faust's
-        topics: by name, those that decode what it reads
-        sources: streams whose records it takes
+        topics: decoders of its records, by name
+        sources: streams that it reads
         tables: those that its code names
     """
 
@@ -60,7 +60,7 @@ class Unit:
 
 @dataclass(eq=False)
 class Windows:
-    """What a run needs to open a table's windows. by_record: see `OpenWindows`."""
+    """Parts with which a run opens a table's windows. by_record: see `OpenWindows`."""
 
     store: LaneStore
     clock: Table
@@ -73,10 +73,10 @@ class Hosted:
 
     Attributes:
         app: Faust's
-        engine: the program that lanes run
+        engine: the program of the lanes.
         inputs: topic of each stream that reads one which is not Ratchet's own
         stores: by name, of the tables that agents write
-        changelogs: explicit changelog topics, with the stream whose lanes write there
+        changelogs: stream that writes each explicit changelog topic
         routes: stream and topic of each table's agents, for requests by key
         replies: answers that wait for their commit
     """
@@ -91,11 +91,11 @@ class Hosted:
 
 
 def host(app: Any, names: Mapping[str, str] | None = None, judged: Sequence[str] = ()) -> Hosted:
-    """Return the program of a Faust app, whose tables are the lane's from then on.
+    """Return the program of a Faust app. Its tables are the lane's from then on.
 
     Args:
         app: Faust's
-        names: by topic, the stream of the settings that reads it; others get a name of their own
+        names: by topic, the stream of the settings that reads it; others get a name of their own.
         judged: deduplicated topics: agents of this app may not send there
 
     Raises:
@@ -311,7 +311,7 @@ def lend_defaults(table: Any, store: LaneStore) -> None:
 
 
 def changelog_sender(table: Any, topic: Any) -> Callable[..., Any]:
-    """Return the table's `send_changelog`. topic: to which each write goes as well; None: to none."""
+    """Return the table's `send_changelog`. topic: for a copy of each write; None: no copy."""
 
     def send_changelog(
         partition: int | None, key: Any, value: Any, key_serializer: Any = None, value_serializer: Any = None

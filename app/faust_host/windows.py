@@ -11,8 +11,8 @@ from typing import Any, Final
 import structlog
 from faust.tables.wrappers import WindowWrapper
 
+from kafka_ratchet.app.faust_host.store import LaneStore
 from kafka_ratchet.errors import AgentFailed
-from kafka_ratchet.faust_host.store import LaneStore
 from kafka_ratchet.tables.values.partition import AT_WORK
 from kafka_ratchet.tables.values.table import Table
 
@@ -124,7 +124,7 @@ AT_HAND: Final[ContextVar[dict[Any, OpenWindows] | None]] = ContextVar("windows 
 
 
 class StreamTime(dict[int, float]):
-    """In place of a table's latest timestamps by partition: the time of the run at work, the clock's elsewhere."""
+    """Time of the run at work as a table's latest timestamps; elsewhere the clock's."""
 
     def __init__(self, table: Any) -> None:
         super().__init__()
