@@ -1,4 +1,4 @@
-"""Findings about a Faust program, from its source alone: what is exact, what follows a rule, what is refused."""
+"""Findings about a Faust program, from its source alone: exact, by a rule, or refused."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ class Names:
 
 
 def check_program(text: str, folder: Path | None = None) -> list[Finding]:
-    """Return what a program's source shows.
+    """Return the findings in a program's source.
 
     Args:
         text: MODULE:NAME, as `shop:app`
-        folder: where the module is looked for first; None: the working folder
+        folder: the first to search for the module; None: the working folder
 
     Raises:
         SettingsError: there is no such module, or it cannot be read.
@@ -93,7 +93,7 @@ def check_program(text: str, folder: Path | None = None) -> list[Finding]:
 
 
 def check_files(paths: Iterable[Path]) -> list[Finding]:
-    """Return what the source of modules shows, by module and line.
+    """Return the findings in the source of modules, by module and line.
 
     Raises:
         SettingsError: one cannot be read.
@@ -401,7 +401,7 @@ class _Checker:
 
 
 def _written(node: ast.AST) -> str:
-    """Name of what is assigned to by key, as in `counts[word] = 1`; "" where nothing is."""
+    """Name of the target of an assignment by key, as in `counts[word] = 1`; "" without one."""
     if isinstance(node, ast.Assign):
         targets = node.targets
     elif isinstance(node, ast.AugAssign | ast.AnnAssign):

@@ -131,7 +131,7 @@ def _is_of_program(kind: type) -> bool:
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
-    """Objects that a function's code names: globals, attributes of modules and objects, and what it closes over."""
+    """Objects that a function's code names: globals, attributes of modules and objects, and its closure."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents

@@ -43,7 +43,7 @@ NAME_MOST: Final = 60
 
 @dataclass(eq=False)
 class Unit:
-    """An agent of Faust with what it reads.
+    """An agent of Faust with its inputs and tables.
 
     Attributes:
         agent: Faust's
@@ -60,7 +60,7 @@ class Unit:
 
 @dataclass(eq=False)
 class Windows:
-    """Parts with which a run opens a table's windows. by_record: see `OpenWindows`."""
+    """Parts for opening a table's windows in a run. by_record: see `OpenWindows`."""
 
     store: LaneStore
     clock: Table
@@ -74,7 +74,7 @@ class Hosted:
     Attributes:
         app: Faust's
         engine: the program of the lanes.
-        inputs: topic of each stream that reads one which is not Ratchet's own
+        inputs: topic of each stream over a topic of the user.
         stores: by name, of the tables that agents write
         changelogs: stream that writes each explicit changelog topic
         routes: stream and topic of each table's agents, for requests by key
@@ -378,7 +378,7 @@ def forward(
 
     Args:
         app: Faust's
-        topics: by name, those that decode what is read
+        topics: decoders of the input, by name
         derived: Faust's topic of the step
         step: the step
         topic: where the events go

@@ -270,7 +270,7 @@ class LaneStore(SerializedStore):
             self._del(key)
 
     def reset_state(self) -> None:
-        """Keep everything: the lane restores by itself."""
+        """Keep everything: the lane restores its tables."""
 
     def decoded(self, entries: Mapping[bytes, bytes]) -> dict[Any, Any]:
         """Return entries as the program has them."""
@@ -382,7 +382,7 @@ def store_of(table: Any) -> LaneStore:
         table.app,
         table,
         key_type=table.key_type,
-        # The value of a set table is one element of a set; what is stored is the list of them.
+        # The value of a set table is one element of a set; the store holds the list of them.
         value_type=None if isinstance(table, SetTable) else table.value_type,
         key_serializer=table.key_serializer,
         value_serializer=table.value_serializer,

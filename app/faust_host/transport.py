@@ -250,7 +250,7 @@ def sources_of(app: Any) -> list[Path]:
 
 
 def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
-    """Create what is missing of the topics, and check that they fit.
+    """Create missing topics, and check that the others fit.
 
     Raises:
         RatchetError: they do not.
@@ -281,7 +281,7 @@ def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> No
 
 
 def prepare_changelogs(hosted: Hosted, settings: Settings, bootstrap: str) -> None:
-    """Create the changelog topics that the program names, with as many partitions as what is read.
+    """Create the changelog topics that the program names, with as many partitions as the input.
 
     Raises:
         PartitionsDiffer: one has fewer.

@@ -27,11 +27,11 @@ LATE: Final = "late"
 class OpenWindows:
     """Open windows of one table in one run of an agent.
 
-    Their keys are the table's own, so a run finds after a restart what was open before.
+    Their keys are the table's own, so a run finds them after a restart.
     """
 
     def __init__(self, table: Any, store: LaneStore, clock: Table, *, by_record: bool) -> None:
-        """Read what is open.
+        """Read the open windows.
 
         Args:
             table: Faust's

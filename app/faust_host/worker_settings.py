@@ -23,7 +23,7 @@ HAND_ON: Final = (
     "session_timeout_ms",
     "num_standby_replicas",
 )
-"""Settings written for commands besides streams."""
+"""Settings for commands, other than streams."""
 
 
 def bootstrap_of(urls: Any) -> str | None:
