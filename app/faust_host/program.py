@@ -75,8 +75,8 @@ class Hosted:
         app: Faust's
         engine: the program of the lanes.
         inputs: topic of each stream over a topic of the user.
-        stores: by name, of the tables that agents write
-        changelogs: stream that writes each explicit changelog topic
+        stores: by name, of the tables that agents write.
+        changelogs: stream that writes each explicit changelog topic.
         routes: stream and topic of each table's agents, for requests by key
         replies: answers that wait for their commit
     """
