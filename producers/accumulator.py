@@ -17,24 +17,28 @@ from kafka_ratchet.producers.standstill import Standstill, standstill_of
 Headers = dict[str, str | bytes | None]
 
 QUEUE_KBYTES = 64 * 1024
-"""Bytes of records that wait to be sent or acknowledged; `produce` refuses more. librdkafka's own bound
-is 1 GiB, which a file that is read faster than Kafka takes it would fill."""
+"""Bytes of records waiting to be sent or acknowledged; `produce` refuses more.
+
+librdkafka's own bound is 1 GiB. A file read faster than Kafka takes it would fill that.
+"""
 
 IDLE_S = 0.1
-"""How often delivery reports are fetched for a program that does not send at the moment, in seconds."""
+"""Seconds between fetches of delivery reports while the program sends nothing."""
 
 POLL_EVERY_RECORDS = 64
 """A sender fetches delivery reports after this many records; each time costs a call into the client."""
 
 SILENCE_S = 3.0
-"""When Kafka has acknowledged nothing for this long although records wait, it is said, and again as often."""
+"""Seconds without an acknowledgement, while records wait, after which a warning is given; and between warnings."""
 
 THROTTLED_FOR_S = 15.0
 """Seconds during which a delay by quota explains silence."""
 
 
 class Accumulator:
-    """Sends to one topic. The first failure, of whatever kind, ends it: nothing may overtake what was not taken.
+    """Client that sends to one topic and ends at its first failure.
+
+    The first failure, of whatever kind, ends it: no record may overtake a refused one.
 
     `produce` is for one thread at a time, the rest for any.
     """
@@ -45,9 +49,9 @@ class Accumulator:
         self.topic, self.name, self._say = topic, name, say
         self.measures = Measures()
         self.failure: RatchetError | None = None
-        """What has ended it."""
+        """Error that ended this accumulator."""
         self.is_over = False
-        """Whether it has failed or is closed: `check` says which. Asked before each record."""
+        """True once it has failed or is closed: `check` says which. Read before each record."""
         self._closed = threading.Event()
         self._client_error = ""
         self._throttled = float("-inf"), 0.0
@@ -69,21 +73,21 @@ class Accumulator:
         self._attendant.start()
 
     def __len__(self) -> int:
-        """Records that wait to be sent or acknowledged; news of the client that nobody has fetched yet count too."""
+        """Return how many records wait to be sent or acknowledged. Unfetched client events count too."""
         return len(self._producer)
 
     def is_empty(self) -> bool:
-        """Whether Kafka has everything; False once it has failed."""
+        """Return True when Kafka has everything; False once it has failed."""
         return not len(self._producer) and not self.has_failed()
 
     def has_failed(self) -> bool:
-        """Whether any record has been refused, or the client has stopped."""
+        """Return True if any record was refused or the client has stopped."""
         return self.failure is not None or len(self._notes) > 1
 
     def refused(self, failure: KafkaException, partition: int) -> RatchetError:
-        """What to raise for a record that `produce` has not taken.
+        """Return the error for a record that `produce` has not taken.
 
-        A record that is too large for the client leaves the accumulator usable.
+        A record too large for the client leaves the accumulator usable.
         """
         error: KafkaError = failure.args[0]
         if error.code() == CLIENT_STOPPED:
@@ -96,7 +100,7 @@ class Accumulator:
     def lost(self, error: KafkaError, message: Message, what: str) -> None:
         """Take the report of a record that Kafka does not have; `what` names the record."""
         if error.code() in PURGED:
-            self.note(error, message)  # the record that was refused says why
+            self.note(error, message)  # the report of the refused record says why
         else:
             self.measures.refused += 1
             self.fail(self.refusal(error, what))
@@ -128,7 +132,7 @@ class Accumulator:
         self.check()
 
     def check(self) -> None:
-        """Raise what has ended it, if anything has."""
+        """Raise the error that ended this accumulator, if any."""
         if self.failure is not None:
             raise self.failure
         if self._closed.is_set():
@@ -141,11 +145,11 @@ class Accumulator:
             self._producer.purge(in_flight=False, blocking=False)
 
     def refusal(self, error: KafkaError, what: str) -> RatchetError:
-        """What to raise for a record that Kafka refuses."""
+        """Return the error for a record that Kafka refuses."""
         return refusal(error, f"topic {self.topic!r}, producer {self.name!r}, {what}")
 
     def stop(self) -> None:
-        """Stop at once, without waiting for what is in flight."""
+        """Stop at once, without waiting for records in flight."""
         self._closed.set()
         self.is_over = True
         self._attendant.join()
@@ -154,7 +158,7 @@ class Accumulator:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `stop` has been called."""
+        """Return True once `stop` has been called."""
         return self._closed.is_set()
 
     def _client(self, options: Mapping[str, str | int | bool]) -> KafkaProducer:
@@ -163,7 +167,7 @@ class Accumulator:
                 {
                     "log_level": 0,  # `say` speaks instead
                     "queue.buffering.max.kbytes": QUEUE_KBYTES,
-                    "reconnect.backoff.max.ms": 2000,  # a Kafka that is back is noticed soon, not after 10 s
+                    "reconnect.backoff.max.ms": 2000,  # notice a returning Kafka soon, not after 10 s
                     "statistics.interval.ms": STATISTICS_EVERY_MS,
                     **options,
                     "acks": "all",
@@ -193,7 +197,7 @@ class Accumulator:
     def _wait_for_cause(self) -> None:
         """Wait for the report that says why the client drops records, for SILENCE_S at most.
 
-        After a refusal the client drops what waits behind. The reports of both come in any order.
+        After a refusal the client drops the records that follow. The reports of both come in any order.
         """
         deadline = time.monotonic() + SILENCE_S
         while self.failure is None and not self._closed.is_set() and time.monotonic() < deadline:
@@ -235,7 +239,7 @@ class Accumulator:
             heard=self._client_error,
         )
         if self._silent_since > now:
-            return  # something was acknowledged while Kafka was asked
+            return  # an acknowledgement came during the request to Kafka
         self.standstill = found
         full = ". The queue is full, so nothing more is taken" if now - self.full_at < SILENCE_S else ""
         self._say(
@@ -244,7 +248,7 @@ class Accumulator:
         )
 
     def _stopped(self, error: KafkaError) -> None:
-        """The client has given up for good. The report of the record that made it so may follow, and says more."""
+        """Fail with the client's last error. The report of the record that caused it may follow, and says more."""
         self._wait_for_cause()
         self._take_notes()
         self.fail(self.refusal(error, "the client has stopped"))
@@ -257,7 +261,7 @@ class Accumulator:
         if error.code() == AUTHENTICATION_FAILED and (sentence := refused(error, self._options)) is not None:
             self.fail(
                 TransportError(
-                    f"topic {self.topic!r}, producer {self.name!r}: {sentence}. What was acknowledged stays published; "
+                    f"topic {self.topic!r}, producer {self.name!r}: {sentence}. Acknowledged records stay published; "
                     "start again to go on after it"
                 )
             )

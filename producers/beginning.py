@@ -1,4 +1,4 @@
-"""Where a name goes on: what it has reached is compared with the topic and the source as they are now."""
+"""Start of a named producer: compares its stored progress with today's topic and source."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ TopicDecision = Literal["resend", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A producer that is about to go on with its name."""
+    """Start-up decision of a producer that resumes under its name."""
 
     topic: str
     name: str
     session: str
-    """Of the progress store."""
+    """Session of the progress store."""
     source: Source | None
     decision: TopicDecision | None
-    """What to do where the topic was created again; None: nobody has decided."""
+    """Action where the topic was created again; None: the user has not decided."""
 
     def after(self, stored: Progress | None, shape: TopicShape) -> tuple[Progress, str | None]:
-        """The progress to begin with.
+        """Return the progress to begin with.
 
         Args:
-            stored: what the name has reached; None for a new one
-            shape: the topic as it is now
+            stored: stored progress of the name; None for a new one
+            shape: id and partition count of today's topic
 
         Returns:
             (progress; a sentence for the user, where the source has one)
 
         Raises:
-            TopicReplaced: the topic was deleted and created again, and nobody has decided.
-            SourceError: the source is not the one that was published under this name.
+            TopicReplaced: the topic was deleted and created again, and `decision` is None.
+            SourceError: another source was published under this name.
         """
         kept = stored.decision if stored else None
         if stored is not None and stored.topic_id != shape.id and stored.sequence != NOTHING_YET:
@@ -55,14 +55,14 @@ class Beginning:
         return replace(stored, session=self.session, decision=kept), said
 
     def _decided(self, stored: Progress, shape: TopicShape) -> tuple[TopicDecision, str]:
-        """What is to be done about a topic that was created again, and the sentence that is kept of it."""
+        """Return the decision for a recreated topic, and the sentence stored with it."""
         both = f"topic {self.topic!r} had the id {stored.topic_id}, and has {shape.id}"
         if self.decision is None:
             raise TopicReplaced(
                 f"{both}: it was deleted and created again since producer {self.name!r} published "
                 f"{stored.records:,} records up to sequence {stored.sequence}, and these are not in it. To send them "
                 "again, publish with --topic-replaced resend (Producer: topic_replaced='resend'); to go on after them, "
-                "with --topic-replaced keep. What is chosen is kept with the producer's progress"
+                "with --topic-replaced keep. The choice is kept with the producer's progress"
             )
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return self.decision, f"{self.decision} by {_user()} at {when}: {both}; sequence {stored.sequence} was reached"
@@ -72,8 +72,8 @@ class Beginning:
             if stored.sequence != NOTHING_YET:
                 raise SourceError(
                     f"producer {self.name!r} has published to {self.topic!r} up to sequence {stored.sequence} without "
-                    "a source that tells what that was: a program has numbered its records itself. Nobody can say "
-                    "whether it was this source. Publish it under another producer name"
+                    "a source: a program has numbered its records itself. It may have been another source. "
+                    "Publish it under another producer name"
                 )
             return None
         if isinstance(source, CheckedSource):
@@ -88,7 +88,7 @@ class Beginning:
 
 
 def _user() -> str:
-    """Who runs this, for the record of a decision."""
+    """Return the user and host, for the record of a decision."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):  # a user without a name, as in a container

@@ -22,7 +22,7 @@ from kafka_ratchet.errors import (
 from kafka_ratchet.producers.tls import Options, look_at_certificate
 
 ATTEMPT_S = 2.0
-"""A question to Kafka is asked again after this long without an answer, with a message, in seconds."""
+"""Seconds without an answer after which a request to Kafka is repeated, with a message."""
 
 END_OF_PARTITION = KafkaError._PARTITION_EOF
 CLIENT_STOPPED = KafkaError._FATAL
@@ -40,8 +40,11 @@ EPOCH_ENDED = frozenset(
         KafkaError.UNKNOWN_PRODUCER_ID,
     }
 )
-"""What a Kafka answers whose transactional id has moved on: to a newer producer, because the transaction took too long,
-or because the id was not used for a week. Which of these it was, the codes do not tell."""
+"""Kafka's error codes for an ended epoch of the transactional id.
+
+A newer producer took over, the transaction took too long, or the id was unused for a week. The codes do not
+tell these apart.
+"""
 
 NOT_ALLOWED = frozenset(
     {
@@ -63,7 +66,7 @@ REFUSED = TOPIC_GONE | {
     KafkaError.INVALID_RECORD,
     KafkaError.POLICY_VIOLATION,
 }
-"""What a Kafka answers that will not take the record at the next try either."""
+"""Kafka's error codes for a record that it will not take at the next try either."""
 
 PASSING = frozenset(
     {
@@ -79,11 +82,11 @@ PASSING = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""What a Kafka answers that starts, is not there yet, or does not know of a new topic yet: another try may help."""
+"""Kafka's error codes while it starts, or does not know a new topic yet: another try may help."""
 
 
 def explained(error: KafkaError) -> str:
-    """Kafka's words, and what to do where it does not allow this user what was asked."""
+    """Return Kafka's message, with the remedy where this user lacks a right."""
     said: str = error.str()
     if error.code() in NOT_ALLOWED:
         return f"{said.rstrip('.')}. Give this user the rights of docs/guide/rights.md"
@@ -91,7 +94,9 @@ def explained(error: KafkaError) -> str:
 
 
 def no_broker_is_let_in(error: KafkaError) -> bool:
-    """Whether a topic was refused because all heartbeats are overdue: Kafka makes none until one has come.
+    """Return True if a topic was refused because all heartbeats are overdue.
+
+    Kafka creates none until one has come.
 
     INVALID_REPLICATION_FACTOR says this as well as that there are too few brokers; only Kafka's words tell which.
     """
@@ -99,7 +104,10 @@ def no_broker_is_let_in(error: KafkaError) -> bool:
 
 
 def refusal(error: KafkaError, where: str) -> RatchetError:
-    """What to raise when Kafka, or the client, refuses a record for good. `where` names topic, producer and record."""
+    """Return the error for a record that Kafka or the client refuses for good.
+
+    `where` names topic, producer and record.
+    """
     said = f"{where}: {explained(error)}"
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
         return RecordTooLarge(
@@ -110,11 +118,11 @@ def refusal(error: KafkaError, where: str) -> RatchetError:
         return TopicMissing(f"{said}. Was it deleted?")
     if error.code() in NOT_ALLOWED:
         return TopicError(said)
-    return TransportError(f"{said}. What was acknowledged stays published; start again to go on after it")
+    return TransportError(f"{said}. Acknowledged records stay published; start again to go on after it")
 
 
 def require_servers(options: Mapping[str, object]) -> None:
-    """Raise SettingsError where the options name no Kafka: the client would ask nobody until the time is over."""
+    """Raise SettingsError where the options name no Kafka: the client would try until the time is over."""
     if not (options.get("bootstrap.servers") or options.get("metadata.broker.list")):
         raise SettingsError('the options name no Kafka: give "bootstrap.servers", as in "broker-1:9092,broker-2:9092"')
 
@@ -137,12 +145,12 @@ _WHERE: Final = re.compile(
 )
 _TOKEN: Final = "Failed to acquire SASL OAUTHBEARER token: "  # noqa: S105 - librdkafka's words
 _AWAY: Final = re.compile(r"connect|resolve|timed? ?out|empty reply|HTTP[^{]* 5\d\d", re.IGNORECASE)
-"""In what librdkafka says of a token server: it may answer later."""
+"""Texts of librdkafka about a token server that may answer later."""
 _ALERT: Final = re.compile(r"alert (?P<alert>[a-z ]+?)(?:: SSL alert number \d+)?$")
 
 
 class Heard:
-    """An `error_cb` that keeps the last error by which a client of these options was refused."""
+    """Error callback that keeps the last refusal of a client with these options."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -154,18 +162,20 @@ class Heard:
             self._last = error
 
     def refusal(self) -> KafkaRefused | None:
-        """What to raise; None: nothing that trying again does not help against."""
-        last, self._last = self._last, None  # only what was heard since it was asked last
+        """Return the error to raise; None where another try may help."""
+        last, self._last = self._last, None  # only errors since the last call
         sentence = None if last is None else refused(last, self._options)
         return None if sentence is None else KafkaRefused(sentence)
 
 
 def refused(error: KafkaError, options: Options) -> str | None:
-    """One sentence: what was refused, by which server, and what to do. None: it is no refusal, or may pass.
+    """Return a sentence on the refusal, its server and the remedy.
+
+    None: it is no refusal, or may pass.
 
     Args:
-        error: as librdkafka gives it to `error_cb`.
-        options: of the client; may lead to a look at the server's certificate, for some seconds.
+        error: librdkafka's error, from `error_cb`.
+        options: the client's; may lead to a look at the server's certificate, for some seconds.
     """
     if not _is_refusal(error):
         return None
@@ -189,7 +199,10 @@ def refused(error: KafkaError, options: Options) -> str | None:
 
 
 def login_refused(at: str, what: str, mechanism: object) -> str:
-    """The sentence for a login that a server refuses. at: "Kafka at host:port"; what: Kafka's words."""
+    """Return the sentence for a login that a server refuses.
+
+    at: "Kafka at host:port"; what: Kafka's words.
+    """
     mechanism = str(mechanism or "PLAIN").upper()
     begin = f"{at} refuses the login by {mechanism}: {what.strip().rstrip('.')}"
     if "SASL state" in what:
@@ -202,16 +215,19 @@ def login_refused(at: str, what: str, mechanism: object) -> str:
 
 
 def own_certificate_refused(at: str, alert: str) -> str:
-    """The sentence for a client's certificate, or the lack of one, that a server refuses. alert: in TLS's words."""
+    """Return the sentence for a client certificate, or its lack, that a server refuses.
+
+    alert: in TLS's words.
+    """
     return (
         f"{at} refuses this client's certificate, or that it has none (alert {alert}). Give "
         "kafka.ssl.certificate.location and kafka.ssl.key.location one "
-        "that is valid and signed by a CA that the broker trusts"
+        "signed by a CA that the broker trusts and not expired"
     )
 
 
 def token_refused(options: Mapping[str, object], what: str) -> str | None:
-    """The sentence for a token that the token server does not give; None: it may give it later."""
+    """Return the sentence for a token that the token server denies; None: it may give it later."""
     if _AWAY.search(what):
         return None
     return (
@@ -221,7 +237,7 @@ def token_refused(options: Mapping[str, object], what: str) -> str | None:
 
 
 def token_server(options: Mapping[str, object]) -> str:
-    """The token server by its address, without what else may stand in its url."""
+    """Return the token server's host and port, without the rest of its url."""
     try:
         url = urlsplit(str(options.get("sasl.oauthbearer.token.endpoint.url", "")))
         return f"the token server {url.hostname}" + (f":{url.port}" if url.port else "")

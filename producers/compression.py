@@ -1,4 +1,4 @@
-"""Opening a file that may be compressed: by what it begins with, or by its name."""
+"""Opening of files that may be compressed, recognised by first bytes or name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK_BYTES = 1 << 20
 
 
 def compression_of(path: Path) -> Compression:
-    """What the file is compressed with.
+    """Return the compression of a file; empty for a plain one.
 
     Raises:
         OSError: it cannot be read.
@@ -29,7 +29,10 @@ def compression_of(path: Path) -> Compression:
 
 
 def decompressed(raw: io.BufferedReader, compression: Compression) -> io.BufferedReader:
-    """A buffered reader of what was compressed; its damage is told by `damage`. A plain file is returned as it is."""
+    """Return a buffered reader of the decompressed bytes; `damage` explains its errors.
+
+    A plain file is returned as it is.
+    """
     if compression == "gzip":
         # gzip.GzipFile reads and buffers as a binary file does, but is typed as less.
         return cast(io.BufferedReader, gzip.GzipFile(fileobj=raw))
@@ -41,22 +44,22 @@ def decompressed(raw: io.BufferedReader, compression: Compression) -> io.Buffere
 
 
 READ_ERRORS = (EOFError, OSError, zlib.error)
-"""What reading raises, by whichever of the three it is done."""
+"""Errors of reading, for all three readers."""
 
 
 def damage(error: Exception) -> str | None:
-    """What an error of reading says about the compressed stream; None: it is about the file."""
+    """Return the damage that a read error reports of the compressed stream; None: it is about the file."""
     if isinstance(error, EOFError):
         return "ends in the middle: the file was cut off. Get the whole file"
     if isinstance(error, (zlib.error, gzip.BadGzipFile)) or (isinstance(error, OSError) and error.errno is None):
-        if "Truncated" in str(error):  # the only way in which Arrow says it
+        if "Truncated" in str(error):  # Arrow's only text for it
             return "ends in the middle: the file was cut off. Get the whole file"
-        return f"is damaged ({error}). Get the file anew"
+        return f"is damaged ({error}). Get the file again"
     return None
 
 
 def go_to(stream: BinaryIO, at: int, position: int, compression: Compression) -> int:
-    """Go from a byte of what was compressed to a later one, or to the end; returns where that is.
+    """Move the stream forward to a position, or to its end, and return the position reached.
 
     A plain file is sought in; of a compressed one everything between is decompressed, at hundreds of MB/s.
     """

@@ -1,4 +1,4 @@
-"""What was read of a file: a digest over every byte, and how that is written down with a producer's progress."""
+"""Digest over the bytes read of a file, and its text form within a producer's progress."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from kafka_ratchet.errors import SourceError
 
 BLOCK_BYTES = 1 << 20
 CHECKPOINTS = 32
-"""How many digests of beginnings are kept at most, to say where a file has changed: to a 32nd to a 16th of it. Each
-takes some 20 bytes of the progress, which is written every second."""
+"""Most digests of beginnings kept, to locate a change to within a 32nd to a 16th of the file.
+
+Each takes some 20 bytes of the progress, which is written every second.
+"""
 
 FIRST_CHECKPOINT_BYTES = 64 * 1024
 DIGEST_BYTES = 16
 CHECKPOINT_BYTES = 4
-"""Enough to find the place; whether anything has changed is said by the whole digest."""
+"""Bytes of a checkpoint: enough to find the place; the whole digest decides whether anything changed."""
 
 FORM = "file:"
 """Beginning of every mark."""
@@ -27,11 +29,11 @@ NO_MARK = "none"
 """Mark of an unread source."""
 
 BEFORE = 256
-"""The newest finished files stand in a mark one by one, some 70 bytes each; those before them as one digest."""
+"""Newest finished files kept one by one in a mark, some 70 bytes each; one digest covers older ones."""
 
 
 class ContentDigest:
-    """BLAKE2b of what a file contains, uncompressed, from its first byte on, with digests of beginnings on the way."""
+    """Running BLAKE2b over a file's uncompressed bytes, with digests of beginnings on the way."""
 
     __slots__ = ("_every", "_next", "checkpoints", "running", "size")
 
@@ -56,11 +58,11 @@ class ContentDigest:
 
     @property
     def text(self) -> str:
-        """The digest up to here."""
+        """Return the digest up to here."""
         return self.running.hexdigest()
 
     def copy(self) -> ContentDigest:
-        """One that goes on from here by itself."""
+        """Return an independent copy that continues from here."""
         other = ContentDigest()
         other.running, other.size, other.checkpoints = self.running.copy(), self.size, self.checkpoints
         other._every, other._next = self._every, self._next
@@ -69,44 +71,44 @@ class ContentDigest:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A file that was read to its end."""
+    """File read to its end."""
 
     name: str
-    """What it was called then; only for messages."""
+    """Name at the time of reading; only for messages."""
     size: int
-    """In bytes, uncompressed."""
+    """Size in bytes, uncompressed."""
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
 class FileMark:
-    """What the bytes are that were read up to the end of one record."""
+    """Identity of the bytes read up to the end of one record."""
 
     sequence: int
     """The record's first byte."""
     end: int
-    """The byte behind it and its line's end."""
+    """Byte after the record and its line end."""
     ended: bool
-    """Whether its line had an end."""
+    """True if its line had an end."""
     digest: str
-    """Of all bytes before `end`."""
+    """Digest of all bytes before `end`."""
     at: tuple[tuple[int, str], ...]
     """Checkpoints, see `ContentDigest`."""
     name: str
     device: int
     inode: int
-    """Which file it was, where two begin with the same bytes."""
+    """Inode, to tell apart files that begin with the same bytes."""
     form: str
-    """How its lines became records."""
+    """Format of the lines."""
     number: int = 0
-    """How many files were read to their ends before this one."""
+    """Number of files read to their ends before this one."""
     before: tuple[Finished, ...] = ()
     """The newest of these, `BEFORE` at most."""
     chain: str = ""
     """The digest of those before them."""
 
     def encode(self) -> str:
-        """The mark as a text."""
+        """Return the mark as a text."""
         fields = asdict(self) | {"before": [(each.name, each.size, each.digest) for each in self.before]}
         return FORM + json.dumps(fields, separators=(",", ":"))
 
@@ -125,7 +127,7 @@ class FileMark:
 
 
 def chained(chain: str, finished: Finished) -> str:
-    """The digest of a row of finished files with one more."""
+    """Return the digest of a chain of finished files with one more."""
     text = f"{chain} {finished.size} {finished.digest}"
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 

@@ -26,16 +26,21 @@ them. So where a file's records begin does not depend on how long the files befo
 opened to go on."""
 
 LOOK_EVERY_S = 0.5
-"""How often a folder that is followed is looked at, in seconds."""
+"""Seconds between looks at a followed folder."""
 
 UNCLEAR_FOR_S = 10.0
-"""A rotation that is under way leaves the files for a moment as they cannot stay. Where nothing changes for this long,
-in seconds, it is none. Copying and compressing change something all the time."""
+"""Seconds without any change after which an unfinished rotation counts as an error.
+
+A rotation in progress leaves the files for a moment in an order that cannot last. Copying and compressing
+change something all the time.
+"""
 
 QUIET_S = 2.0
-"""A program goes on writing to a log that was renamed until it opens the new one. The old one is finished when there is
-something in the new one and nothing was written to the old one for this long, in seconds. If it grows later after
-all, that is an error."""
+"""Seconds without a write after which a renamed log is finished, once its successor has content.
+
+A program goes on writing to a renamed log until it opens the new one. If the log grows later after all,
+reading fails.
+"""
 
 
 @dataclass(slots=True)
@@ -49,20 +54,20 @@ class _Unit:
 
 
 class FileSet:
-    """Files in an order, each as `FileSource` reads it.
+    """Ordered files, each read as by `FileSource`.
 
-    What was published must stay, byte for byte: a file that is missing, in another place or not what it was when it was
-    read is refused, because the numbers of what follows would no longer fit. The last one may grow, and files may be
+    Published files must stay, byte for byte. A file missing, moved or changed since it was read is refused, because
+    the following numbers would no longer fit. The last one may grow, and files may be
     appended. A file may be renamed and compressed: it is known by its content.
 
-    In a folder, `app.log.1`, `app.log-20260131` or `app-20260131.log.gz` are what was rotated out of `app.log`. They
-    are read before it, the oldest first, and may be removed when they have been read.
+    In a folder, `app.log.1`, `app.log-20260131` or `app-20260131.log.gz` are rotated out of `app.log`. They
+    are read before it, the oldest first, and may be removed once read.
 
     Args:
         paths: the files, in their order; or one folder: its files in the order of their names, those with a dot in
             front left out.
-        follow: of a folder, or of one log with what is rotated out of it: wait for more, until `stop`. Of the last file
-            only whole lines are read. Another file whose name comes after it says that it is finished; it must not be
+        follow: wait for more in a folder, or in one log and its rotated files, until `stop`. Only whole lines of the
+            last file are read. Another file with a later name finishes it; it must not be
             written to any more. Compressed files must be moved into the folder when they are whole.
         format: of every file, see `FileSource`.
         key: likewise.
@@ -92,7 +97,7 @@ class FileSet:
         self._folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else paths[0].parent if follow else None
         self._log = paths[0].name if follow and self._folder != paths[0] else None
         self.label = str(paths[0] if len(paths) == 1 else f"{len(paths)} files")
-        """What a display calls it."""
+        """Name for a display."""
         self._follow, self._format, self._key, self._field = follow, format, key, sequence_field
         self._delimiter = delimiter
         self._stop = threading.Event()
@@ -110,23 +115,23 @@ class FileSet:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files on disk, when last looked at."""
+        """Return the size of all files on disk, when last looked at."""
         return sum(unit.file.size_bytes for unit in self._units if unit.file)
 
     @property
     def position_bytes(self) -> int:
-        """How far `read` has come, in bytes on disk."""
+        """Return the position of `read`, in bytes on disk."""
         files = [unit.file for unit in self._units]
         return sum(file.size_bytes for file in files[: self._at] if file) + sum(
             file.position_bytes for file in files[self._at : self._at + 1] if file
         )
 
     def stop(self) -> None:
-        """End `read` after what is there."""
+        """End `read` after the present content."""
         self._stop.set()
 
     def here(self) -> tuple[Path, int]:
-        """File and line of the record that was given last, where they are read from the beginning."""
+        """Return file and line of the last record given, where they are read from the beginning."""
         return self._there(self._units[self._at]).here()
 
     def origin(self) -> str:
@@ -134,7 +139,7 @@ class FileSet:
         return self._there(self._units[self._at]).origin()
 
     def place(self, sequence: int) -> str:
-        """Where in the source the record of this sequence is, as text for a message."""
+        """Return the place of this sequence in the source, as text for a message."""
         number, byte = divmod(sequence, 1 << BYTE_BITS)
         if self._field is not None or number >= len(self._units):
             return f"sequence {sequence}"
@@ -143,10 +148,10 @@ class FileSet:
         return f"byte {byte} of {name}"
 
     def read(self, from_sequence: int) -> Iterator[Record]:
-        """The records with this sequence or a higher one.
+        """Yield the records with this sequence or a higher one.
 
         Raises:
-            SourceError: as FileSource; or files have changed, or are gone before they were read to their ends.
+            SourceError: as FileSource; or files have changed or disappeared before they were read to their ends.
         """
         number, byte = (0, 0) if self._field else divmod(max(0, from_sequence), 1 << BYTE_BITS)
         if self._follow:
@@ -183,10 +188,10 @@ class FileSet:
             self._pause()
 
     def mark(self, sequence: int) -> str:
-        """What the files are up to the end of this record: a digest of all bytes of each.
+        """Return a mark of the files up to the end of this record: a digest of all bytes of each.
 
         Raises:
-            SourceError: there are fewer files, or the one it is in is too short.
+            SourceError: there are fewer files, or the record's file is too short.
         """
         if self._field is not None:
             return f"field:{self._field}"
@@ -262,15 +267,14 @@ class FileSet:
             yield record
 
     def _check_columns(self, number: int) -> None:
-        """A log of CSV that was begun anew may lack the columns' names, and its first row would be taken for them."""
+        """Raise if a restarted CSV log lacks column names: its first row would be taken for them."""
         this, before = self._units[number], self._units[number - 1] if number else None
         if before is None or before.file is None or this.file is None or before.found is None or this.found is None:
             return
         if this.found.base == before.found.base and before.file.columns not in (None, this.file.columns):
             raise SourceError(
-                f"{this.file.path}: line 1: does not name the columns of {before.file.path.name}, out of which it "
-                "was begun "
-                "anew. Have the log begin with them, or publish with --format lines"
+                f"{this.file.path}: line 1: does not name the columns of {before.file.path.name}, its "
+                "predecessor. Have the log begin with them, or publish with --format lines"
             )
 
     def _finish(self, number: int) -> Finished:
@@ -283,12 +287,12 @@ class FileSet:
         if unit.file is None:
             name = unit.finished.name if unit.finished else "a file"
             raise SourceError(
-                f"{self.label}: {name} was published and is gone: it cannot be published again. Put it back"
+                f"{self.label}: {name} was published and is missing: it cannot be published again. Put it back"
             )
         return unit.file
 
     def _is_over(self, number: int, stopped: bool) -> bool:
-        """Whether nothing comes to this file any more."""
+        """Return True if no more lines come to this file."""
         if number >= len(self._units) - 1:
             return not self._follow
         this, following = self._units[number].found, self._units[number + 1].found
@@ -297,7 +301,7 @@ class FileSet:
         if self._still[0] != (number, this.what):
             self._still = (number, this.what), time.monotonic()
         is_old = time.time() - this.changed_ns / 1e9 > 60
-        # One that nobody wrote to before it was rotated in its turn says nothing.
+        # An empty successor rotated in its turn proves nothing.
         is_begun = any(unit.found and unit.found.size for unit in self._units[number + 1 :])
         return is_begun and (stopped or is_old or time.monotonic() - self._still[1] >= QUIET_S)
 
@@ -308,7 +312,7 @@ class FileSet:
         return list_folder(self._folder, known, self._log)
 
     def _look(self, number: int, byte: int, stopped: bool) -> bool:
-        """See what has moved and what has come; False: a rotation is still under way.
+        """Look for moved and new files; return False while a rotation is in progress.
 
         Raises:
             SourceError: the rotation does not come to an end.
@@ -325,7 +329,7 @@ class FileSet:
         return self._settle(number, before, 0, "", place, stopped)
 
     def _seems_unmoved(self, found: list[Found], number: int) -> bool:
-        """Whether each file is where it was, and what was read of the growing one still ends as it did."""
+        """Return True if each file has stayed, and the growing one still ends as read."""
         seen = [(file.path.name, file.device, file.inode) for file in found]
         now = {(file.path.name, file.device, file.inode): file for file in found}
         units = self._units
@@ -367,7 +371,7 @@ class FileSet:
         number: int,
         place: Place,
     ) -> None:
-        """Let each unit know its file: those that are finished, the one that is being read, and those behind it."""
+        """Assign the files to the units: finished ones, the one being read, and the later ones."""
         units = [self._unit(each, at, known) for at, (each, known) in enumerate(zip(places, finished, strict=True))]
         if place.end and place.mark is None:
             current = self._units[number]
@@ -378,7 +382,7 @@ class FileSet:
         self._units = units + [_Unit(self._source(file), file) for file in found[index:]]
 
     def _older(self, places: Sequence[Found | None]) -> Iterator[Finished]:
-        """Of files that stand in a mark only together."""
+        """Yield finished files that a mark holds only as one digest."""
         for found in places:
             digest = self._recognised.digest(found) if found else None
             yield Finished(found.path.name, digest.size, digest.text) if found and digest else Finished("", 0, "")
@@ -405,8 +409,8 @@ class FileSet:
 
     def _too_few(self, number: int) -> SourceError:
         return SourceError(
-            f"{self.label}: under this producer name {number + 1} files have been published from, and there "
-            f"are {len(self._units)}. Put back what is missing, or publish under another producer name"
+            f"{self.label}: {number + 1} files have been published under this producer name, and there "
+            f"are {len(self._units)}. Put back the missing files, or publish under another producer name"
         )
 
 
@@ -419,7 +423,7 @@ def open_files(
     sequence_field: str | None = None,
     delimiter: str | None = None,
 ) -> FileSource | FileSet:
-    """One file, several in their order, or a folder. Arguments and errors as `FileSet`."""
+    """Open one file, several in their order, or a folder. Arguments and errors as `FileSet`."""
     if follow or len(paths) != 1 or paths[0].is_dir():
         return FileSet(paths, follow=follow, format=format, key=key, sequence_field=sequence_field, delimiter=delimiter)
     return FileSource(paths[0], format=format, key=key, sequence_field=sequence_field, delimiter=delimiter)
@@ -433,9 +437,11 @@ def records_of(
     sequence_field: str | None = None,
     delimiter: str | None = None,
 ) -> Iterator[Record]:
-    """Every record of these files as `ratchet publish` sends it, from the first on: sequence, key and value.
+    """Yield every record of these files as `ratchet publish` sends it, from the first on.
 
-    Which partition it is sent to follows from its key, see `partition_of`.
+    Records have sequence, key and value.
+
+    Its partition follows from its key, see `partition_of`.
 
     Raises:
         SourceError: as `FileSet` and its `read`.

@@ -1,6 +1,6 @@
 """Files as sources: one record per line, its sequence the byte offset at which the line begins, uncompressed.
 
-`FileLines` reads the records of one file, plain or compressed; `FileSource` recognises a file that was read before.
+`FileLines` reads the records of one file, plain or compressed; `FileSource` recognises a file read before.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from kafka_ratchet.producers.formats import MAX_LINE_BYTES, Format, LineFormat, 
 from kafka_ratchet.producers.source import Record
 
 TAIL_LINES = 16
-"""So many lines before the place that was reached are compared at each look at a file that grows. All of them are
-when it has been renamed, copied or compressed, and when publishing resumes."""
+"""Lines before the reached place compared at each look at a growing file.
+
+All lines are compared after a rename, copy or compression, and when publishing resumes.
+"""
 
 
 class FileLines:
-    """One file, read from any byte on; what is read is digested as it goes by. See `FileSource`."""
+    """Reader of one file from any byte on, digesting the bytes as it goes. See `FileSource`."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class FileLines:
     ) -> None:
         self.path = path
         self.label = str(path)
-        """What a display calls it."""
+        """Name for a display."""
         try:
             self._lines = LineFormat(format or format_of(path), key, sequence_field, delimiter)
         except SettingsError as error:
@@ -67,32 +69,35 @@ class FileLines:
         except OSError as error:
             raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
         self.size_bytes = status.st_size
-        """On disk, when last looked at."""
+        """Size on disk, when last looked at."""
         self.behind = 0
-        """The byte behind the last line that `read_lines` has taken."""
+        """Byte after the last line that `read_lines` has taken."""
         self.line = 0
         """The line that its newest record begins in, where it began with the file's first."""
         self.digest = ContentDigest()
-        """Of all bytes before `behind`, once `is_tracked`."""
+        """Digest of all bytes before `behind`, once `is_tracked`."""
         self.is_tracked = False
         by = "" if self._lines.delimiter == "," else f";delimiter={self._lines.delimiter}"
         self._form = f"{self._lines.name};key={key}{by}"
         self._raw: io.BufferedReader | None = None
         self._tape: deque[tuple[int, int, bool, Any]] = deque()
-        """Of each record that may be under way: its first byte, the byte behind it, whether its line has an end, and
-        the digest up to there. Some 350 bytes each; there are as many as the client's queue has."""
+        """Records in flight: first byte, byte after the record, whether its line has an end, and digest up to
+        there.
+
+        Some 350 bytes each; there are as many as the client's queue has.
+        """
         self._tail = b""
 
     @property
     def position_bytes(self) -> int:
-        """How far `read` has come, in bytes on disk; for showing progress."""
+        """Return the position of `read`, in bytes on disk; for showing progress."""
         try:
             return self._raw.tell() if self._raw else 0
         except ValueError:  # closed: read to its end
             return self.size_bytes
 
     def here(self) -> tuple[Path, int]:
-        """File and line of the record that was given last, where it is read from its beginning."""
+        """Return file and line of the last record given, where the file is read from its beginning."""
         return self.path, self.line
 
     def origin(self) -> str:
@@ -101,16 +106,16 @@ class FileLines:
         return f"{self.path}: line {line} (before byte {self.behind})"
 
     def place(self, sequence: int) -> str:
-        """Where in the source the record of this sequence is, as text for a message."""
+        """Return the place of this sequence in the source, as text for a message."""
         return f"{'byte' if self._lines.sequence_field is None else 'sequence'} {sequence}"
 
     @property
     def columns(self) -> list[str] | None:
-        """The names of the columns, of CSV that has been read."""
+        """Return the column names of CSV already read."""
         return self._lines.columns
 
     def read(self, from_sequence: int) -> Iterator[Record]:
-        """The records that begin at this byte or later, or that have this sequence or a higher one.
+        """Yield the records that begin at this byte or later, or have this sequence or a higher one.
 
         Of CSV with line ends in its fields: 0, or one more than a record's sequence.
 
@@ -128,7 +133,7 @@ class FileLines:
                 yield record
 
     def check_rows(self, from_byte: int) -> None:
-        """Read CSV to its end without giving a record: a row that is wrong may have swallowed the rows behind it.
+        """Read CSV to its end without giving a record: a wrong row may have swallowed those after it.
 
         Other formats have a record in each line, whatever stands in the others, and are not read twice.
 
@@ -140,7 +145,7 @@ class FileLines:
                 pass
 
     def read_lines(self, from_byte: int, *, whole: bool = False) -> Iterator[Record]:
-        """As `read`, by the byte at any rate.
+        """Yield records as `read` does, selected by byte in any case.
 
         Args:
             from_byte: the records that begin there or later.
@@ -181,7 +186,7 @@ class FileLines:
                         yield Record(number, parsed.key, parsed.value)
                     self.behind = offset
                     line_number += line.count(b"\n")
-                # As they were read: what the file has there by now may be another matter.
+                # Take the lines as read: the file may have changed by now.
                 self._tail = b"".join(recent) or self._tail
         except Unusable as error:
             raise self._bad(offset, str(error)) from None
@@ -189,13 +194,13 @@ class FileLines:
             raise self._unreadable(offset, error) from None
 
     def read_blocks(self, from_byte: int, block_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """The text from the first line on that begins at this byte or later, in blocks of whole lines.
+        """Yield the text from the first line on that begins at this byte or later, in whole-line blocks.
 
-        For who finds the records in it faster than `read`: `blocks_of` says whether that is possible, `parse_at` reads
-        a line as `read` would, and `took` has to be told of each block before its records are sent.
+        For callers that find the records faster than `read`. `blocks_of` says whether blocks are possible, `parse_at`
+        reads a line as `read` would, and `took` takes each block before its records are sent.
 
         Args:
-            from_byte: of the file, uncompressed.
+            from_byte: offset in the uncompressed file.
             block_bytes: about so many at a time; None: a megabyte.
 
         Returns:
@@ -231,7 +236,7 @@ class FileLines:
 
     @property
     def blocks_of(self) -> tuple[Literal["ndjson", "lines"], str | None] | None:
-        """The format and the key of lines that may be read in blocks; None: by `read` alone.
+        """Return format and key of lines that may be read in blocks; None: by `read` alone.
 
         A row of CSV may go on in the next line, and with `sequence_field` the numbers are not the lines' places.
         """
@@ -241,7 +246,7 @@ class FileLines:
         return ("ndjson" if format == "ndjson" else "lines"), self._lines.key
 
     def parse_at(self, began: int, line: bytes) -> Parsed | None:
-        """What `read` makes of the line that begins at this byte; None where it is no record.
+        """Return the record of the line that begins at this byte; None where it is none.
 
         Raises:
             SourceError: as `read`.
@@ -249,12 +254,12 @@ class FileLines:
         return self._at(began, line)
 
     def took(self, offset: int, block: bytes, last: tuple[int, int] | None) -> None:
-        """The records of this block of `read_blocks` are about to be sent.
+        """Track a block of `read_blocks` before its records are sent.
 
         Args:
             offset: the block's first byte.
             block: it, or its first lines.
-            last: of its last record, its first byte and the one behind its line; None: it has none
+            last: first byte of its last record and the byte after its line; None: it has no record
         """
         if self.is_tracked:
             text = memoryview(block)
@@ -274,7 +279,7 @@ class FileLines:
             raise self._bad(began, str(error)) from None
 
     def read_whole(self, until: int | None = None) -> ContentDigest:
-        """The digest of what there is now, up to this byte.
+        """Return the digest of the present content, up to this byte.
 
         Raises:
             SourceError: it cannot be read.
@@ -294,7 +299,7 @@ class FileLines:
 
     def _go_behind(self, stream: BinaryIO, from_byte: int, offset: int) -> int:
         """Go to the first line that begins at this byte or later; from `offset`, where the stream is."""
-        # If the byte before is a line's end, a line begins here; else what is left of that line is passed over.
+        # If the byte before is a line's end, a line begins here; else skip the remainder of that line.
         reached = go_to(stream, offset, from_byte - 1, self.compression)
         rest = self._lines.next_line(stream)
         if reached < from_byte - 1 or not rest:
@@ -311,7 +316,7 @@ class FileLines:
 
     def _too_short(self, sequence: int) -> SourceError:
         return SourceError(
-            f"{self.path}: ends before byte {max(sequence, 0)}, up to which it has been published under this producer "
+            f"{self.path}: ends before byte {max(sequence, 0)}, although it was published to there under this producer "
             "name: it is shorter than it was. Publish it under another producer name"
         )
 
@@ -324,7 +329,7 @@ class FileLines:
                 try:
                     block = stream.read(min(left, 1 << 20))
                 except READ_ERRORS:
-                    break  # the stream's damage is what the message is about
+                    break  # the message is about the stream's damage
                 if not block:
                     break
                 lines += block.count(b"\n")
@@ -332,16 +337,16 @@ class FileLines:
         return lines
 
 
-ANOTHER_NAME = "Put back what was published, or publish under another producer name"
+ANOTHER_NAME = "Put back the published file, or publish under another producer name"
 
 
 class FileSource(FileLines):
-    """The records of a file, plain or compressed with gzip or zstd.
+    """Records of a file, plain or compressed with gzip or zstd.
 
     A line ends at LF or CR LF, which are not part of the value. The last one may lack it; a program that still writes
-    the file must not add to a line that has been published. Lines must be UTF-8.
+    the file must not add to a line already published. Lines must be UTF-8.
 
-    The file is recognised by a digest of all bytes up to the end of the last record that was published (`mark` and
+    The file is recognised by a digest of all bytes up to the end of the last published record (`mark` and
     `check`), however it is compressed. From the first of these calls on, `read` keeps the digest at each record until
     `mark` asks for it or a later one.
 
@@ -350,15 +355,16 @@ class FileSource(FileLines):
 
     Args:
         path: the file.
-        format: None: by the name, "ndjson" for .ndjson and .jsonl, "csv" for .csv (each perhaps with .gz or .zst), else
+        format: None: by the name, "ndjson" for .ndjson and .jsonl, "csv" for .csv (each perhaps with .gz or .zst),
+            else
             "lines". See `LineFormat`.
-        key: the member of each JSON object, or the column, whose text is the record's key.
-        sequence_field: the member or column that is the record's sequence, in place of its byte offset. It must rise.
+        key: the member of each JSON object, or the column, with the text that becomes the record's key.
+        sequence_field: the member or column with the record's sequence, in place of its byte offset. It must rise.
         delimiter: of CSV, see `LineFormat`.
 
     Raises:
         SourceError: there is no such file, it is a folder, or it cannot be read.
-        SettingsError: a field is asked for, but lines have none.
+        SettingsError: a field is given, but lines have none.
     """
 
     NO_MARK = NO_MARK
@@ -366,9 +372,9 @@ class FileSource(FileLines):
     """The newest mark."""
 
     def mark(self, sequence: int) -> str:
-        """What the file is up to the end of this record: a digest of all its bytes, and what it was called.
+        """Return a mark of the file up to the end of this record: a digest of all its bytes, and its name.
 
-        With `sequence_field` the data say what they are, and the mark is the field's name.
+        With `sequence_field` the data identify themselves, and the mark is the field's name.
 
         Raises:
             SourceError: the file is shorter than that.
@@ -379,7 +385,7 @@ class FileSource(FileLines):
         return mark.encode() if mark else NO_MARK
 
     def check(self, sequence: int, mark: str) -> str | None:
-        """Find the file to be the one that this mark was made of: the same bytes up to there, whatever comes behind.
+        """Verify that the file still has the bytes of this mark, whatever follows them.
 
         Reads all of these bytes, and no more than a megabyte of them into memory.
 
@@ -404,13 +410,16 @@ class FileSource(FileLines):
         return None
 
     def compare(self, mark: FileMark, digest: ContentDigest | None = None) -> None:
-        """As `check`, with a mark of this file alone; `digest`: all up to there has just been read, and is right."""
+        """Check the file against a mark of this file alone.
+
+        `digest`: all up to there has just been read, and is right.
+        """
         if self._known == mark:
             return
         if mark.form != self._form:
             raise self.changed(
                 f"was published with another --format or --key, or another --delimiter ({mark.form}, and now "
-                f"{self._form}): records that are sent again would not meet their first copies"
+                f"{self._form}): re-sent records would not meet their first copies"
             )
         try:
             with self.path.open("rb") as raw:
@@ -422,7 +431,7 @@ class FileSource(FileLines):
                     self.digest = digest.copy()
                 if not mark.ended and not b"\r\n".startswith(following := stream.read(2)) and following[:1] != b"\n":
                     raise self.changed(
-                        f"has more in the line at byte {mark.sequence} than when that was published, up to byte "
+                        f"has more in the line at byte {mark.sequence} than when it was published, up to byte "
                         f"{mark.end} and without an end"
                     )
         except READ_ERRORS as error:
@@ -430,7 +439,7 @@ class FileSource(FileLines):
         self.is_tracked, self._known = True, mark
 
     def file_mark(self, sequence: int) -> FileMark | None:
-        """The mark of this record, by its first byte; None below 0."""
+        """Return the mark of this record, by its first byte; None below 0."""
         self.is_tracked = True
         last = None
         while self._tape and self._tape[0][0] <= sequence:
@@ -444,14 +453,14 @@ class FileSource(FileLines):
         return self._known
 
     def finished(self) -> Finished:
-        """What the whole file is, of which nothing is to be read any more."""
+        """Return the description of a completely read file."""
         digest = self.digest
         if not self.is_tracked or digest.size != self.behind or not self.behind:
             digest = self.read_whole()
         return Finished(self.path.name, digest.size, digest.running.hexdigest())
 
     def moved_to(self, path: Path) -> None:
-        """The same bytes are found under another name now.
+        """Take over the file's new name; its bytes are the same.
 
         Raises:
             SourceError: they cannot be read there.
@@ -464,10 +473,10 @@ class FileSource(FileLines):
             raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
 
     def still_ends_as_read(self) -> bool:
-        """Whether this is the file that was read last, and what was read of it still ends as it did.
+        """Return True if this is the file last read and its read part still ends alike.
 
-        It may be false where all is well. It is true for a file that was cut off and written anew as long as before
-        only if the last bytes are the same as well.
+        It may be false for an unchanged file. It is true for a truncated and rewritten file of the same length only
+        if the last bytes agree.
         """
         try:
             with self.path.open("rb") as raw:
@@ -482,7 +491,7 @@ class FileSource(FileLines):
             return False
 
     def changed(self, what: str) -> SourceError:
-        """The error for a file that is not what was published."""
+        """Return the error for a file that differs from the published one."""
         return SourceError(f"{self.path}: {what}. {ANOTHER_NAME}")
 
     def _mark_of(
@@ -493,7 +502,7 @@ class FileSource(FileLines):
         return FileMark(began, end, ended, digest.hexdigest(), at, *place, self._form)
 
     def _mark_by_reading(self, sequence: int) -> tuple[FileMark, ContentDigest]:
-        """Of a record that was not read just now."""
+        """Return the mark and digest of a record not read just now."""
         digest = ContentDigest()
         try:
             with self.path.open("rb") as raw:

@@ -1,4 +1,4 @@
-"""The files of a folder in the order in which they were written, rotated logs included."""
+"""Files of a folder in the order of their writing, rotated logs included."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ _DATE = re.compile(r"(19|20)[0-9]{2}[-_.]?[0-9]{2}.*")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file that is there now."""
+    """File present in the folder."""
 
     path: Path
     base: str
     """The name of the log that it is, or was before it was rotated."""
     tag: str | None
-    """What rotation has added to the name; None: it is the log itself."""
+    """Part of the name added by rotation; None: it is the log itself."""
     device: int
     inode: int
     size: int
-    """On disk, in bytes."""
+    """Size on disk, in bytes."""
     changed_ns: int
 
     @property
     def what(self) -> tuple[int, int, int, int]:
-        """Equal for a file that nobody has written to, whatever it is called."""
+        """Return a value that stays equal until the file is written to, whatever its name."""
         return self.device, self.inode, self.size, self.changed_ns
 
 
 def tag_of(name: str, base: str) -> str | None:
-    """What rotation has put into the name of `base` to make this one; None: it is not a rotated name of it.
+    """Return the part that rotation added to `base`; None: the name is not a rotated one.
 
-    As logrotate and loggers do: `app.log.1`, `app.log-20260131`, `app.log.1.gz`, with the extension kept
+    The forms are those of logrotate and loggers: `app.log.1`, `app.log-20260131`, `app.log.1.gz`, with the extension
+    kept
     `app-20260131.log` or `app.1.log.gz`; and `app.log.gz`.
     """
     plain = _without_compression(name)
@@ -56,14 +57,16 @@ def tag_of(name: str, base: str) -> str | None:
 
 
 def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None) -> list[Found]:
-    """The files of a folder: logs in the order of their names, before each what was rotated out of it, oldest first.
+    """Return the files of a folder in reading order.
 
-    Files with a dot in front are left out, and a compressed file beside the one that it is made from.
+    Logs come in the order of their names, each after its rotated files, oldest first.
+
+    Files with a dot in front are left out, and a compressed file next to its original.
 
     Args:
         folder: to look at.
         known: names of logs that may be missing just now.
-        only: the log that matters, with what was rotated out of it.
+        only: the log that matters, with its rotated files.
 
     Raises:
         SourceError: the folder cannot be read, or the order of rotated names is not known.
@@ -126,10 +129,10 @@ def _refuse_unknown_order(found: list[Found]) -> None:
         tags = [file.tag or "" for file in files]
         if len(tags) > 1 and not (all(map(_INDEX.fullmatch, tags)) or all(map(_DATE.fullmatch, tags))):
             raise SourceError(
-                f"{files[0].path.parent}: nobody can tell which of {_names(files)} is older: rotated logs are numbered "
+                f"{files[0].path.parent}: the order of {_names(files)} is ambiguous: rotated logs are numbered "
                 "(.1 is the newest), or dated with the year first (logrotate: dateformat -%Y%m%d). Rename them, or "
                 "move "
-                "what has been published out of the folder"
+                "published files out of the folder"
             )
 
 

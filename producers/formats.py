@@ -1,4 +1,4 @@
-"""How the lines of a source become records: what is a record, its value, its key, and perhaps its sequence."""
+"""Line formats of a source: record, value, key, and perhaps sequence of each line."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _SEP = re.compile(r"sep=.?", re.IGNORECASE)
 def _field_pattern(delimiter: str) -> re.Pattern[str]:
     """Return the pattern of one field of CSV (RFC 4180) and its end.
 
-    A quote anywhere else is no part of any field: it may be a text's own, or the beginning of a field that was cut off
-    and would swallow the rows that follow.
+    A quote anywhere else is no part of any field: it may be a text's own, or the beginning of a truncated field,
+    which would swallow the following rows.
     """
     end = f"({re.escape(delimiter)}|\\Z)"
     return re.compile(rf'"([^"]*(?:""[^"]*)*)"{end}|([^"{re.escape(delimiter)}\r\n]*){end}')
@@ -53,7 +53,7 @@ To check such a line, the half character is taken for U+FFFD; the record's value
 
 
 _STRAY = (
-    'not CSV: a quote that is neither around a whole field nor doubled inside one. Write the field as "5"" pipe" does, '
+    'not CSV: a quote neither around a whole field nor doubled inside one. Write the field as "5"" pipe" does, '
     "or publish with --format lines"
 )
 
@@ -63,7 +63,7 @@ class Unusable(SourceError):
 
 
 class Parsed:
-    """What one line, or one row of a table, gives."""
+    """Record of one line, or of one row of a table."""
 
     __slots__ = ("key", "sequence", "value")
 
@@ -75,31 +75,32 @@ _NULS = bytes(8)
 """NUL bytes that no line of text has in a row."""
 _HOLE = (
     "has NUL bytes where text is expected: the file was truncated while its writer went on at its old position, so "
-    "what stood there is gone. Have the writer append (O_APPEND, or >> in a shell), or rotate by renaming instead of "
-    "truncating (logrotate without copytruncate). To publish what is left, copy the file without these bytes "
+    "the text there is lost. Have the writer append (O_APPEND, or >> in a shell), or rotate by renaming instead of "
+    "truncating (logrotate without copytruncate). To publish the rest, copy the file without these bytes "
     "(tr -d '\\000') and publish the copy under another producer name"
 )
 
 
 class LineFormat:
-    """Reads lines of one format.
+    """Reader of lines of one format.
 
     "ndjson": each line is one JSON text; lines of white space are passed over. "lines": every line is a record, empty
-    ones as well. "csv": the first line names the columns, every other row is a record, whose value is a JSON object of
-    the columns' texts: so a record means the same without the file's first line, and is what the worker's `field:`
-    and the Spark job's columns read. A quoted field may contain line ends. Quotes stand around a whole field, doubled
+    ones as well. "csv": the first line names the columns, every other row is a record with a JSON object of the
+    columns' texts as its value. So a record means the same without the file's first line, and the worker's `field:`
+    and the Spark job's columns can read it. A quoted field may contain line ends. Quotes stand around a whole field,
+    doubled
     inside it, or nowhere: a record is exactly one row. A header that seems to be separated by another character than
     the comma is refused until the delimiter is given.
 
     Args:
         format: one of these.
-        key: JSON member or column whose text is the record's key: a string as it is, a number or a boolean as its JSON
+        key: JSON member or column with the record's key: a string as it is, a number or a boolean as its JSON
             text.
         sequence_field: JSON member or column with the record's sequence.
         delimiter: character between the fields of CSV; "tab" is one too. None: the comma, if the header agrees.
 
     Raises:
-        SettingsError: there is no such format, a field is asked for of lines that have none, or the delimiter cannot
+        SettingsError: there is no such format, a field is given for lines without fields, or the delimiter cannot
             be one.
     """
 
@@ -116,12 +117,12 @@ class LineFormat:
         self._is_given, self.delimiter = delimiter is not None, _delimiter(format, delimiter)
         self.name, self.key, self.sequence_field = format, key, sequence_field
         self.columns: list[str] | None = None
-        """As `header` has taken them."""
+        """Column names that `header` has read."""
         self._parsed = {"lines": Parsed, "ndjson": self._json, "csv": self._row}[format]
 
     @property
     def has_header(self) -> bool:
-        """Whether the first line is no record, but has to be given to `header` before all others."""
+        """Return True if the first line names the columns and must be given to `header` first."""
         return self.name == "csv"
 
     def header(self, line: bytes) -> None:
@@ -143,7 +144,7 @@ class LineFormat:
         self.columns = columns
 
     def next_line(self, stream: BinaryIO, *, whole: bool = False) -> bytes:
-        """The next line, or row, with its end; empty at the stream's end.
+        """Return the next line, or row, with its end; empty at the stream's end.
 
         Args:
             stream: to read from.
@@ -160,7 +161,7 @@ class LineFormat:
         return b"" if whole and not line.endswith(b"\n") else line
 
     def _row_of_lines(self, line: bytes, stream: BinaryIO, whole: bool) -> bytes:
-        """The row that begins with this line, whose number of quotes is odd; empty while it is still being written."""
+        """Return the row that begins with this line of unbalanced quotes; empty while it is still being written."""
         if whole and not line.endswith(b"\n"):
             return b""
         if not _open_row_pattern(self.delimiter).fullmatch(line):
@@ -182,7 +183,7 @@ class LineFormat:
         return b"".join(lines)
 
     def parse(self, line: bytes) -> Parsed | None:
-        """What a line with its end gives; None where it is no record.
+        """Return the record of a line with its end; None where it is none.
 
         Raises:
             Unusable: it should be one.
@@ -243,7 +244,7 @@ def too_long(line: bytes) -> str:
 
 
 def may_have_hole(text: bytes) -> bool:
-    """Return whether lines have the NUL bytes of a file that was truncated under its writer."""
+    """Return True if lines have the NUL bytes of a file truncated under its writer."""
     return text.startswith(b"\0") or b"\n\0" in text or _NULS in text
 
 
@@ -253,7 +254,7 @@ def _without_end(line: bytes) -> bytes:
 
 
 def format_of(path: Path) -> Format:
-    """The format that a file's name stands for."""
+    """Return the format that a file's name stands for."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in SUFFIXES:
         suffixes.pop()
@@ -306,16 +307,14 @@ def _column_count(header: str, delimiter: str) -> int:
 
 
 def _cells(text: str, delimiter: str = ",") -> list[str]:
-    """The fields of one row."""
+    """Return the fields of one row."""
     if '"' not in text and "\r" not in text:
         return text.split(delimiter)
     cells, at, goes_on = [], 0, True
     while goes_on:
         field = _field_pattern(delimiter).match(text, at)
         if field is None:
-            raise Unusable(
-                _STRAY if '"' in text else "not CSV: a carriage return that is not part of the line's end. Fix it"
-            )
+            raise Unusable(_STRAY if '"' in text else "not CSV: a carriage return outside the line's end. Fix it")
         quoted, comma, plain, other_comma = field.groups()
         cells.append(quoted.replace('""', '"') if quoted is not None else plain)
         at, goes_on = field.end(), bool(comma or other_comma)

@@ -23,20 +23,20 @@ NOTHING_YET = -1
 """Stands for "no sequence so far", as in PIP-6's getLastSequenceId."""
 
 MAX_NAME_BYTES = 256
-"""A quarter of what the worker accepts as an identity (1,024 bytes): names are read by people."""
+"""Longest producer name: a quarter of the longest identity of the worker (1,024 bytes)."""
 
 pack = struct.Struct(">q").pack
 """The sequence as it goes into the header; of a number that `sequence_bytes` takes."""
 
 
 def name_bytes(name: str) -> bytes:
-    """The name as it goes into the header.
+    """Return the name as it goes into the header.
 
     Raises:
         SettingsError: it is empty, over 256 bytes of UTF-8, or has control characters or half characters in it.
     """
     if not name:
-        raise SettingsError("the producer name is empty: give one that is this source's alone, such as its file name")
+        raise SettingsError("the producer name is empty: give one used by this source alone, such as its file name")
     odd = next((character for character in name if unicodedata.category(character) in ("Cc", "Cs")), None)
     if odd is not None:
         raise SettingsError(
@@ -52,7 +52,7 @@ def name_bytes(name: str) -> bytes:
 
 
 def sequence_bytes(sequence: int) -> bytes:
-    """The sequence as it goes into the header.
+    """Return the sequence as it goes into the header.
 
     Raises:
         SourceError: it is negative or above 2^63-1.
@@ -65,14 +65,14 @@ def sequence_bytes(sequence: int) -> bytes:
 
 
 def check_bytes(*parts: object) -> None:
-    """Raise TypeError for a value or key that is no bytes: it might change before it is sent, or be longer."""
+    """Raise TypeError for a value or key other than bytes: it might change before it is sent, or be longer."""
     for part in parts:
         if part is not None and not isinstance(part, bytes):
             raise TypeError(f"a record's value and key are bytes or None, and not {type(part).__name__}")
 
 
 def whole(sequence: object) -> int:
-    """The sequence as a plain int: numpy's and pandas' whole numbers are taken too.
+    """Return the sequence as a plain int; numpy's and pandas' whole numbers are taken too.
 
     Raises:
         TypeError: it is no whole number. One with a fraction would be cut to that of another record.
@@ -84,11 +84,13 @@ def whole(sequence: object) -> int:
 
 
 def partition_of(key: bytes | None, name: bytes, partitions: int) -> int:
-    """Where a producer of this name sends the record: librdkafka's rule for keys; without one the name takes its place.
+    """Return the partition for a record of a producer of this name.
+
+    It follows librdkafka's rule for keys; without a key the name takes its place.
 
     Args:
-        key: of the record.
+        key: the record's key.
         name: the producer's, as `name_bytes` has it.
-        partitions: the count that the name began with, see `Producer`.
+        partitions: the name's first partition count, see `Producer`.
     """
     return zlib.crc32(name if key is None else key) % partitions

@@ -28,12 +28,12 @@ def in_parts(
     sequences: Iterable[int] | None,
     records: int = PART_RECORDS,
 ) -> Iterator[Part]:
-    """The columns, part by part.
+    """Yield the columns, part by part.
 
-    What one of them raises is raised when the records before it have been given.
+    An error of a column is raised after the records before it have been given.
 
     Raises:
-        SourceError: they are not of one length. At once where that is known.
+        SourceError: they are not of one length. Raised at once where lengths are known.
     """
     columns = {"values": values, "keys": keys, "sequences": sequences}
     given = {name: column for name, column in columns.items() if column is not None}

@@ -22,7 +22,7 @@ BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 some seconds."""
 
 STATISTICS_EVERY_MS: Final = 5_000
-"""How often the client counts what it has sent: often enough for Prometheus, and too rare to be felt."""
+"""Interval of the client's statistics: often enough for Prometheus, and too rare to be felt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class ProducerMetrics:
     acknowledged: int
     """Records that Kafka is known to have. Of a busy partition this rises by 64 at a time."""
     refused: int
-    """Records that Kafka or the client has refused for good, at least; without those that were behind them."""
+    """Records refused for good by Kafka or the client, at least; without the records that followed them."""
     in_flight: int
     """Records that wait to be sent or acknowledged."""
     retries: int | None
-    """Records that were sent to Kafka again, at least: exact when nothing is in flight; as of some seconds ago."""
+    """Records sent to Kafka again, at least: exact when nothing is in flight; as of some seconds ago."""
     sent_bytes: int | None
     """Keys and values sent to Kafka, before compression, retries included; as of some seconds ago."""
     published_sequence: int | None
@@ -59,19 +59,19 @@ class ProducerMetrics:
 
 
 def known(sequence: int) -> int | None:
-    """The sequence; None where there is none yet."""
+    """Return the sequence; None where there is none yet."""
     return None if sequence == NOTHING_YET else sequence
 
 
 class Measured(Protocol):
-    """What has such figures: a `Producer`, an `AsyncProducer`."""
+    """Source of such figures: a `Producer`, an `AsyncProducer`."""
 
     def metrics(self) -> ProducerMetrics:
-        """The figures as of now."""
+        """Return the current figures."""
 
 
 class Measures:
-    """What is counted beside the records themselves. Threads may come together."""
+    """Counters of a producer other than its records. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class Measures:
         self.sent_bytes: int | None = None
 
     def acknowledged(self, seconds: float | None) -> None:
-        """A record took so long; None: the client does not know."""
+        """Count a record's time to acknowledgement; None: the client does not know."""
         if seconds is not None:
             with self._lock:
                 self._counts[bisect_left(BOUNDS_S, seconds)] += 1
@@ -96,16 +96,16 @@ class Measures:
             self._transmitted, self.sent_bytes = found.txmsgs, found.txmsg_bytes
 
     def transmitted(self, sent_bytes: int, again: int) -> None:
-        """Records of so many bytes go out, so many of them not for the first time; for a client without statistics."""
+        """Count transmitted bytes and retransmitted records; for a client without statistics."""
         with self._lock:
             self._transmitted = 0
             self._again += again
             self.sent_bytes = (self.sent_bytes or 0) + sent_bytes
 
     def retries(self, sent: int) -> int | None:
-        """Of so many records, how many have gone out more than once, at least.
+        """Return how many of the sent records went out more than once, at least.
 
-        librdkafka counts what it transmits, and not what of it was sent before. What waits in its queue hides as many.
+        librdkafka counts transmissions, and does not mark repeated ones. Records in its queue hide as many.
         """
         with self._lock:
             if self._transmitted is None:
@@ -125,7 +125,7 @@ class _Statistics(msgspec.Struct):
 
 
 class ProducerCollector:
-    """The figures of producers for a registry of prometheus-client, read when it is asked.
+    """Collector of producer figures for a registry of prometheus-client.
 
     ::
 
@@ -136,7 +136,7 @@ class ProducerCollector:
         self._producers = producers
 
     def collect(self) -> Iterator[Metric]:
-        """One family per figure; labels: producer, topic. What is not known is left out."""
+        """Yield one family per figure; labels: producer, topic. Unknown figures are left out."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         found, labels = [producer.metrics() for producer in self._producers], ["producer", "topic"]
@@ -157,7 +157,7 @@ class ProducerCollector:
         yield stalled
         seconds = HistogramMetricFamily(
             "ratchet_producer_acknowledge_seconds",
-            "From sending a record to Kafka's acknowledgement; of a busy partition one record in 64.",
+            "Time from sending a record to Kafka's acknowledgement; on a busy partition one record in 64.",
             labels=labels,
         )
         for each in found:
@@ -170,26 +170,26 @@ _COUNTERS: Final = {
     "sent_records": ("sent", "Records that the producer has taken since it was made."),
     "acknowledged_records": ("acknowledged", "Records that Kafka is known to have."),
     "refused_records": ("refused", "Records that Kafka or the client has refused for good, at least."),
-    "retries": ("retries", "Records that were sent to Kafka again, at least."),
+    "retries": ("retries", "Records sent to Kafka again, at least."),
     "sent_bytes": ("sent_bytes", "Keys and values sent to Kafka, before compression, retries included."),
 }
 _GAUGES: Final = {
     "in_flight_records": ("in_flight", "Records that wait to be sent or acknowledged."),
     "published_sequence": ("published_sequence", "The last sequence sent."),
-    "persisted_sequence": ("persisted_sequence", "The sequence up to which Kafka has everything."),
+    "persisted_sequence": ("persisted_sequence", "Highest sequence with everything up to it in Kafka."),
     "fenced": ("fenced", "1 where a newer producer has taken over the name."),
 }
 
 
 def prometheus_text(*producers: Measured) -> str:
-    """The figures of producers as Prometheus reads them, for an address of one's own.
+    """Return the figures of producers in Prometheus's text format.
 
     Raises:
         SettingsError: prometheus-client is missing.
     """
     try:
         from prometheus_client import CollectorRegistry, generate_latest
-    except ImportError:  # no dependency of other people's applications
+    except ImportError:  # not a dependency of applications with a producer
         raise SettingsError("figures for Prometheus need prometheus-client: pip install prometheus-client") from None
     registry = CollectorRegistry()
     registry.register(ProducerCollector(*producers))

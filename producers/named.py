@@ -1,4 +1,4 @@
-"""What a producer of a name does besides sending: it takes the name over, and keeps how far it has come."""
+"""Base of named producers: take-over of the name and record of its progress."""
 
 from __future__ import annotations
 
@@ -36,15 +36,20 @@ from kafka_ratchet.producers.topics import TopicShape, admin_client, cleanup_pol
 log = structlog.get_logger(__name__)
 
 LAG_S = 5.0
-"""When Kafka acknowledges and the prefix has still not moved for this long, in seconds, the queue is emptied once: the
-end of a run is reported only if another record of its partition comes."""
+"""Seconds without progress of the acknowledged watermark after which the queue is emptied once.
+
+Kafka acknowledges, but the end of a run is reported only if another record of its partition comes.
+"""
 
 
 class Carrier(Protocol):
-    """What records leave by. The first failure, of whatever kind, ends it: nothing may overtake what was not taken."""
+    """Transport of records that ends at its first failure.
+
+    No record may overtake a refused one.
+    """
 
     failure: RatchetError | None
-    """What has ended it."""
+    """Error that ended this carrier."""
     measures: Measures
     standstill: Standstill | None
     """Cause of missing acknowledgements, while it lasts."""
@@ -54,32 +59,34 @@ class Carrier(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether `stop` has been called."""
+        """Return True once `stop` has been called."""
 
     def is_empty(self) -> bool:
-        """Whether Kafka has everything; False once it has failed."""
+        """Return True when Kafka has everything; False once it has failed."""
 
     def check(self) -> None:
-        """Raise what has ended it, if anything has."""
+        """Raise the error that ended this carrier, if any."""
 
     def poll(self, timeout_s: float) -> None:
-        """Take reports of what was acknowledged, and wait for them so long, in seconds."""
+        """Take reports of acknowledgements, waiting for them up to `timeout_s` seconds."""
 
     def drain(self) -> None:
-        """Wait until everything is acknowledged, however long that takes; raises what has ended it."""
+        """Wait until everything is acknowledged, however long; raise the error that ends it."""
 
     def fail(self, failure: RatchetError) -> None:
         """End it: what waits is not sent any more."""
 
     def stop(self) -> None:
-        """Stop at once, without waiting for what is in flight."""
+        """Stop at once, without waiting for records in flight."""
 
 
 C = TypeVar("C", bound=Carrier)
 
 
 class NamedProducer(ABC, Generic[C]):
-    """A name on a topic; `Producer` says what that is. What sends under it is made on this.
+    """Base of producers with a name on a topic; see `Producer`.
+
+    Every producer under a name is one.
 
     Arguments and errors: those of `Producer`.
     """
@@ -114,7 +121,9 @@ class NamedProducer(ABC, Generic[C]):
 
         self._progress_store = ProgressStore(options, topic, self.name, timeout_s=timeout_s, say=self._say)
         shape = self._topic_shape(options, timeout_s)
-        self._accumulator = self._connect(options, timeout_s)  # while the rest is looked up
+        self._accumulator = self._connect(
+            options, timeout_s
+        )  # Compare before the take-over as well: a producer with the wrong source must not stop the right one.
         try:
             # Asked before it is taken over as well: who comes with the wrong source must not stop the right one.
             self._begin(self._progress_store.read(), shape)
@@ -127,21 +136,23 @@ class NamedProducer(ABC, Generic[C]):
         self._resumed_after = self._progress.sequence
         self._partitions = self._progress.partitions
         self._keyless = partition_of(None, self._name, self._partitions)
-        """Where records without a key go."""
+        """Partition of records without a key."""
 
         self._lock = threading.Lock()  # guards the prefix; held for microseconds
         self._prefix = AcknowledgedPrefix(self._progress.sequence)
         self._records_before = self._progress.records
-        self._stored_records = 0  # of this run, what the newest progress covers
+        self._stored_records = 0  # records of this run that the newest stored progress covers
         self._highest_before = self._progress.highest
         self._lags = False
-        """The prefix waits for the end of a run whose partition gets no more records: `offer` takes nothing more until
-        all is acknowledged."""
+        """True while the acknowledged watermark waits for the end of a run without further records.
+
+        `offer` then takes nothing more until all is acknowledged.
+        """
         self._moved_at, self._reported_then = time.monotonic(), 0
         self._last_sent = NOTHING_YET if from_start else self._progress.sequence
         self._first = initial_sequence if self._last_sent == NOTHING_YET else 0
         self._numbered_by_us: bool | None = None
-        """Whether sequences are automatic; None before the first record."""
+        """True if sequences are automatic; None before the first record."""
         self._progress_writer = ProgressWriter(
             self._progress_store, self._newest_progress, self._accumulator.fail, store_s
         )
@@ -155,27 +166,27 @@ class NamedProducer(ABC, Generic[C]):
 
     @abstractmethod
     def _connect(self, options: Mapping[str, str | int | bool], timeout_s: float) -> C:
-        """What the records are to leave by."""
+        """Return the carrier of the records."""
 
     def last_sequence_id(self) -> int:
-        """The highest sequence that is known to be persisted for the name, on any partition; -1 for a new name."""
+        """Return the highest sequence known to be persisted for the name, on any partition; -1 for a new name."""
         with self._lock:
             self._nothing_waits()
             return max(self._highest_before, self._prefix.highest)
 
     def resume_from(self) -> int:
-        """The highest sequence up to which everything is persisted on all partitions; -1 for a new name."""
+        """Return the highest sequence with everything up to it persisted on all partitions; -1 for a new name."""
         with self._lock:
             self._nothing_waits()
             return self._prefix.sequence
 
     @property
     def resumed_after(self) -> int:
-        """What `resume_from()` was when this producer started."""
+        """Return the value of `resume_from()` when this producer started."""
         return self._resumed_after
 
     def metrics(self) -> ProducerMetrics:
-        """The producer's figures as of now, also after it was closed; for any thread."""
+        """Return the producer's current figures, also after it was closed; for any thread."""
         accumulator = self._accumulator
         with self._lock:
             self._nothing_waits()
@@ -199,7 +210,7 @@ class NamedProducer(ABC, Generic[C]):
         )
 
     def has_persisted(self, sequence: int) -> bool:
-        """Whether everything up to this sequence is persisted; asks the client for news.
+        """Return True if everything up to this sequence is persisted; polls the client.
 
         Raises:
             ProducerFenced: a newer producer has taken over the name.
@@ -210,7 +221,7 @@ class NamedProducer(ABC, Generic[C]):
         return self.resume_from() >= sequence
 
     def flush(self) -> None:
-        """Wait until Kafka has acknowledged everything that was sent, however long that takes, and store the progress.
+        """Wait until Kafka has acknowledged all sent records, and store the progress.
 
         Raises:
             ProducerFenced: a newer producer has taken over the name.
@@ -245,7 +256,7 @@ class NamedProducer(ABC, Generic[C]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception without waiting for what is in flight: the next run sends it again."""
+        """Close; after an exception without waiting for records in flight: the next run sends them again."""
         if kind is None:
             self.close()
         else:
@@ -270,9 +281,9 @@ class NamedProducer(ABC, Generic[C]):
                 say=self._say,
             )
         elif (policy := cleanup_policy(admin, PROGRESS_TOPIC, timeout_s=timeout_s)) not in (None, "compact"):
-            # A name whose progress was deleted would begin at 0 again, and all that it sends would be duplicates.
+            # A name without its progress would begin at 0 again, and all its records would be duplicates.
             raise TopicError(
-                f"topic {PROGRESS_TOPIC!r}: cleanup.policy is {policy}, so what a name has reached would be deleted "
+                f"topic {PROGRESS_TOPIC!r}: cleanup.policy is {policy}, so the progress of a name would be deleted "
                 "with time, and its next records dropped as duplicates. Set cleanup.policy=compact on the topic"
             )
         return shape
@@ -313,13 +324,13 @@ class NamedProducer(ABC, Generic[C]):
         return number
 
     def _numbers(self, part: Part) -> Sequence[int]:
-        """The sequences of the part's records: up to the first that `_number` refuses."""
+        """Return the sequences of the part's records, up to the first that `_number` refuses."""
         if part.sequences is None:
             first = self._number(None)
             return range(first, min(first + len(part.values), SEQUENCE_MAX + 1))
         last = self._checked(whole(part.sequences[0])) - 1
         numbers: list[int] = []
-        with suppress(TypeError):  # of what is no whole number; who sends the rest raises it
+        with suppress(TypeError):  # no whole number: the caller that sends the rest raises it
             for number in map(index, part.sequences):
                 if not last < number <= SEQUENCE_MAX:
                     break
@@ -328,13 +339,16 @@ class NamedProducer(ABC, Generic[C]):
         return numbers
 
     def _checked(self, sequence: int | None) -> int:
-        """The next record's sequence; raises SourceError where it must not have it."""
+        """Return the next record's sequence; raises SourceError where the record must not have it."""
         number = self._number(sequence)
         sequence_bytes(number)
         return number
 
     def _nothing_waits(self) -> bool:
-        """Bring the prefix up to date; whether nothing is under way. The lock is held: nothing sets out meanwhile."""
+        """Update the acknowledged watermark; return True if nothing is in flight.
+
+        The caller holds the lock, so no record sets out during the call.
+        """
         nothing_waits = self._accumulator.is_empty()
         if nothing_waits:
             self._prefix.acknowledge_all()

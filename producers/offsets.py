@@ -1,6 +1,6 @@
-"""Offsets of partitions, asked for until Kafka has given each of them.
+"""Partition offsets, requested until Kafka has given each of them.
 
-librdkafka answers -1001 (OFFSET_INVALID), and no error, for a partition whose leader is away. No partition has a
+librdkafka answers -1001 (OFFSET_INVALID), and no error, for a partition without a leader. No partition has a
 negative offset, so such an answer is none.
 """
 

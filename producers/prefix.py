@@ -1,4 +1,4 @@
-"""How far everything is acknowledged, from few reports: Kafka acknowledges each partition in order."""
+"""Acknowledged watermark from few reports: Kafka acknowledges each partition in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kafka_ratchet.producers.headers import NOTHING_YET
 
 REPORT_EVERY = 64
-"""Of a busy partition, so many records share one report: a report costs as much as sending a record."""
+"""Records of a busy partition that share one report: a report costs as much as sending a record."""
 
 
 class Run:
@@ -22,29 +22,29 @@ class Run:
 
 
 class AcknowledgedPrefix:
-    """What was sent to each partition, and up to where Kafka has everything.
+    """Records sent to each partition, and the highest sequence with everything up to it in Kafka.
 
-    A record whose delivery is reported stands for all before it in its partition. One that is the only one under way
-    there is reported, and of others one in `REPORT_EVERY`; a run whose end is not reported waits for the next record of
-    the partition, or for `acknowledge_all`. Not thread-safe; memory is bounded by the reports under way.
+    A delivery report stands for all earlier records of its partition. The only record in flight there is reported,
+    and of others one in `REPORT_EVERY`; a run without a reported end waits for the next record of the partition, or
+    for `acknowledge_all`. Not thread-safe; memory is bounded by the reports under way.
     """
 
     def __init__(self, sequence: int = NOTHING_YET) -> None:
         self.sequence = sequence
         """Everything up to and including this one is acknowledged, as of the last `advance`; -1 when nothing is."""
         self.records = 0
-        """Records that have raised `sequence` since this was made."""
+        """Records that raised `sequence` since this object was made."""
         self.highest = sequence
-        """The highest sequence that is known to be acknowledged, wherever."""
+        """Highest sequence known to be acknowledged on any partition."""
         self.reported = 0
-        """Records that are known to be acknowledged since this was made."""
+        """Records known to be acknowledged since this object was made."""
         self.taken = 0
-        """Records that were sent since this was made."""
+        """Records sent since this object was made."""
         self._began_at, self._last, self._risen = sequence, NOTHING_YET, 0
         self._runs: dict[int, deque[Run]] = {}
 
     def needs_report(self, partition: int) -> bool:
-        """Whether the delivery of the next record to this partition has to be reported."""
+        """Return True if the next record to this partition needs a delivery report."""
         runs = self._runs.get(partition)
         if not runs:
             return True
@@ -52,7 +52,7 @@ class AcknowledgedPrefix:
         return not run.is_closed and (len(runs) == 1 or run.records >= REPORT_EVERY - 1)
 
     def sent(self, partition: int, sequence: int, *, is_reported: bool) -> None:
-        """This sequence, higher than all before, is on its way."""
+        """Count a record in flight; its sequence is higher than all before."""
         runs = self._runs.get(partition)
         if runs is None:
             runs = self._runs[partition] = deque()
@@ -63,11 +63,11 @@ class AcknowledgedPrefix:
         run.records += 1
         self._last = sequence
         self.taken += 1
-        # A source that is published a second time begins below what its name had reached.
+        # A source published a second time begins below the sequence that its name had reached.
         self._risen += sequence > self._began_at
 
     def silent_run(self, partition: int) -> Run | None:
-        """The run that the next record to this partition only makes longer; None: ask `needs_report`."""
+        """Return the run that the next record to this partition only makes longer; None: see `needs_report`."""
         runs = self._runs.get(partition)
         if not runs or len(runs) == 1:
             return None
@@ -75,22 +75,22 @@ class AcknowledgedPrefix:
         return None if run.is_closed or run.records >= REPORT_EVERY - 1 else run
 
     def sent_silently(self, run: Run, sequence: int) -> None:
-        """As `sent`, for a record whose `silent_run` this is."""
+        """Count a record of a `silent_run`, as `sent` does."""
         run.last = self._last = sequence
         run.records += 1
         self.taken += 1
         self._risen += sequence > self._began_at
 
     def sent_block(self, batches: Iterable[tuple[int, int, int]], last: int, records: int, risen: int) -> None:
-        """Records are on their way, each batch of them with a report of its own.
+        """Count records in flight, each batch of them with a report of its own.
 
-        What is reached moves by whole blocks: a source keeps a mark for the end of each.
+        The watermark moves by whole blocks: a source keeps a mark for the end of each.
 
         Args:
             batches: partition, last sequence and records of each, those of a partition in their order
             last: the last sequence of all
             records: how many there are
-            risen: how many of these are above what the name had reached
+            risen: number of these above the name's earlier progress
         """
         for partition, last_there, records_there in batches:
             run = Run(self._last, self._risen)
@@ -101,7 +101,7 @@ class AcknowledgedPrefix:
         self._risen += risen
 
     def acknowledge(self, partition: int) -> None:
-        """Kafka has the oldest record of this partition whose report was awaited."""
+        """Acknowledge the oldest run of this partition that awaits a report."""
         run = self._runs[partition].popleft()
         self.reported += run.records
         self.highest = max(self.highest, run.last)

@@ -20,29 +20,31 @@ from kafka_ratchet.producers.named import NamedProducer
 
 
 class Producer(NamedProducer[Accumulator]):
-    """Sends records to a topic under a name, each with a sequence, and knows after a crash where to go on.
+    """Named producer that numbers its records and resumes after a crash.
 
     A name is its user's promise: one live producer, one source. Records are sent idempotently, with acknowledgement
-    by all in-sync replicas and retried without end (PIP-6's send time-out of 0), several requests in flight, and their
+    by all in-sync replicas and retried without end (PIP-6's send time-out of 0), several requests in flight, and
+    their
     order kept per partition. A record that Kafka refuses for good stops the producer, so that nothing overtakes it.
 
     Two answers to "how far?", by the example of partitions A and B, sequences 1 (A), 2 (B), 3 (A), 4 (A), and B
     lagging: Kafka has acknowledged 1, 3 and 4. `last_sequence_id()` is 4, the highest that is persisted.
-    `resume_from()` is 1: below it nothing is missing, so a program that starts again reads its source after 1. It sends
-    3 and 4 again, and the worker drops them as duplicates; a program that went on after 4 would have lost 2.
+    `resume_from()` is 1: below it nothing is missing, so a program that starts again reads its source after 1. It
+    sends 3 and 4 again, and the worker drops them as duplicates; a program that went on after 4 would have lost 2.
 
-    A record goes to partition crc32(key) modulo the partition count, librdkafka's own rule for keys. Without a key the
-    name takes the key's place: all keyless records of a name share a partition and keep their order, and, above all, a
-    record that is sent again meets its first copy, because verdicts are made per partition. For the same reason a name
+    A record goes to partition crc32(key) modulo the partition count, librdkafka's own rule for keys. Without a key
+    the
+    name takes the key's place: all keyless records of a name share a partition and keep their order, and, above all,
+    a re-sent record meets its first copy, because verdicts are made per partition. For the same reason a name
     keeps the partition count it began with when a topic is given more partitions later.
 
-    How far the name has come is kept in the compacted topic `ratchet-producers`, which is created if missing, and is at
-    most `store_records` records (or the tenth of a second) or `store_s` seconds behind `resume_from()`, and as much
-    longer as Kafka takes to commit it.
+    Progress is kept in the compacted topic `ratchet-producers`, which is created if missing. It lags `resume_from()`
+    by at most `store_records` records (or the tenth of a second) or `store_s` seconds, and the time that Kafka takes
+    to commit it.
 
-    It is written in Kafka transactions of an id that belongs to the name. A second producer of the name takes over the
-    id, and the epoch of the first ends: its next transaction is refused, and with `ProducerFenced` everything that it
-    is asked for from then on. It writes one every `store_s`, also while it is idle, and one in every `flush` and
+    It is written in Kafka transactions of an id that belongs to the name. A second producer of the name takes over
+    the id, and the epoch of the first ends: its next transaction is refused, and every later call raises
+    `ProducerFenced`. It writes one every `store_s`, also while it is idle, and one in every `flush` and
     `close`; so for at most that long after the take-over, and the time of one request, it may still send. The records
     themselves are not in these transactions: they would be invisible until the next commit, and could not be retried
     for longer than Kafka lets a transaction be open.
@@ -51,27 +53,27 @@ class Producer(NamedProducer[Accumulator]):
 
     Args:
         topic: where to; it must exist.
-        name: 1 to 256 bytes of UTF-8 without control characters. None: one that no other producer has, see `name`. It
-            can be resumed like any other by who has noted it down.
-        initial_sequence: the first automatic sequence of a name that has published nothing yet.
-        options: librdkafka client options, at least "bootstrap.servers". What the guarantees above rest on cannot be
+        name: 1 to 256 bytes of UTF-8 without control characters. None: a unique one, see `name`. It can be resumed
+            like any other.
+        initial_sequence: the first automatic sequence of a name without published records.
+        options: librdkafka client options, at least "bootstrap.servers". Options that the guarantees need cannot be
             overridden.
-        source: where the records come from, if it is one that can tell whether it has changed.
-        from_start: send everything once more under the same name; the worker drops what it has seen.
-        topic_replaced: what to do where the topic was deleted and created again since the name last published.
-            "resend": begin anew, as if nothing had been published; "keep": go on after what the name had reached. It is
-            kept with the progress. None: refuse, with what both are.
+        source: source of the records, if it can tell whether it has changed.
+        from_start: send everything once more under the same name; the worker drops the duplicates.
+        topic_replaced: action where the topic was deleted and created again since the name last published.
+            "resend": begin again, as if nothing had been published; "keep": go on after the stored progress. The
+            choice is kept with the progress. None: refuse, and name both.
         store_records: progress is stored when so many records were acknowledged, at most ten times a second ...
         store_s: ... or after so many seconds.
         timeout_s: how long to look for Kafka at the start, in seconds. Later there is no limit.
-        say: told, every few seconds, that Kafka does not answer. Default: a warning in the log.
+        say: called, every few seconds, while Kafka does not answer. Default: a warning in the log.
 
     Raises:
         SettingsError: a bad name, initial sequence or client option.
         TopicMissing: the topic does not exist.
-        TopicReplaced: it was deleted and created again, and nobody has decided.
+        TopicReplaced: it was deleted and created again, and `topic_replaced` is None.
         BrokerUnavailable: Kafka cannot be reached within `timeout_s`.
-        SourceError: the source is not the one that was published under this name.
+        SourceError: another source was published under this name.
     """
 
     _since_poll = 0
@@ -80,20 +82,22 @@ class Producer(NamedProducer[Accumulator]):
         return Accumulator(self.topic, self.name, options, self._say)
 
     def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
-        """Send one record; it is on its way when this returns. Waits while the local queue is full.
+        """Send one record; it is in flight when this returns.
+
+        Waits while the local queue is full.
 
         Args:
             value: the record's value.
             key: its key.
             sequence: higher than that of the record before; gaps are fine. None: the next one, counted from
-                `initial_sequence`, or from what the name had reached. All records have one, or none has.
+                `initial_sequence`, or from the stored progress. All records have one, or none has.
 
         Returns:
             its sequence
 
         Raises:
-            SourceError: the sequence does not rise above that of the record before (or, where publishing was resumed,
-                above what the name had reached), or is not within 0 and 2^63-1; or own and automatic ones are mixed.
+            SourceError: the sequence does not rise above that of the record before (or, after a resume, above the
+                stored progress), or is not within 0 and 2^63-1; or own and automatic ones are mixed.
             RecordTooLarge: the record is larger than the client or the topic allows.
             ProducerFenced: a newer producer has taken over the name.
             TransportError: Kafka has refused this or an earlier record for good, or the producer is closed.
@@ -103,7 +107,7 @@ class Producer(NamedProducer[Accumulator]):
         return number
 
     def offer(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int | None:
-        """As `send`, but return None at once where the local queue is full."""
+        """Send as `send` does, but return None at once where the local queue is full."""
         return self._offer(value, key, sequence)
 
     def send_many(
@@ -113,10 +117,11 @@ class Producer(NamedProducer[Accumulator]):
         *,
         sequences: Iterable[int] | None = None,
     ) -> int | None:
-        """Send records, each as by `send` and with the same promises; quicker than a loop of one's own.
+        """Send records, each as by `send` and with the same promises; quicker than a loop.
 
-        An error ends it as it would end that loop: the records before it are on their way, none behind it is. So where
-        records are refused, or `values` itself raises, `resume_from()` says what is persisted, and the next `send` goes
+        An error ends it as it would end that loop: the records before it are in flight, no later one is. So where
+        records are refused, or `values` itself raises, `resume_from()` says how far records are persisted, and the
+        next `send` goes
         on with the number that the record would have had.
 
         Args:
@@ -128,8 +133,8 @@ class Producer(NamedProducer[Accumulator]):
             the last record's sequence; None where there was none
 
         Raises:
-            SourceError: there are not as many keys or sequences as values; what all of them have is on its way. Where
-                lengths are known before, nothing is sent.
+            SourceError: there are not as many keys or sequences as values; the records that all of them have are in
+                flight. Where lengths are known before, nothing is sent.
             RatchetError: as `send`.
         """
         number = None
@@ -149,7 +154,7 @@ class Producer(NamedProducer[Accumulator]):
             self._numbered_by_us = part.sequences is None
             self._accumulator.poll(IDLE_S if is_full else 0)
         if at < len(values):
-            self._checked(part.sequences[at] if part.sequences is not None else None)  # says what is wrong with it
+            self._checked(part.sequences[at] if part.sequences is not None else None)  # raises its error
         return self._last_sent
 
     def _send_some(
@@ -157,7 +162,7 @@ class Producer(NamedProducer[Accumulator]):
     ) -> tuple[int, bool]:
         """Send up to POLL_EVERY_RECORDS records; returns where the next one is, and whether the queue is full.
 
-        This is `_offer`, with everything that is the same for all of them done once.
+        This is `_offer`, with the common work done once.
         """
         prefix, topic, name = self._prefix, self.topic, self._name
         produce, note = self._accumulator.produce, self._accumulator.note
@@ -193,7 +198,7 @@ class Producer(NamedProducer[Accumulator]):
         raise self._accumulator.refused(refused, partition) from refused
 
     def _offer(self, value: bytes | None, key: bytes | None, sequence: int | None) -> int | None:
-        # Called for each record: what is written out here, and not called, is a third of a record's time.
+        # Runs for each record: calls written out here save a third of a record's time.
         accumulator, prefix = self._accumulator, self._prefix
         if accumulator.is_over:
             accumulator.check()
@@ -248,7 +253,7 @@ class Producer(NamedProducer[Accumulator]):
 
 
 ASK_EVERY_S = 0.005
-"""How often the client is asked for news while somebody waits, in seconds."""
+"""Seconds between polls of the client while a caller waits."""
 
 
 class AsyncProducer:
@@ -260,8 +265,9 @@ class AsyncProducer:
             sequence = await producer.send(b"...", b"customer-1")  # accepted: on its way, in its order
             await producer.persisted(sequence)                     # in Kafka, with everything before it
 
-    Awaiting `send` means that the record is accepted, not that it is in Kafka: it returns at once while the local queue
-    has room, and waits, without blocking the loop, while it has not. So a program that sends faster than Kafka takes is
+    Awaiting `send` means that the record is accepted, not that it is in Kafka. It returns at once while the local
+    queue has room, and waits, without blocking the loop, while it is full. So a program that sends faster than Kafka
+    takes is
     slowed down, and its memory stays bounded. Records that several tasks send are numbered and sent in the order in
     which they asked.
 
@@ -283,7 +289,7 @@ class AsyncProducer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception without waiting for what is in flight."""
+        """Close; after an exception without waiting for records in flight."""
         await asyncio.to_thread(self._producer.__exit__, kind, error, trace)
 
     @property
@@ -294,7 +300,7 @@ class AsyncProducer:
 
     @property
     def name(self) -> str:
-        """The name that was given, or the unique one that was made."""
+        """Return the given name, or the unique one made for this producer."""
         return self._producer.name
 
     async def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
@@ -311,7 +317,7 @@ class AsyncProducer:
 
     async def persisted(self, sequence: int) -> None:
         """Wait until Kafka has this record and all before it, on all partitions. Raises as `Producer.flush`."""
-        # The client has no event to wait for: its news come when it is asked.
+        # The client has no event to wait for: its reports come by polling.
         while not self._producer.has_persisted(sequence):  # noqa: ASYNC110
             await asyncio.sleep(ASK_EVERY_S)
 
@@ -320,13 +326,13 @@ class AsyncProducer:
         await asyncio.to_thread(self._producer.flush)
 
     def metrics(self) -> ProducerMetrics:
-        """The producer's figures as of now."""
+        """Return the producer's current figures."""
         return self._producer.metrics()
 
     def last_sequence_id(self) -> int:
-        """The highest sequence known to be persisted for the name on any partition; -1 for a new name."""
+        """Return the highest sequence known to be persisted for the name on any partition; -1 for a new name."""
         return self._producer.last_sequence_id()
 
     def resume_from(self) -> int:
-        """The highest sequence up to which everything is persisted on all partitions; -1 for a new name."""
+        """Return the highest sequence with everything up to it persisted on all partitions; -1 for a new name."""
         return self._producer.resume_from()

@@ -52,13 +52,13 @@ PROGRESS_TOPIC_CONFIG = {
     "segment.bytes": str(1024 * 1024),
     "segment.ms": str(10 * 60 * 1000),
     "min.cleanable.dirty.ratio": "0.1",
-    # Every transaction leaves an end marker. Markers stay for this long after their records are gone, a day by default.
+    # Every transaction leaves an end marker. Markers outlive their records by this long, a day by default.
     "delete.retention.ms": str(60 * 1000),
 }
 
 
 FORMAT = 1
-"""Of a progress, the newest that is read. It is said where it is more than 1."""
+"""Newest format of a progress that this version reads. Written only where it is more than 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Progress:
     sequence: int
     """-1: nothing yet, the name is only taken."""
     records: int
-    """How many records that were."""
+    """Number of records published."""
     partitions: int
     """Partition count the records were spread over; see `Producer`."""
     topic_id: str
@@ -78,12 +78,12 @@ class Progress:
     highest: int
     """The highest sequence that Kafka has acknowledged, on whichever partition; `sequence` at least."""
     session: str
-    """Of the producer that wrote this: any text that is its alone."""
+    """Session of the producer that wrote this: any text unique to it."""
     decision: str | None = None
-    """What a person has decided about this progress last, who and when; None: nothing had to be decided."""
+    """Last decision of a user about this progress, with user and time; None: none was needed."""
 
     def encode(self) -> bytes:
-        """The value in the compacted topic."""
+        """Return the value in the compacted topic."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
@@ -120,21 +120,21 @@ class Progress:
 
 
 def progress_key(topic: str, name: str) -> bytes:
-    """The key in the compacted topic; JSON, so that no topic and name can be mistaken for another pair."""
+    """Return the key in the compacted topic; JSON keeps pairs of topic and name apart."""
     return json.dumps([topic, name], ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def read_progress(
     options: Mapping[str, str | int | bool], topic: str, name: str, *, timeout_s: float, say: Callable[[str], None]
 ) -> Progress | None:
-    """The newest progress of the name on the topic; None for a new name.
+    """Return the newest progress of the name on the topic; None for a new name.
 
-    Uncommitted progress counts: it was true when it was written. What is committed cannot be read beyond the oldest
-    open transaction of the partition, which may be that of a killed producer of another name.
+    Uncommitted progress counts: it was true when it was written. Committed reads stop at the oldest open transaction
+    of the partition, perhaps one of a killed producer of another name.
 
     Raises:
         BrokerUnavailable: nothing came for `timeout_s` seconds.
-        SourceError: what stands there is not a progress.
+        SourceError: the stored value is not a progress.
     """
     key = progress_key(topic, name)
     consumer = Consumer(
@@ -145,13 +145,13 @@ def read_progress(
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_uncommitted",
-            "fetch.wait.max.ms": 10,  # the broker would hold back the answer "that is the end" for half a second
+            "fetch.wait.max.ms": 10,  # the broker would hold back the answer "end of partition" for half a second
         }
     )
     newest: Progress | None = None
     try:
         with suppress(KafkaException):
-            # A client that is asked to read before it has met a broker tries again half a second later.
+            # A client that reads before it has met a broker tries again half a second later.
             consumer.list_topics(PROGRESS_TOPIC, timeout=ATTEMPT_S)
         end = _end(consumer, timeout_s, say)
         consumer.assign([TopicPartition(PROGRESS_TOPIC, 0, OFFSET_BEGINNING)])
@@ -228,27 +228,29 @@ TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka ends a transaction that a killed producer left open after this long; one takes milliseconds to write."""
 
 LEAST_S = 0.1
-"""From one transaction to the next, in seconds, unless somebody waits for it: each costs Kafka some milliseconds."""
+"""Seconds between transactions, unless a caller waits for one: each costs Kafka some milliseconds."""
 
 PAUSE_S = 0.1
-"""Between two attempts, where Kafka refuses the first at once."""
+"""Seconds between two attempts, where Kafka refuses the first at once."""
 
 DOUBT_S = 10.0
-"""An epoch that has ended may mean a successor that has not written its first progress yet. A producer that finds only
-its own there asks again for this long before it takes the time-out of a transaction for the reason."""
+"""Seconds to look for a successor's progress before a lost epoch is put down to a transaction's time-out.
+
+An ended epoch may mean a successor without any progress yet.
+"""
 
 
 def transactional_id(topic: str, name: str) -> str:
-    """What the epoch belongs to. A topic's name has no slash in it, so no two pairs share an id."""
+    """Return the transactional id of a name on a topic. A topic's name has no slash, so ids are unique."""
     return f"{PROGRESS_TOPIC}/{topic}/{name}"
 
 
 class ProgressStore:
-    """The progress of one name, written in transactions of an id that is the name's.
+    """Progress of one name, written in transactions of the name's own id.
 
-    Kafka gives each producer that takes over the id a higher epoch, aborts what its predecessor left open, and refuses
-    whatever the predecessor writes after that. It refuses a producer whose transaction has timed out with the same
-    words: which of the two it was is told by the newest progress, which carries its writer's `session`.
+    Kafka gives each producer that takes over the id a higher epoch, aborts its predecessor's open transaction, and
+    refuses the predecessor's later writes. It refuses a producer after a transaction's time-out with the same words;
+    the newest progress, which carries its writer's `session`, tells the two apart.
 
     Not thread-safe, but for `stop`.
     """
@@ -274,11 +276,11 @@ class ProgressStore:
         """Id of the progress topic since the take-over."""
 
     def read(self) -> Progress | None:
-        """The newest progress of the name, whoever wrote it."""
+        """Return the newest progress of the name, by any writer."""
         return read_progress(self._options, self.topic, self.name, timeout_s=self._timeout_s, say=self._say)
 
     def take_over(self) -> Progress | None:
-        """Begin an epoch, which ends that of any other producer of the name, and read what it has reached.
+        """Begin an epoch, which ends that of any other producer of the name, and read the progress.
 
         Raises:
             BrokerUnavailable: no answer within the limit.
@@ -328,42 +330,44 @@ class ProgressStore:
                 self._recover(failure.args[0])
 
     def confirm_topic(self, topic_id: str) -> None:
-        """Find the topic to be the one with this id still, however long Kafka is away; or until `stop`.
+        """Verify that the topic still has this id, however long Kafka is away, or until `stop`.
 
-        An id never comes back. So what was acknowledged before this was asked is in the topic with this id.
+        An id never comes back. So records acknowledged before this call are in the topic with this id.
 
         Raises:
             TopicReplaced: it, or the progress topic, was deleted and created again.
             TopicMissing: it, or the progress topic, was deleted.
-            TopicError: Kafka refuses the question.
+            TopicError: Kafka refuses the request.
         """
         self._confirm_progress_topic()
         while not self._stopped.is_set():
             try:
-                # That Kafka is away is said by those who wait for it.
+                # Callers that wait for Kafka report that it is away.
                 shape = describe_topic(self.admin, self.topic, timeout_s=ATTEMPT_S, say=lambda sentence: None)
             except BrokerUnavailable:
                 continue
             if shape is None:
                 raise TopicMissing(
-                    f"topic {self.topic!r} was deleted while producer {self.name!r} published to it: nothing that was "
-                    "sent to it is there any more. Create it, and publish again"
+                    f"topic {self.topic!r} was deleted while producer {self.name!r} published to it: nothing "
+                    "sent to it is left. Create it, and publish again"
                 )
             if shape.id != topic_id:
                 raise TopicReplaced(
                     f"topic {self.topic!r} was deleted and created again while producer {self.name!r} published to it "
-                    f"(its id was {topic_id}, and is {shape.id}): what was sent before is not in it. Start the "
+                    f"(its id was {topic_id}, and is {shape.id}): earlier records are not in it. Start the "
                     "producer again; it says what can be done"
                 )
             return
 
     def _confirm_progress_topic(self) -> None:
-        """Raise where the progress topic is not the one that this store began with. A Kafka that is away passes.
+        """Raise where the progress topic has been replaced since this store began.
+
+        A Kafka that is away passes.
 
         Raises:
             TopicReplaced: it was deleted and created again.
             TopicMissing: it was deleted.
-            TopicError: Kafka refuses the question.
+            TopicError: Kafka refuses the request.
         """
         try:
             shape = describe_topic(self.admin, PROGRESS_TOPIC, timeout_s=ATTEMPT_S, say=lambda sentence: None)
@@ -380,14 +384,14 @@ class ProgressStore:
             f"{self.topic!r} (its id was {self._progress_topic_id}, and is {shape.id})"
         )
         raise (TopicMissing if shape is None else TopicReplaced)(
-            f"{what}: the progress of every name that was kept in it is gone, and nothing tells where this one goes "
+            f"{what}: the progress of every name in it is lost, and nothing tells where this one goes "
             "on. Restore the topic from a copy if there is one. Otherwise start the producer again: it creates the "
-            "topic and sends its source from the beginning, and workers drop what they have counted. A program that "
+            "topic and sends its source from the beginning, and workers drop the duplicates. A program that "
             "numbers its records itself has to number them as before"
         )
 
     def stop(self) -> None:
-        """End attempts that wait for Kafka. What is not committed then is as if it had not been written."""
+        """End attempts that wait for Kafka. Uncommitted progress is then lost, as if never written."""
         self._stopped.set()
 
     def _client(self) -> KafkaProducer:
@@ -442,7 +446,7 @@ class ProgressStore:
             except KafkaException as failure:
                 error = failure.args[0]
                 if not error.fatal():
-                    return  # there was none to abort, or the next one says what is wrong
+                    return  # there was none to abort, or the next call reports the error
         if error.code() not in EPOCH_ENDED:
             raise refusal(error, self._where)
         self._producer = None  # this client will do nothing more
@@ -461,11 +465,11 @@ class ProgressStore:
                 self._pause()
 
     def _begin_anew(self) -> None:
-        """Find out why the epoch has ended, and begin another if nobody has taken over.
+        """Find out why the epoch has ended, and begin another if it was not taken over.
 
         Raises:
-            ProducerFenced: somebody has.
-            BrokerUnavailable: Kafka does not answer, and this has to be asked again.
+            ProducerFenced: a newer producer has taken over.
+            BrokerUnavailable: Kafka does not answer, and this must be called again.
         """
         deadline = time.monotonic() + DOUBT_S
         while time.monotonic() < deadline and not self._stopped.is_set():
@@ -485,7 +489,7 @@ class ProgressStore:
             raise ProducerFenced(
                 f"producer {self.name!r} of topic {self.topic!r} has been taken over: a newer producer with this name "
                 f"has started, and has come to sequence {newest.sequence}. This one sends nothing any more. A name "
-                "belongs to one program at a time: stop the one that is not meant to run, or give it a name of its own"
+                "belongs to one program at a time: stop one of the two, or give it a name of its own"
             )
 
     def _pause(self) -> None:
@@ -493,9 +497,9 @@ class ProgressStore:
 
 
 class ProgressWriter:
-    """A thread that has the progress stored every so often; a busy or waiting `send` neither delays nor feels it.
+    """Thread that stores the progress at intervals, without delaying `send`.
 
-    It is stored as often when nothing has been sent: that an idle producer has been fenced is found out by writing.
+    It also writes when nothing has been sent: an idle producer learns by writing that it is fenced.
     """
 
     def __init__(
@@ -505,12 +509,12 @@ class ProgressWriter:
         failed: Callable[[RatchetError], None],
         every_s: float,
     ) -> None:
-        """Start it.
+        """Start the thread.
 
         Args:
-            progress_store: taken over.
-            progress: what to store now. May raise SourceError.
-            failed: told, once, what has ended the thread.
+            progress_store: store of a taken-over name.
+            progress: returns the progress to store. May raise SourceError.
+            failed: called once, with the error that ended the thread.
             every_s: between the beginnings of two transactions, unless `wake` or `ask` comes first, in seconds.
         """
         self._progress_store, self._progress, self._failed, self._every_s = progress_store, progress, failed, every_s
@@ -527,14 +531,14 @@ class ProgressWriter:
             self._turn.notify_all()
 
     def ask(self) -> int:
-        """Store at once what is reached by now; returns what to `wait` for."""
+        """Request a store of the present progress; return the ticket to `wait` for."""
         with self._turn:
             self._asked += 1
             self._turn.notify_all()
             return self._asked
 
     def wait(self, asked: int, patience_s: float) -> bool:
-        """Whether that is done, or the thread has ended, within so many seconds."""
+        """Return True if that store is done, or the thread has ended, within `patience_s` seconds."""
         with self._turn:
             return self._turn.wait_for(lambda: self._ended or self._answered >= asked, patience_s)
 
@@ -560,7 +564,7 @@ class ProgressWriter:
         except RatchetError as failure:
             self._failed(failure)
         except Exception as error:
-            # A thread has nobody to raise to: without this, `flush` would wait for it for ever.
+            # A thread has no caller to raise to: without this, `flush` would wait for it for ever.
             self._failed(
                 TransportError(f"the progress of producer {self._progress_store.name!r} is not stored: {error!r}")
             )
@@ -568,7 +572,7 @@ class ProgressWriter:
             self._end()
 
     def _next_turn(self) -> int | None:
-        """Wait for it; returns what is asked for by then, None at the end."""
+        """Wait for the next turn; return the newest ticket by then, None at the end."""
         with self._turn:
             self._turn.wait_for(lambda: self._due or self._is_urgent(), self._every_s)
             self._due = False

@@ -20,14 +20,14 @@ MIN_PAUSE_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What one run has published."""
+    """Result of one publishing run."""
 
     published: int
     """Records of this run."""
     resumed_after: int
-    """What the name had reached before; -1: nothing."""
+    """Highest sequence of the name before this run; -1: none."""
     last_sequence: int
-    """What it has reached now, everything below it included."""
+    """Highest sequence now, with everything below it included."""
 
 
 def publish(
@@ -38,14 +38,14 @@ def publish(
     records_per_s: float | None = None,
     on_record: Callable[[int], None] | None = None,
 ) -> Published:
-    """Publish what the source has after `producer.resume_from()`, and wait until Kafka has acknowledged all of it.
+    """Publish the source's records after `producer.resume_from()`, and wait for all acknowledgements.
 
     Args:
-        source: where the records come from; best the one the producer was made with.
+        source: source of the records; best the one the producer was made with.
         producer: to send with.
         from_start: publish from the beginning; the producer must have been made with it as well.
         records_per_s: at most so many records per second.
-        on_record: called with each record's sequence when it is on its way.
+        on_record: called with each record's sequence when it is in flight.
 
     Raises:
         SourceError: a record cannot be read. Everything before it is published and acknowledged: mend the source and

@@ -1,4 +1,4 @@
-"""What can be published resumably: anything that can be read again from a sequence on."""
+"""Resumable sources: anything that can be read again from a sequence on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Record(NamedTuple):
 
 
 class Source(Protocol):
-    """A replayable source: it gives the same records with the same sequences, however often it is read.
+    """Replayable source: it gives the same records with the same sequences, however often it is read.
 
-    Anything with these two methods is one. The rows of a table, for instance, whose id only rises::
+    Anything with these two methods is one. The rows of a table with a rising id, for instance::
 
         class Orders:
             def __init__(self, database: sqlite3.Connection) -> None:
@@ -39,7 +39,7 @@ class Source(Protocol):
     """
 
     def read(self, from_sequence: int) -> Iterator[Record]:
-        """The records with this sequence or a higher one, in rising order; gaps are allowed.
+        """Yield the records with this sequence or a higher one, in rising order; gaps are allowed.
 
         Raises:
             SourceError: a record cannot be read. All records before it have been given, so that they are published.
@@ -47,9 +47,10 @@ class Source(Protocol):
         ...
 
     def mark(self, sequence: int) -> str:
-        """A short text that stands for what lies before this sequence, such as a digest.
+        """Return a short text that stands for the content before this sequence, such as a digest.
 
-        It is kept with the producer's progress. When publishing resumes, another text for the same sequence means that
+        It is kept with the producer's progress. When publishing resumes, another text for the same sequence means
+        that
         the source has changed under its name. Called from several threads.
 
         Raises:
@@ -60,15 +61,15 @@ class Source(Protocol):
 
 @runtime_checkable
 class CheckedSource(Source, Protocol):
-    """A source that says more about a change than that there is one, and may take other marks than it makes itself."""
+    """Source that also explains a change, and may take other marks than its own."""
 
     def check(self, sequence: int, mark: str) -> str | None:
-        """Find the source to be the one that made this mark for this sequence.
+        """Verify that the source made this mark for this sequence.
 
         Returns:
             A sentence for the user, if there is anything to say.
 
         Raises:
-            SourceError: it is another one; with what has changed.
+            SourceError: it is another source; the error names the change.
         """
         ...

@@ -1,4 +1,4 @@
-"""Standard input and other pipes as sources: they cannot be read again, so the data have to say what they are."""
+"""Standard input and other pipes as sources: they cannot be read again, so their data carry sequences."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kafka_ratchet.producers.source import Record
 
 
 class StreamSource:
-    """The records of a stream, each with its sequence in it.
+    """Records of a stream, each with its sequence in it.
 
-    A stream has no place to go back to. Whoever feeds it begins, after a crash, wherever it likes at or before
-    `Producer.resume_from()`: what was published is passed over by its sequence.
+    A stream has no place to go back to. After a crash its writer begins anywhere at or before
+    `Producer.resume_from()`: published records are passed over by their sequences.
 
     Args:
         stream: to read, once.
-        sequence_field: the JSON member, or column, that is the record's sequence. It must rise.
+        sequence_field: the JSON member, or column, with the record's sequence. It must rise.
         format: "ndjson" or "csv", see `LineFormat`.
-        key: the member or column whose text is the record's key.
+        key: the member or column with the record's key.
         delimiter: of CSV, see `LineFormat`.
 
     Raises:
@@ -40,8 +40,8 @@ class StreamSource:
     ) -> None:
         if sequence_field is None:
             raise SettingsError(
-                "standard input cannot be read again after a crash, so nobody would know what is missing: save it as a "
-                "file and publish that, or name the field in which every record has a rising number of its own "
+                "standard input cannot be read again after a crash, so missing records would go unnoticed. Save it as "
+                "a file and publish that, or name the field with every record's own rising number "
                 "(--sequence-field)"
             )
         self._stream = stream
@@ -49,14 +49,14 @@ class StreamSource:
         self._line_number = 0
         self.position_bytes = 0
         self.size_bytes: int | None = None
-        """Nobody knows."""
+        """None: a stream's size is unknown."""
 
     def place(self, sequence: int) -> str:
-        """Where in the source the record of this sequence is, as text for a message."""
+        """Return the place of this sequence in the source, as text for a message."""
         return f"sequence {sequence}"
 
     def read(self, from_sequence: int) -> Iterator[Record]:
-        """The records with this sequence or a higher one.
+        """Yield the records with this sequence or a higher one.
 
         Raises:
             SourceError: with the line: it is not UTF-8, not of the format, or without a usable field.
@@ -74,7 +74,7 @@ class StreamSource:
             raise SourceError(f"{self.label}: cannot be read: {error.strerror}") from None
 
     def mark(self, sequence: int) -> str:
-        """The field's name: what the data are, they say themselves."""
+        """Return the sequence field's name: the data identify themselves."""
         return f"field:{self._lines.sequence_field}"
 
     def _next(self) -> bytes:

@@ -11,16 +11,16 @@ from kafka_ratchet.errors import SettingsError
 Options = Mapping[str, str | int | bool]
 
 LOOK_S = 3.0
-"""How long a server may take that is only asked for its certificate."""
+"""Seconds that a server may take to show its certificate."""
 
 NOT_SIGNED = frozenset({2, 18, 19, 20, 21})
 EXPIRED, NOT_YET_VALID = 10, 9
 OTHER_HOST = frozenset({62, 64})
-"""OpenSSL's numbers of what is wrong with a certificate (X509_V_ERR_...)."""
+"""OpenSSL's error numbers for a certificate of another host (X509_V_ERR_...)."""
 
 
 def tls_context(options: Options) -> ssl.SSLContext:
-    """What a client of these options trusts, and shows.
+    """Return the TLS context of a client with these options.
 
     Raises:
         SettingsError: a certificate or key cannot be read.
@@ -40,7 +40,7 @@ def tls_context(options: Options) -> ssl.SSLContext:
 
 
 def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str:
-    """The sentence for a server's certificate that this client refuses. server: host:port."""
+    """Return the sentence for a server's certificate that this client refuses. server: host:port."""
     begin = f"the certificate of Kafka at {server} is refused"
     if error.verify_code in NOT_SIGNED:
         return (
@@ -50,7 +50,7 @@ def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str
     if error.verify_code in OTHER_HOST:
         return (
             f"{begin}: it is made out for other host names ({error.verify_message.rstrip('.')}). Write bootstrap with "
-            "a name that is in it, or give the broker a certificate with this one (its advertised.listeners count too)"
+            "one of these names, or give the broker a certificate with this one (its advertised.listeners count too)"
         )
     if error.verify_code == EXPIRED:
         return f"{begin}: it has expired. Renew it on the broker, or set this machine's clock"
@@ -60,9 +60,9 @@ def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str
 
 
 def look_at_certificate(server: str, options: Options) -> str | None:
-    """What is wrong with a server's certificate, in one sentence. None: nothing, or it cannot be looked at.
+    """Return a sentence on the fault of a server's certificate; None: none is found.
 
-    librdkafka has one text for all that can be wrong with it.
+    librdkafka has one text for all faults. None as well where the certificate cannot be looked at.
     """
     host, _, port = server.rpartition(":")
     host = host.strip("[]")

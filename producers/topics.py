@@ -40,13 +40,13 @@ class HeardAdminClient(AdminClient):  # type: ignore[misc]  # confluent_kafka ha
         super().__init__({"log_level": 0, "error_cb": self._heard, **options})
 
     def refusal(self) -> KafkaRefused | None:
-        """What to raise where Kafka and this client refuse each other; None: what it failed of may pass."""
+        """Return the error where Kafka and this client refuse each other; None: the failure may pass."""
         self.poll(0)  # delivers errors
         return self._heard.refusal()
 
 
 def admin_client(options: Mapping[str, str | int | bool]) -> HeardAdminClient:
-    """An administration client that leaves the messages to us.
+    """Return an administration client that leaves the messages to us.
 
     Raises:
         SettingsError: librdkafka does not accept the options, or they name no Kafka.
@@ -61,18 +61,20 @@ def admin_client(options: Mapping[str, str | int | bool]) -> HeardAdminClient:
 def describe_topic(
     admin: AdminClient, topic: str, *, timeout_s: float, say: Callable[[str], None]
 ) -> TopicShape | None:
-    """What the topic looks like; None where it does not exist. It is never created by asking.
+    """Return the topic's id and partition count; None where it does not exist.
+
+    The request never creates it.
 
     Args:
-        admin: the client to ask with.
+        admin: client of the requests.
         topic: its name.
-        timeout_s: how long to keep asking a Kafka that does not answer, in seconds.
-        say: told, every few seconds, that Kafka does not answer.
+        timeout_s: limit of the requests to a silent Kafka, in seconds.
+        say: called, every few seconds, while Kafka does not answer.
 
     Raises:
         BrokerUnavailable: no answer within the limit.
         KafkaRefused: Kafka refuses this client, or has a certificate that this client refuses.
-        TopicError: Kafka refuses the question.
+        TopicError: Kafka refuses the request.
     """
     deadline = time.monotonic() + timeout_s
     asked_twice = False
@@ -86,11 +88,11 @@ def describe_topic(
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 if asked_twice:
                     return None
-                asked_twice = True  # a broker may learn a moment late of a topic that was just created
+                asked_twice = True  # a broker may learn a moment late of a new topic
                 time.sleep(0.3)
                 continue
             if error.code() not in PASSING:
-                raise TopicError(f"topic {topic!r} cannot be looked up: {explained(error)}") from failure
+                raise TopicError(f"topic {topic!r} cannot be described: {explained(error)}") from failure
             if isinstance(admin, HeardAdminClient) and (refusal := admin.refusal()) is not None:
                 raise refusal from failure
             left_s = max(0.0, deadline - time.monotonic())
@@ -100,16 +102,16 @@ def describe_topic(
                     f"Kafka did not answer within {timeout_s:g} s ({error.str()}). Check that it runs, and `bootstrap` "
                     "and `kafka` in the settings; kafka_timeout_s sets the limit"
                 ) from failure
-            # An attempt may also fail at once (nobody listens): do not ask in a tight loop.
+            # An attempt may also fail at once (no listener): do not repeat it in a tight loop.
             time.sleep(0.2)
 
 
 def cleanup_policy(admin: AdminClient, topic: str, *, timeout_s: float) -> str | None:
-    """A topic's cleanup.policy; None where this user may not ask for it, or the broker does not tell.
+    """Return a topic's cleanup.policy; None where this user may not read it, or the broker omits it.
 
     Raises:
         BrokerUnavailable: no answer within the limit.
-        TopicError: Kafka refuses the question.
+        TopicError: Kafka refuses the request.
     """
     resource = ConfigResource(ResourceType.TOPIC, topic)
     deadline = time.monotonic() + timeout_s
@@ -147,13 +149,13 @@ def min_in_sync(admin: AdminClient, topic: str, *, timeout_s: float) -> int:
 
 
 def made_topic(admin: AdminClient, wanted: NewTopic, patience_s: float, **limits: float) -> bool:
-    """Ask for a topic; False: there is one of that name already.
+    """Create a topic; return False where one of that name exists already.
 
     Args:
         admin: connected.
-        wanted: what is to be made.
-        patience_s: how long it is asked for again while no broker is let in.
-        limits: of one question, as `AdminClient.create_topics` takes them.
+        wanted: name and shape of the topic.
+        patience_s: time for further attempts while no broker is let in.
+        limits: limits of one request, as `AdminClient.create_topics` takes them.
 
     Raises:
         KafkaException: Kafka refuses, or has not answered.
@@ -182,11 +184,11 @@ def create_topic(
     timeout_s: float,
     say: Callable[[str], None],
 ) -> TopicShape:
-    """Create the topic, or take it as it is where somebody else was quicker.
+    """Create the topic, or return its shape where it exists already.
 
     Raises:
         TopicError: Kafka refuses, with its reason.
-        TopicMissing: it was created, and is gone again.
+        TopicMissing: it was created, and was deleted again.
         BrokerUnavailable: no answer within the limit.
     """
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
@@ -199,8 +201,8 @@ def create_topic(
         raise TopicError(f"topic {topic!r} cannot be created: {explained(error)}") from failure
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        # Creation is acknowledged by the controller; the broker that is asked may learn of it a moment later.
+        # The controller acknowledges the creation; other brokers may learn of it a moment later.
         if shape := describe_topic(admin, topic, timeout_s=timeout_s, say=say):
             return shape
         time.sleep(0.05)
-    raise TopicMissing(f"topic {topic!r} was created but cannot be found: has somebody deleted it?")
+    raise TopicMissing(f"topic {topic!r} was created but cannot be found. Was it deleted?")

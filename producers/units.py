@@ -1,4 +1,4 @@
-"""Which of the files that are there now are those that were read before: by what they contain, not by their names."""
+"""Recognition of files read before, by their content and not by their names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RotationUnclear(SourceError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far the file that is being read was read."""
+    """Position in the file being read."""
 
     end: int
     """Bytes, uncompressed; 0: nothing."""
@@ -27,15 +27,15 @@ class Place:
     device: int
     inode: int
     mark: FileMark | None = None
-    """Where it is known from."""
+    """Mark by which the file is recognised."""
 
 
 class Recognised:
-    """Where each file is now.
+    """Present place of each file read before.
 
     Files keep their order, whatever they are called: rotation gives all of them other names, and does not make an
     older one younger. Digests are kept for as long as a file has the same device, inode, size and time of change; so
-    a log that was renamed is not read again.
+    a renamed log is not read again.
     """
 
     def __init__(self, where: str) -> None:
@@ -45,18 +45,20 @@ class Recognised:
     def find(
         self, found: Sequence[Found], before: Sequence[Finished], older: int, chain: str, place: Place
     ) -> tuple[list[Found | None], int]:
-        """Where the finished files are, None: rotated and removed; and the index in `found` of the one being read.
+        """Return the places of the finished files, and the index in `found` of the one being read.
+
+        None stands for a rotated and removed file.
 
         Args:
-            found: what is there, in its order.
+            found: present files, in their order.
             before: the finished files.
-            older: how many finished ones there are before these.
+            older: number of finished files before these.
             chain: their digest.
-            place: what was read of the one behind them.
+            place: position in the file after them.
 
         Raises:
             RotationUnclear: the file being read is missing or there twice, or a file has no place yet.
-            SourceError: what is there can never be what was read.
+            SourceError: the present files can never be the files read before.
         """
         places, index = self._finished(found, before, older, chain)
         if not place.end:
@@ -75,9 +77,8 @@ class Recognised:
         if len(same) > 1 and (first.device, first.inode) != (place.device, place.inode):
             names = " and ".join(found[at].path.name for at in same[:2])
             raise RotationUnclear(
-                f"{self._where}: {names} both begin with the {place.end} bytes that were read of {place.name}: one "
-                "is a "
-                "copy, and nobody can tell whether the other was begun anew since. If it was not, move the copy out of "
+                f"{self._where}: {names} both begin with the {place.end} bytes read of {place.name}: one is a "
+                "copy, and the other may have been restarted since. If it was not, move the copy out of "
                 "the folder; if it was, remove nothing and publish under another producer name"
             )
         if same[0] > index:
@@ -88,26 +89,24 @@ class Recognised:
             raise RotationUnclear(
                 self._changed(found[index], gone, found)
                 if gone
-                else f"{self._where}: {odd} has come, and its name stands before one that is known "
-                f"({first.path.name}): what "
-                "has not been read yet has to come behind what has. Give it a later name, or move it out of the "
-                "folder and "
-                "publish it under another producer name"
+                else f"{self._where}: {odd} is new, and its name stands before a known one "
+                f"({first.path.name}): new files have to come after those already read. Give it a later name, or "
+                "move it out of the folder and publish it under another producer name"
             )
         return places, same[0]
 
     def digest(self, found: Found, until: int | None = None) -> ContentDigest | None:
-        """What it contains, up to this byte, read again only if somebody has written to it; None: it cannot be read."""
+        """Return the digest of a file up to this byte, read again only after a write; None: it cannot be read."""
         key = found.what, until
         if key not in self._digests:
             try:
                 self._digests[key] = FileSource(found.path, format="lines").read_whole(until)
-            except SourceError:  # such as a compressed file that is still being written
+            except SourceError:  # such as a compressed file in the middle of being written
                 return None
         return self._digests[key]
 
     def forget(self, found: Sequence[Found]) -> None:
-        """Leave out what is not there any more."""
+        """Drop digests of files no longer present."""
         there = {file.what for file in found}
         self._digests = {key: digest for key, digest in self._digests.items() if key[0] in there}
 
@@ -123,9 +122,8 @@ class Recognised:
                 text = chained(text, Finished("", now.size, now.text)) if now else "cannot be read"
             if len(found) < older or text != chain:
                 raise SourceError(
-                    f"{self._where}: one of the first {older} files has changed or is gone. Put back what was "
-                    "published, or "
-                    "publish under another producer name"
+                    f"{self._where}: one of the first {older} files has changed or is missing. Put back the "
+                    "published file, or publish under another producer name"
                 )
             index, places = older, list(found[:older])
         elif older:
@@ -148,14 +146,14 @@ class Recognised:
         return now is not None and (now.size, now.text) == (finished.size, finished.digest)
 
     def _begins(self, file: Found, place: Place) -> bool:
-        """Whether the file begins with the bytes that were read."""
+        """Return True if the file begins with the bytes read before."""
         if file.size < place.end and not _compressed(file):
             return False
         now = self.digest(file, place.end)
         return now is not None and (now.size, now.text) == (place.end, place.digest)
 
     def _may_be_gone(self, finished: Finished, found: Sequence[Found]) -> bool:
-        """Whether rotation may have removed it: there are others of its log."""
+        """Return True if rotation may have removed the file: there are others of its log."""
         return any(tag_of(finished.name, base) is not None for base in {file.base for file in found})
 
     def _changed(self, file: Found | None, finished: Finished, found: Sequence[Found]) -> str:
@@ -163,14 +161,14 @@ class Recognised:
         if file is not None and file.path.name == finished.name:
             what = (
                 f"{file.path.name} has changed since it was read to its end: its bytes 0 to {finished.size} are "
-                f"not what they were, or it is longer ({file.size} bytes on disk)"
+                f"not the ones read, or it is longer ({file.size} bytes on disk)"
             )
         elif file is not None and finished.name in {other.path.name for other in found}:
-            what = f"{file.path.name} has come, and its name stands before one that is known ({finished.name})"
+            what = f"{file.path.name} is new, and its name stands before a known one ({finished.name})"
         return (
             f"{self._where}: {what}: files are read in the order of their names, and each to its end before the "
             "next. Put back "
-            "what is missing, give what is new a later name, or publish under another producer name. Logs that all "
+            "missing files, give new ones later names, or publish under another producer name. Logs that all "
             "grow are "
             "followed one by one: ratchet publish --follow FILE, each under a producer name of its own"
         )
@@ -184,12 +182,12 @@ class Recognised:
             except (SourceError, OSError) as error:
                 return str(error)
         return (
-            f"{self._where}: the {place.end} bytes that were read of {place.name} are not the beginning of "
-            f"{'any file there' if not expected else expected[0].path.name + ' or of what follows it'}: it was "
+            f"{self._where}: the {place.end} bytes read of {place.name} are not the beginning of "
+            f"{'any file there' if not expected else expected[0].path.name + ' or of a later one'}: it was "
             "changed, cut "
             "off or moved away before it was read to its end, and lines may be missing. Put it back (under the name "
             "that "
-            "rotation gives it), or publish what is there under another producer name"
+            "rotation gives it), or publish the present files under another producer name"
         )
 
 

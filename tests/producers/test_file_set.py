@@ -40,9 +40,9 @@ def test_files_are_appended_and_nothing_else(paths: list[Path], tmp_path: Path) 
     assert grown.check(third, mark) is None
     assert grown.mark(third) == mark
     assert [record.value for record in grown.read(third + 1)] == [b"four"]
-    refused([paths[1], paths[0], paths[2]], r"a\.txt has come, and its name stands before one that is known \(b\.txt\)")
+    refused([paths[1], paths[0], paths[2]], r"a\.txt is new, and its name stands before a known one \(b\.txt\)")
     refused([paths[0], more, paths[2]], "another producer name")
-    refused(paths[:2], r"3 files have been published from, and there are 2\. Put back")
+    refused(paths[:2], r"3 files have been published under this producer name, and there are 2\. Put back")
     paths[0].write_bytes(b"one\ntwo\nmore\n")  # finished long ago: nobody would ever read this
     refused(paths, r"b\.txt has changed since it was read to its end")
     paths[0].write_bytes(b"one\ntwX\n")
@@ -68,7 +68,7 @@ def test_more_files_than_a_mark_names_are_known_by_one_digest(tmp_path: Path, mo
     assert [record.value for record in again.read(sequences[-2] + 1)] == [b"7"]
     assert again.mark(sequences[-1]) == source.mark(sequences[-1])
     (tmp_path / "1.txt").write_bytes(b"X\n")
-    with pytest.raises(SourceError, match="one of the first 3 files has changed or is gone"):
+    with pytest.raises(SourceError, match="one of the first 3 files has changed or is missing"):
         FileSet([tmp_path]).check(sequences[-2], mark)
 
 
@@ -121,14 +121,14 @@ def test_a_folder_that_changes_while_it_is_followed(tmp_path: Path, monkeypatch:
     reading = source.read(0)
     assert given(reading, 1) == [b"one"]
     (tmp_path / "a.txt").write_bytes(b"late\n")
-    with pytest.raises(SourceError, match=r"a\.txt has come, and its name stands before one that is known"):
+    with pytest.raises(SourceError, match=r"a\.txt is new, and its name stands before a known one"):
         next(reading)
     (tmp_path / "a.txt").unlink()
     reading = FileSet([tmp_path], follow=True).read(0)
     assert given(reading, 1) == [b"one"]
     (tmp_path / "b.txt").unlink()
     (tmp_path / "c.txt").write_bytes(b"next\n")
-    with pytest.raises(SourceError, match=r"the 4 bytes that were read of b\.txt are not the beginning of c\.txt"):
+    with pytest.raises(SourceError, match=r"the 4 bytes read of b\.txt are not the beginning of c\.txt"):
         next(reading)
 
 
@@ -178,7 +178,7 @@ def test_names_that_rotation_gives(tmp_path: Path) -> None:
         "a.csv",
         "b.gz",
     ]
-    with pytest.raises(SourceError, match=r"nobody can tell which of app\.log-01022026, app\.log-02012026 is older"):
+    with pytest.raises(SourceError, match=r"the order of app\.log-01022026, app\.log-02012026 is ambiguous"):
         ordered("app.log", "app.log-01022026", "app.log-02012026")
 
 
@@ -208,10 +208,10 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path, monkeypatch: pytest.
             list(reading)
         return str(refused.value)
 
-    assert "the 6 bytes that were read of app.log are not the beginning of app.log" in after(("app.log", b"4\n"))
-    assert "bytes that were read of app.log are not the beginning of app.log" in after(("app.log", b"4\n5\n6\n7\n"))
-    assert "both begin with the 6 bytes that were read of app.log" in after(("app.log.1", b"1\n2\n3\n"))
-    assert "app.log.1 has come, and its name stands before one that is known" in after(("app.log.1", b"unheard of\n"))
+    assert "the 6 bytes read of app.log are not the beginning of app.log" in after(("app.log", b"4\n"))
+    assert "bytes read of app.log are not the beginning of app.log" in after(("app.log", b"4\n5\n6\n7\n"))
+    assert "both begin with the 6 bytes read of app.log" in after(("app.log.1", b"1\n2\n3\n"))
+    assert "app.log.1 is new, and its name stands before a known one" in after(("app.log.1", b"unheard of\n"))
 
 
 def test_a_log_that_grows_after_it_was_read_to_its_end_is_refused(

@@ -80,7 +80,7 @@ def test_a_line_without_an_end_must_not_be_added_to(write: Write) -> None:
     mark = FileSource(write("f.txt", b"one\ntwo")).mark(4)
     for good in (b"one\ntwo", b"one\ntwo\n", b"one\ntwo\r\nthree", b"one\ntwo\nthree"):
         FileSource(write("f.txt", good)).check(4, mark)
-    with pytest.raises(SourceError, match="has more in the line at byte 4 than when that was published"):
+    with pytest.raises(SourceError, match="has more in the line at byte 4 than when it was published"):
         FileSource(write("f.txt", b"one\ntwo and\n")).check(4, mark)
 
 

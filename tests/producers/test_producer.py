@@ -254,7 +254,7 @@ def test_a_name_that_numbered_its_records_itself_takes_no_source(broker: str, ne
     topic, options = new_topic(1), {"bootstrap.servers": broker}
     with Producer(topic, name, options=options) as producer:
         producer.send(b"v", sequence=5)
-    with pytest.raises(SourceError, match="without a source that tells what that was"):
+    with pytest.raises(SourceError, match="without a source: a program has numbered"):
         Producer(topic, name, options=options, source=Numbers(10, "mine"))
 
 

@@ -170,7 +170,7 @@ def test_publishing_again_does_nothing_and_from_start_sends_all(
     path.write_bytes(b"one\ntwo\n\nfour and more\n")
     code, _, err = publish(*arguments)
     assert code == 2
-    assert "has more in the line at byte 9 than when that was published" in err
+    assert "has more in the line at byte 9 than when it was published" in err
     path.write_bytes(b"one\ntwo\n\nfour\nfive\n")
     code, out, _ = publish(*arguments, "--json")
     assert json.loads(out) == {"published": 1, "resumed_after": 9, "last_sequence": 14}
@@ -203,7 +203,7 @@ def test_a_table_with_a_bad_row_sends_nothing(
     arguments = (path, "--producer", name, "--topic", topic, "--key", "id", "--json")
     code, out, err = publish(*arguments)
     assert (code, out) == (2, "")
-    assert f"{path}: line 3 (byte 15): not CSV: a quote that is neither around a whole field" in err
+    assert f"{path}: line 3 (byte 15): not CSV: a quote neither around a whole field" in err
     good = tmp_path / "a.csv"
     good.write_text("id,what\n0,hook\n")
     assert publish(good, *arguments)[0] == 2  # one bad row among several files
