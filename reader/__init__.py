@@ -1,7 +1,7 @@
 """A reader without Spark: rows and Kafka offsets in one transaction of a database of your own.
 
 Needs confluent-kafka and the database's package: none for SQLite, `psycopg` for PostgreSQL, `duckdb` for DuckDB, and
-`pyarrow` where a transaction's records are asked for as an Arrow batch.
+`pyarrow` for a transaction's records as an Arrow batch.
 """
 
 from kafka_ratchet.reader.async_reader import AsyncReader, AsyncTransaction

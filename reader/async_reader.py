@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class AsyncTransaction:
-    """A `Transaction` whose statements are awaited.
+    """Transaction of an async reader: its statements are awaited.
 
     Args:
-        transaction: the one behind it.
+        transaction: the wrapped transaction.
         call: runs a function in the reader's thread.
     """
 
@@ -33,7 +33,7 @@ class AsyncTransaction:
 
     @property
     def events(self) -> list[Event]:
-        """The records; see `Transaction.events`."""
+        """Return the records; see `Transaction.events`."""
         return self._transaction.events
 
     async def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
@@ -54,7 +54,7 @@ class AsyncTransaction:
         await self._call(self._transaction.commit)
 
     def arrow(self) -> pa.RecordBatch:
-        """The records as an Arrow batch; see `Transaction.arrow`."""
+        """Return the records as an Arrow batch; see `Transaction.arrow`."""
         return self._transaction.arrow()
 
 
@@ -64,7 +64,7 @@ def _rows(transaction: Transaction, statement: str, parameters: Sequence[Any]) -
 
 
 class AsyncReader:
-    """Reads in an event loop, by the rules and with the errors of `Reader`.
+    """Reader for an event loop, by the rules and with the errors of `Reader`.
 
     ::
 
@@ -73,7 +73,7 @@ class AsyncReader:
                 for event in transaction.events:
                     await transaction.execute("insert into bill values (?, ?)", (event.key, event.value))
 
-    Kafka and the database are asked in one thread of the reader's own, so the loop is never blocked.
+    Requests to Kafka and the database run in one thread of the reader's own, so the loop is never blocked.
 
     Args:
         arguments: those of `Reader`.
@@ -112,11 +112,11 @@ class AsyncReader:
                 self._thread = None
 
     async def transactions(self, *, until_end: bool = False) -> AsyncIterator[AsyncTransaction]:
-        """As `Reader.transactions`: one commits when the next is asked for."""
+        """Yield transactions as `Reader.transactions` does: one commits when the next is requested."""
         found = await self._call(partial(self._reader.transactions, until_end=until_end))
         try:
             while (transaction := await self._call(next, found, None)) is not None:
                 yield AsyncTransaction(transaction, self._call)
         finally:
-            if self._thread is not None:  # a loop that was left: roll back in the reader's thread, not in the loop's
-                self._thread.submit(found.close)  # behind a look for records that was cancelled
+            if self._thread is not None:  # abandoned loop: roll back in the reader's thread, not in the loop's
+                self._thread.submit(found.close)  # runs after a cancelled fetch

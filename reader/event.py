@@ -11,8 +11,8 @@ class Event(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
-    """In their order; a name may come more than once. Ratchet's own begin with `ratchet-`."""
+    """Headers in their order; a name may come more than once. Ratchet's own begin with `ratchet-`."""
     timestamp: int
-    """Of the record, in ms since 1970; -1 where it has none."""
+    """Timestamp of the record, in ms since 1970; -1 where it has none."""
     partition: int
     offset: int

@@ -1,4 +1,4 @@
-"""Which partitions are ours in the database, and the connection that this is known by."""
+"""Partitions owned in the database, and the connection that holds them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kafka_ratchet.reader.stores.database import Database, Store
 log = structlog.get_logger(__name__)
 
 PAUSE_S: Final = 0.5
-"""Between two attempts to reach the database, in seconds."""
+"""Seconds between two attempts to reach the database."""
 
 SAY_EVERY_S: Final = 5.0
-"""How often a wait for the database is told, in seconds."""
+"""Seconds between messages about a wait for the database."""
 
 
 class Ownership:
@@ -35,24 +35,24 @@ class Ownership:
         self._log = log.bind(reader=name)
         self._database: Database | None = None
         self.held: dict[int, Held] = {}
-        """By partition; what the database said last."""
+        """Held partitions by number, as the database last had them."""
 
     @property
     def database(self) -> Database:
-        """The open connection.
+        """Return the open connection.
 
         Raises:
-            ReaderMisused: there is none.
+            ReaderMisused: there is no open connection.
         """
         if self._database is None:
             raise ReaderMisused("a Reader is used within 'with'")
         return self._database
 
     def connect(self, limit_s: float | None) -> None:
-        """Connect, anew where a connection is open; wait for a database that is away.
+        """Connect, again where a connection is open; wait for an absent database.
 
         Args:
-            limit_s: at most so long, in seconds; None: without limit.
+            limit_s: longest wait, in seconds; None: without limit.
 
         Raises:
             DatabaseUnavailable: it does not answer within the limit.
@@ -78,12 +78,12 @@ class Ownership:
             database.close()
 
     def take_over(self, partitions: list[int], topic_id: str, limit_s: float | None) -> None:
-        """Fence other owners of these partitions, which are ours from now on beside those that we have.
+        """Fence other owners of these partitions and hold them in addition to the present ones.
 
         Args:
             partitions: all have a row.
-            topic_id: of the topic that is to be read.
-            limit_s: how long a database that is away, or rows that are locked, are waited for, in seconds.
+            topic_id: id of the topic to read.
+            limit_s: longest wait for an absent database or locked rows, in seconds.
 
         Raises:
             TopicReplaced: see `Positions.take_over`.
@@ -119,12 +119,12 @@ class Ownership:
         try:
             self._positions.release(self._database, held)
         except Exception as error:
-            self._log.warning("partitions could not be given back", why=str(error).strip())
+            self._log.warning("partitions could not be released", why=str(error).strip())
 
     def look_again(self) -> list[int]:
-        """Read from the database what is still ours, and where it stands.
+        """Read again from the database which partitions are held, and their positions.
 
-        A partition that moved under our own generation did so by a commit of ours whose answer was lost.
+        A partition that moved under our own generation did so by a commit of ours with a lost answer.
 
         Returns:
             the partitions that another process has taken over

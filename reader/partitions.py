@@ -1,4 +1,4 @@
-"""Which partitions a reader reads, and from where: those of the topic or its group, as far as the database agrees."""
+"""Partitions that a reader reads, from topic or group, as far as the database agrees."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = structlog.get_logger(__name__)
 
 
 class Partitions:
-    """What follows the topic, the consumer group and the database.
+    """Owned partitions, kept in step with topic, consumer group and database.
 
     Args:
-        name: the reader's.
-        group: of consumers; None: all partitions are this process'.
-        topic: that is read.
-        positions: of the reader.
-        ours: what this process has taken over.
+        name: the reader's name.
+        group: consumer group; None: all partitions are this process'.
+        topic: topic to read.
+        positions: positions of the reader.
+        ours: partitions that this process has taken over.
         where: the database, for messages.
     """
 
@@ -34,16 +34,16 @@ class Partitions:
         self._source: Source | None = None
         self._shape: TopicShape | None = None
         self.count = 0
-        """Of the topic, as far as Kafka has told."""
+        """Partition count of the topic, as far as Kafka has told."""
         self.limit_s: float | None = None
-        """How long the database is waited for, in seconds; None: without limit."""
+        """Longest wait for the database, in seconds; None: without limit."""
 
     @property
     def source(self) -> Source:
-        """The connection to Kafka.
+        """Return the connection to Kafka.
 
         Raises:
-            ReaderMisused: there is none.
+            ReaderMisused: there is no connection.
         """
         if self._source is None:
             raise ReaderMisused("a Reader is used within 'with'")
@@ -51,10 +51,10 @@ class Partitions:
 
     @property
     def shape(self) -> TopicShape:
-        """The topic, with the partitions that are read.
+        """Return the topic, with the partitions read.
 
         Raises:
-            ReaderMisused: nobody has asked yet.
+            ReaderMisused: `begin` was not called.
         """
         if self._shape is None:
             raise ReaderMisused("a Reader is used within 'with'")
@@ -66,9 +66,9 @@ class Partitions:
         self._shape = self._topic.shape()
 
     def begin(self, start: str) -> None:
-        """Give partitions without a row their first position, and take over what is ours without being given it.
+        """Add first positions to partitions without a row, and take over those owned without a group.
 
-        start: where a name that has read nothing yet begins
+        start: first position of a new name
         """
         self._add_missing(start, self.shape.partitions)
         if self._group is None:
@@ -109,14 +109,14 @@ class Partitions:
         self.source.read_from({partition: held.position for partition, held in self._ours.held.items()})
 
     def follow(self) -> None:
-        """Read the partitions that are ours, from what the database has on.
+        """Read the owned partitions, from the positions in the database.
 
         Raises:
             ReaderFenced: see `stand_back`.
         """
         self._follow_group()
         if self.source.next_offsets != {partition: held.position.next for partition, held in self._ours.held.items()}:
-            # Kafka's client is behind records that were rolled back: the next commit would jump over them.
+            # Kafka's client is past rolled-back records: the next commit would jump over them.
             self.stand_back([])
         self._follow_topic()
 
@@ -130,7 +130,7 @@ class Partitions:
             self._shape = self._topic.same_shape(self.shape.id)
             self._add_missing("earliest", self.shape.partitions)
             if self._positions.missing(self._ours.database, assigned):
-                return  # the broker that was asked does not know of the new partition yet
+                return  # this broker does not know of the new partition yet
         self._take_over(assigned)
         self.source.followed()
 
@@ -139,19 +139,19 @@ class Partitions:
         shape, partitions = self.shape, self.count
         if partitions <= shape.partitions or self._group is not None:
             return
-        self.stand_back([])  # not beside another process that has taken over
+        self.stand_back([])  # another process may have taken over
         self._add_missing("earliest", partitions)
         self._take_over(list(range(shape.partitions, partitions)))
         self._shape = TopicShape(shape.name, shape.id, partitions)
 
     def stand_back(self, behind: list[int]) -> None:
-        """Read on from what the database has of the partitions that are still ours.
+        """Read on from the database's positions of the partitions still owned.
 
         Args:
-            behind: partitions whose positions the database refused.
+            behind: partitions with positions that the database refused.
 
         Raises:
-            ReaderFenced: another process has taken over, and there is no group that would say what is left to us.
+            ReaderFenced: another process has taken over, and no group assigns the rest.
         """
         lost = self._ours.look_again()
         if lost and self._group is None:
@@ -161,7 +161,9 @@ class Partitions:
                 "one a name of its own, or share the partitions (group=...)"
             )
         if behind or lost:
-            log.warning("reading again from what is stored", reader=self._name, partitions=behind, taken_over=lost)
+            log.warning(
+                "reading again from the stored positions", reader=self._name, partitions=behind, taken_over=lost
+            )
         self._read_on()
         if lost:
             self.source.join_again()  # only the group knows whether they are still ours

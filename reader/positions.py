@@ -1,8 +1,8 @@
-"""How far each reader has come, in a table of the user's own database, beside the rows.
+"""Positions of each reader, in a table of the user's own database, next to the rows.
 
-A row per reader, topic and partition. Whoever takes a partition over raises its generation; a commit names the
-generation and the position that it goes on from, so one of an earlier owner changes no row and is refused (fencing, as
-Kafka's epochs of producers do it, KIP-98).
+There is a row per reader, topic and partition. A take-over of a partition raises its generation. A commit names its
+generation and its former position, so one of an earlier owner changes no row and is refused (fencing, as Kafka's
+epochs of producers do it, KIP-98).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CREATE: Final = (
 )
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""Of a reader: plain in every database, and in the name of a consumer group."""
+"""Pattern of reader names: plain in every database, and in the name of a consumer group."""
 
 NO_EPOCH: Final = -1
 """Kafka's own: the leader epoch of the record is not known."""
@@ -33,7 +33,7 @@ NO_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a partition goes on."""
+    """Next position of a partition."""
 
     next: int
     """Offset."""
@@ -62,17 +62,17 @@ class StoredPosition:
     """Empty: its last owner has given it back."""
     topic_id: str
     committed_ms: int
-    """When it was last moved, by the clock of the process that did; 0: never."""
+    """Time of the last move, by the clock of the process that made it; 0: never."""
 
 
 class Positions:
-    """The rows of one reader and topic.
+    """Rows of one reader and topic.
 
     Args:
         reader: its name.
-        topic: what it reads.
-        owner: of the rows that are taken over; 32 hexadecimal digits.
-        placeholder: of the database's driver.
+        topic: topic to read.
+        owner: owner of taken-over rows; 32 hexadecimal digits.
+        placeholder: parameter mark of the database's driver.
         where: the database, for messages.
     """
 
@@ -91,12 +91,12 @@ class Positions:
         database.create(TABLE, CREATE)
 
     def others(self, database: Database, partitions: Sequence[int]) -> list[str]:
-        """Owners that have these partitions and did not give them back; without ourselves."""
+        """Return the other owners that hold these partitions and have not released them."""
         found = self._owners(database)
         return sorted({owner for partition, owner in found.items() if partition in partitions} - {"", self._owner})
 
     def missing(self, database: Database, partitions: Sequence[int]) -> list[int]:
-        """Those of the partitions that have no row yet."""
+        """Return the partitions without a row."""
         return sorted(set(partitions) - {row.partition for row in self.stored(database)})
 
     def add(self, database: Database, offsets: Mapping[int, int], topic_id: str) -> None:
@@ -255,7 +255,7 @@ class Positions:
         )
 
     def now_held(self, database: Database, partitions: Sequence[int]) -> dict[int, Held]:
-        """What these partitions stand at, without taking them over."""
+        """Return the stored positions of these partitions, without taking them over."""
         found = self._run(
             database,
             f"SELECT kafka_partition, next_offset, leader_epoch, generation FROM {TABLE} "  # noqa: S608
@@ -281,7 +281,7 @@ class Positions:
             )
 
     def stored(self, database: Database) -> list[StoredPosition]:
-        """The rows, by partition."""
+        """Return the rows, by partition."""
         return [row for row in stored(database) if (row.reader, row.topic) == (self._reader, self._topic)]
 
     def reset(self, database: Database, offsets: Mapping[int, int], topic_id: str) -> None:
@@ -310,7 +310,10 @@ class Positions:
 
 
 def stored(database: Database) -> list[StoredPosition]:
-    """All rows of the table, by reader, topic and partition. Raises the driver's error where there is no table."""
+    """Return all rows of the table, by reader, topic and partition.
+
+    Raises the driver's error where there is no table.
+    """
     found = database.ask(
         "SELECT reader, topic, kafka_partition, next_offset, generation, owner, topic_id, committed_ms "  # noqa: S608
         f"FROM {TABLE} ORDER BY reader, topic, kafka_partition"

@@ -1,7 +1,7 @@
 """Rows and Kafka offsets in one transaction of the user's own database, without Spark.
 
-The way of a record: `Source.fetch` takes it from Kafka, the program writes what it likes within a `Transaction`, and
-`Reader._commit` stores the offset behind it and commits both at once. After a crash the database says where to go on
+The path of a record: `Source.fetch` takes it from Kafka, the program writes rows within a `Transaction`, and
+`Reader._commit` stores the offset after it and commits both at once. After a crash the database says where to go on
 (PIP-6: the reader stores the message id together with the result).
 """
 
@@ -36,13 +36,13 @@ from kafka_ratchet.reader.transaction import Transaction
 log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 10.0
-"""How often a reader without records asks whether the topic is still the same and has new partitions, in seconds."""
+"""Seconds between checks of the topic's id and partition count by a reader without records."""
 
 AGAIN_S: Final = 0.5
-"""Before a transaction is tried again that the database has ended, in seconds: the reason may last, as a full disk."""
+"""Seconds before a transaction ended by the database is retried: the cause may last, such as a full disk."""
 
 POLL_S: Final = 0.5
-"""How long one look for records waits, in seconds; between two, the assignment and the ends are looked at."""
+"""Seconds of one fetch; between two, the assignment and the ends are checked."""
 
 
 class _Steps(Generator[Transaction, None, None]):
@@ -92,7 +92,7 @@ def _runs_elsewhere(frame: FrameType) -> bool:
 
 
 class Reader:
-    """Reads a topic's committed records, and stores how far in the same transaction as the program's own rows.
+    """Reader of a topic's committed records that stores positions with the program's rows.
 
     ::
 
@@ -102,25 +102,26 @@ class Reader:
                 for event in transaction.events:
                     transaction.execute("insert into bill values (?, ?)", (event.key, event.value))
 
-    A reader that starts takes over its partitions: an older process of the name is refused at its next commit, and its
-    rows are rolled back. With `group`, processes of one name share the partitions instead; Kafka gives each its part,
-    and who gets a partition takes it over in the same way, so that rebalances lose and double nothing.
+    Rows and positions are committed in one transaction of the database.
 
-    The positions are in the table `ratchet_reader_positions` of the database, which is made if missing. The reader may
-    be used by one thread at a time; each step may come from another thread, as those of `asyncio.to_thread` do.
+    A reader that starts takes over its partitions: an older process of the name is refused at its next commit, and
+    its rows are rolled back. With `group`, processes of one name share the partitions instead. Kafka gives each its
+    part, and the new owner of a partition takes it over in the same way, so that rebalances lose and double nothing.
+
+    The positions are in the table `ratchet_reader_positions` of the database, which is created if missing. The reader
+    may be used by one thread at a time; each step may come from another thread, as those of `asyncio.to_thread` do.
 
     Args:
-        topic: what to read; usually a stream's output.
+        topic: topic to read; usually a stream's output.
         store: the database.
-        name: of the reader: 1 to 200 letters, digits, '.', '_' or '-'. Two names have positions of their own.
-        options: librdkafka client options, at least "bootstrap.servers". What exactness rests on cannot be overridden.
-        group: name of the consumer group by which processes share the partitions. None: all partitions are this
-            process'.
-        start: where a name that has read nothing yet begins. Partitions that the topic gets later are read from their
-            beginning.
-        max_records: of one transaction.
-        timeout_s: how long to wait for Kafka or the database at the start, and within `until_end`, in seconds. A reader
-            that reads on and on waits without limit.
+        name: name of the reader: 1 to 200 letters, digits, '.', '_' or '-'. Two names have positions of their own.
+        options: librdkafka client options, at least "bootstrap.servers". Options that exactness needs cannot be
+            overridden.
+        group: consumer group of the processes that share the partitions. None: all partitions are this process'.
+        start: first position of a new name. Partitions that the topic gets later are read from their beginning.
+        max_records: most records of one transaction.
+        timeout_s: how long to wait for Kafka or the database at the start, and within `until_end`, in seconds. A
+            reader that reads on and on waits without limit.
 
     Raises:
         SettingsError: a bad name or client option.
@@ -158,7 +159,7 @@ class Reader:
         self._transaction: Transaction | None = None
         self._watched_at = self._heard_at = 0.0
         self._loop = 0
-        """Loops over transactions that were begun; the newest one counts."""
+        """Number of loops over transactions begun; the newest one counts."""
         self._stopped = threading.Event()
         self._user: tuple[threading.Thread, FrameType | None] | None = None
         """Thread and calling frame of the newest step; None: no loop runs."""
@@ -192,7 +193,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Roll back what is open, give the partitions back, and close the connections."""
+        """Roll back an open transaction, release the partitions, and close the connections."""
         try:
             self._roll_back()
         finally:
@@ -208,21 +209,21 @@ class Reader:
     # -- reading
 
     def transactions(self, *, until_end: bool = False) -> Generator[Transaction, None, None]:
-        """Transactions with at least one record each.
+        """Yield transactions with at least one record each.
 
-        One commits when the next is asked for. `break` and exceptions roll it back; its records come again in the
-        next loop, or at the next start. Where the database goes away between two, it is waited for; an error of the
-        program's own statements ends the loop, see `run`.
+        One commits when the caller requests the next. `break` and exceptions roll it back; its records come again in
+        the next loop, or at the next start. Where the database goes away between two, the reader waits for it; an
+        error of the program's own statements ends the loop, see `run`.
 
         Args:
-            until_end: end with the records that are committed now; in a group, once all of its processes have come so
-                far. False: go on and on.
+            until_end: end with the records committed now; in a group, once all of its processes are there. False: go
+                on and on.
 
         Raises:
             ReaderFenced: another process has taken over the partitions.
-            ReaderMisused: the program has ended the transaction by itself.
-            TopicReplaced, TopicMissing, PositionLost: the topic is not the one that was read, or not whole any more.
-            PositionNotStored: a trigger, rule or policy of the database keeps the positions from being stored.
+            ReaderMisused: the program has ended the transaction.
+            TopicReplaced, TopicMissing, PositionLost: the topic is another one, or has lost records.
+            PositionNotStored: a trigger, rule or policy of the database prevents storing the positions.
             BrokerUnavailable, DatabaseUnavailable: with `until_end`, no answer within `timeout_s`.
         """
         return _Steps(self._transactions(self._ends(until_end)), self._begin_step)
@@ -252,8 +253,8 @@ class Reader:
         self._loop += 1
         loop, transaction = self._loop, None
         self._partitions.limit_s = None if ends is None else self._timeout_s
-        self._roll_back()  # of a loop before this one that was left
-        self._ours.database.rollback()  # also what was begun and interrupted before anybody knew of it
+        self._roll_back()  # also an interrupted begin that the reader does not know of
+        self._ours.database.rollback()  # also an interrupted begin that the reader does not know of
         self._heard_at = time.monotonic()
         try:
             while not self._stopped.is_set():
@@ -306,13 +307,13 @@ class Reader:
         owner, here = self._user[0], threading.current_thread()
         if owner is not here and _runs_elsewhere(frame):
             raise ReaderMisused(
-                f"thread {here.name!r} uses a reader on whose transaction thread {owner.name!r} works: its next step "
-                "would commit what that one has not finished. Read in one thread, and give each other thread a Reader "
+                f"thread {here.name!r} uses a reader while thread {owner.name!r} works on its transaction: the "
+                "next step would commit unfinished work. Read in one thread, and give each other thread a Reader "
                 "of its own, with a group for all of them"
             )
 
     def _next(self, ends: Mapping[int, int] | None) -> Transaction | None:
-        """The next transaction; None: there is no record yet."""
+        """Return the next transaction; None: there is no record yet."""
         fetched = self._partitions.source.fetch(self._max_records, POLL_S)
         if fetched.positions:
             self._heard_at = time.monotonic()
@@ -322,7 +323,7 @@ class Reader:
         return None
 
     def _while_idle(self, fetched: Fetched, ends: Mapping[int, int] | None) -> None:
-        """Store positions behind markers of transactions, and look at the topic now and then."""
+        """Store positions past transaction markers, and check the topic now and then."""
         if fetched.positions:
             self._begin(fetched, self._topic.ask()).try_commit()
         elif time.monotonic() - self._watched_at > WATCH_S:
@@ -335,7 +336,10 @@ class Reader:
             )
 
     def _has_reached(self, ends: Mapping[int, int]) -> bool:
-        """Whether everything up to these offsets is in the database; in a group, of the other processes as well."""
+        """Return True if everything up to these offsets is in the database.
+
+        In a group, the positions of the other processes count as well.
+        """
         mine = {partition: held.position.next for partition, held in self._ours.held.items()}
         if any(mine[partition] < ends.get(partition, 0) for partition in mine):
             return False
@@ -353,21 +357,21 @@ class Reader:
         return transaction
 
     def _commit(self, transaction: Transaction, fetched: Fetched, question: Future[Any]) -> bool:
-        """Ask who stands behind the topic's name, store the positions, and commit; or roll back.
+        """Verify the topic's id, store the positions, and commit; or roll back.
 
         Returns:
-            False: rolled back, because the database has other positions than this transaction goes on from
+            False: rolled back, because the database has other positions than this transaction's start.
         """
         self._require_no_other()
         database = self._ours.database
         try:
             if not database.is_in_transaction():
                 raise ReaderMisused(
-                    "the program has ended the reader's transaction by itself: rows that it committed so are in the "
+                    "the program has ended the reader's transaction: rows that it committed so are in the "
                     f"database without their offsets, and come again ({self._range(fetched)}). Leave commit and "
                     "rollback to the reader"
                 )
-            # Before the positions, whose rows are locked from then on.
+            # Before the positions are stored, which locks their rows.
             self._partitions.count = self._topic.confirm(question, self._partitions.shape.id).partitions
             now_ms = time.time_ns() // 1_000_000
             if behind := self._positions.move(database, self._ours.held, fetched.positions, now_ms):
@@ -398,7 +402,10 @@ class Reader:
             self._ours.database.rollback()
 
     def _go_back(self, error: Exception) -> None:
-        """Connect again after the database was away, and read on from what it has; our last commit may be in it."""
+        """Connect again after the database was away, and read on from its positions.
+
+        Our last commit may be among them.
+        """
         self._roll_back()
         begun = time.monotonic()
         while True:

@@ -26,12 +26,12 @@ from kafka_ratchet.reader.topic import Options
 log = structlog.get_logger(__name__)
 
 OWN_OPTIONS: Final[dict[str, str | int | bool]] = {
-    "isolation.level": "read_committed",  # what a transaction of the worker has rolled back is not there
+    "isolation.level": "read_committed",  # records of aborted transactions stay invisible
     "enable.auto.commit": False,  # the database alone says where we are
     "enable.auto.offset.store": False,
-    "auto.offset.reset": "error",  # an offset that the topic no longer has is told, and nothing is left out
-    "enable.partition.eof": True,  # markers of transactions take offsets too; the end tells where we are behind them
-    "partition.assignment.strategy": "range,roundrobin",  # eager: all partitions are taken over anew
+    "auto.offset.reset": "error",  # an offset that the topic no longer has is an error, and nothing is left out
+    "enable.partition.eof": True,  # markers take offsets too; the partition's end gives the position after them
+    "partition.assignment.strategy": "range,roundrobin",  # eager: all partitions are taken over again
     "statistics.interval.ms": INTERVAL_MS,
 }
 
@@ -44,7 +44,7 @@ _LOST: Final = frozenset({Codes._AUTO_OFFSET_RESET, Codes.OFFSET_OUT_OF_RANGE, C
 HELD_S: Final = 10.0
 """Time for the question which offsets a partition holds, in seconds."""
 _FILL_S: Final = 0.02
-"""How long a transaction waits for more records once it has one, in seconds."""
+"""Seconds that a transaction waits for more records once it has one."""
 
 
 @dataclass(slots=True)
@@ -87,10 +87,10 @@ class Source:
             raise options_refused(error, options) from None
         self._next: dict[int, int] = {}
         self._assigned: list[int] | None = None
-        """What Kafka's group has given us, until `followed`."""
+        """Partitions assigned by Kafka's group, until `followed`."""
         if group is None:
-            # A client that has met no broker when it is assigned partitions reads half a second later. What this call
-            # raises, the reader's next question raises too, with its reason.
+            # A client without a broker connection at its assignment reads half a second later. The reader's next
+            # request raises this call's error too, with its reason.
             with suppress(KafkaException):
                 self._consumer.list_topics(topic, timeout=5)
         else:
@@ -102,7 +102,7 @@ class Source:
         self._consumer.subscribe([self._topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
 
     def join_again(self) -> None:
-        """Leave the group and join it, so that it says anew which partitions are ours."""
+        """Leave the group and join it, for a new assignment."""
         self._consumer.unsubscribe()
         self._join()
 
@@ -119,11 +119,11 @@ class Source:
         return self._assigned is not None
 
     def new_assignment(self) -> list[int] | None:
-        """The partitions that are ours now, until `followed`; None: they are the same as before."""
+        """Return the newly assigned partitions, until `followed`; None: they are the same as before."""
         return self._assigned
 
     def followed(self) -> None:
-        """They were taken over, and `read_from` was called."""
+        """Note that the assignment was taken over and `read_from` was called."""
         self._assigned = None
 
     # -- records
@@ -147,23 +147,23 @@ class Source:
         self._next = {partition: position.next for partition, position in positions.items()}
 
     def fetch(self, most: int, wait_s: float) -> Fetched:
-        """The next records.
+        """Return the next records.
 
         Args:
-            most: so many at most.
-            wait_s: how long to wait for the first, in seconds.
+            most: most records to return.
+            wait_s: longest wait for the first, in seconds.
 
         Raises:
-            PositionLost: the topic no longer holds a position, or another log is behind it.
+            PositionLost: the topic no longer holds a position, or it belongs to another log.
             TopicMissing: the topic was deleted.
             ReaderError: Kafka refuses, or librdkafka does not read a batch to its end.
         """
-        # What the client has given it does not give again. Until that has been read we stand nowhere, so that whoever
-        # goes on after an error, Ctrl-C among them, calls `read_from` first.
+        # The client gives its records once. Until they are read there is no position, so a caller that goes
+        # on after an error, Ctrl-C among them, calls `read_from` first.
         following, self._next = self._next, {}
         first = self._consumer.poll(wait_s)
         if self._has_new_assignment():
-            return Fetched()  # the partitions are taken over anew, and read from what the database says
+            return Fetched()  # the partitions are taken over again, and read from the database's positions
         self._refuse_stuck(following)
         if first is None:
             self._next = following
@@ -189,7 +189,7 @@ class Source:
             f"and librdkafka requests offset {offset} again and again without giving one. It does not read the batch "
             "there to its end, such as a gzip batch of several members. Nothing was left out: the database's position "
             "is this offset. Enter the rest of the batch by hand, or copy the topic by a client that reads it "
-            "(`ratchet worker` does); `ratchet reader resume` goes on behind it"
+            "(`ratchet worker` does); `ratchet reader resume` goes on after it"
         )
 
     def _require_lost(self, partition: int | None, position: int | None) -> None:
@@ -237,14 +237,14 @@ class Source:
         return fetched
 
     def _look_at(self, message: Message, error: KafkaError, following: dict[int, int]) -> None:
-        """Raise what cannot be gone on with, and log the rest."""
+        """Raise errors that end reading, and log the rest."""
         code, partition = error.code(), message.partition()
         where = f"topic {self._topic!r} partition {partition}"
         if code in _LOST:
             if code != Codes._LOG_TRUNCATION:  # noqa: SLF001
                 self._require_lost(partition, following.get(partition) if partition is not None else None)
             raise PositionLost(
-                f"{where}: offset {following.get(partition)} is not what it was when it was read ({error.str()}): the "
+                f"{where}: offset {following.get(partition)} no longer holds its record ({error.str()}): the "
                 "records were deleted by retention, or the log lost its end. Nothing was left out silently. Compare, "
                 "and decide where to go on: `ratchet reader resume`"
             )

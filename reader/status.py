@@ -1,4 +1,4 @@
-"""How far readers are behind their topics, and where one goes on when an operator decides."""
+"""Lag of readers, and the offset at which one resumes when an operator decides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Standing:
     end: int | None
     """High watermark; None: the topic or the partition does not exist."""
     is_other_topic: bool
-    """Behind the topic's name is another topic than the one that was read."""
+    """True if the topic's name now belongs to another topic than the one read."""
     stable_end: int | None = None
     """Last stable offset: from there to `end` offsets wait for an open transaction to end."""
     beginning: int | None = None
@@ -42,7 +42,7 @@ class Standing:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that are left to read, markers and rolled-back records among them; None: it is not known."""
+        """Return the offsets left to read, markers and rolled-back records included; None: unknown."""
         if self.end is None or self.is_other_topic:
             return None
         return max(0, self.end - self.stored.next)
@@ -66,7 +66,7 @@ class Standing:
         if not self.lag:
             return None
         if self.stable_end is not None and row.next >= self.stable_end:
-            return OPEN_TRANSACTION, f"{place}: {self.lag:,} offsets wait behind an open transaction"
+            return OPEN_TRANSACTION, f"{place}: {self.lag:,} offsets wait for an open transaction"
         if not self.waits_long:
             return None
         if not row.owner:
@@ -78,7 +78,7 @@ class Standing:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """As `ratchet reader status --json` prints it."""
+        """Return the row for `ratchet reader status --json`."""
         row = self.stored
         return {
             "reader": row.reader,
@@ -97,12 +97,12 @@ class Standing:
 
 
 def standings(store: Store, options: Options, timeout_s: float) -> list[Standing]:
-    """All readers of a database. Nobody is disturbed.
+    """Return every reader's status without taking over.
 
     Args:
         store: the database.
-        options: of the Kafka client.
-        timeout_s: how long a question waits for Kafka, in seconds.
+        options: options of the Kafka client.
+        timeout_s: longest wait for Kafka's answer, in seconds.
 
     Raises:
         ReaderError: no reader has used this database.
@@ -150,19 +150,21 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[Standing
 def resume(
     store: Store, name: str, topic: str, source: str, options: Options, timeout_s: float, *, execute: bool
 ) -> dict[int, int]:
-    """Let a reader begin elsewhere. Who still reads under the name is fenced.
+    """Move a reader to other offsets, and fence a process that reads under its name.
+
+    Who still reads under the name is fenced.
 
     Args:
         store: the database.
         name: the reader's.
-        topic: what it reads.
+        topic: topic to read.
         source: `earliest`, `latest`, or `PARTITION:OFFSET,...` with every partition of the topic.
-        options: of the Kafka client.
-        timeout_s: how long a question waits for Kafka, in seconds.
+        options: options of the Kafka client.
+        timeout_s: longest wait for Kafka's answer, in seconds.
         execute: do it; else only look.
 
     Returns:
-        the offset that each partition goes on at
+        next offset of each partition.
 
     Raises:
         SettingsError: a bad name or `source`.

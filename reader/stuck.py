@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 INTERVAL_MS: Final = 2_500
 """Interval of librdkafka's statistics."""
 REQUESTS: Final = 8
-"""Answered requests without a record; one that is slow or throttled is not answered."""
+"""Answered requests without a record before a standstill; slow or throttled ones have no answer."""
 STANDSTILL_S: Final = 12.0
 
 
@@ -60,7 +60,7 @@ class StuckPartitions:
         self._stuck = {number: each for number, each in self._stuck.items() if seen.get(number) == each}
 
     def at(self, positions: Mapping[int, int]) -> tuple[int, Standstill] | None:
-        """Return a partition that is stuck at one of these positions, by partition; None where none is."""
+        """Return a stuck partition and its standstill at one of these positions; None where there is none."""
         return next((each for each in self._stuck.items() if positions.get(each[0]) == each[1].offset), None)
 
 

@@ -1,4 +1,4 @@
-"""Which topic is behind a name, and where its partitions begin and end."""
+"""Topic of a name, and where its partitions begin and end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 Options = Mapping[str, str | int | bool]
 
 _NOT_YET: Final = PASSING | {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._NO_OFFSET}  # noqa: SLF001
-"""What a partition answers whose leader is being chosen."""
+"""Error codes of a partition during the election of its leader."""
 
 
 LEADERS_S: Final = 5.0
@@ -65,17 +65,17 @@ class TopicReading:
         return shape
 
     def ask(self) -> Future[Any]:
-        """Begin to ask Kafka which topic is behind the name; `confirm` takes the answer."""
+        """Request the topic's id from Kafka; `confirm` takes the answer."""
         found: Future[Any] = self._admin.describe_topics(
             TopicCollection([self.topic]), request_timeout=self._timeout_s
         )[self.topic]
         return found
 
     def confirm(self, question: Future[Any], topic_id: str) -> TopicShape:
-        """Compare the topic that there was when the question was asked, which is after the records were fetched.
+        """Compare the topic's id in the answer to a request made after the records were fetched.
 
         Raises:
-            TopicReplaced: it is another one.
+            TopicReplaced: it is another topic.
             TopicMissing, BrokerUnavailable, TopicError: see `shape`.
         """
         try:
@@ -85,7 +85,7 @@ class TopicReading:
         return self._require_id(TopicShape(self.topic, str(answer.topic_id), len(answer.partitions)), topic_id)
 
     def same_shape(self, topic_id: str) -> TopicShape:
-        """As `shape`, of the topic of this id; raises as `confirm`."""
+        """Return the shape of the topic of this id; raises as `confirm`."""
         return self._require_id(self.shape(), topic_id)
 
     def _require_id(self, shape: TopicShape, topic_id: str) -> TopicShape:

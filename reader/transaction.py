@@ -1,4 +1,4 @@
-"""Some records and one transaction of the database: the rows that the program writes, and the offsets behind them."""
+"""Records with one database transaction: the program's rows, and the offsets after the records."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """Commits when the loop asks for the next one; rolled back if the loop ends before, by `break` or an exception.
+    """Transaction that commits when the loop requests the next one.
 
     Args:
         events: its records.
         database: in a transaction.
-        commit: stores the positions and commits; False: it was rolled back, because they were moved meanwhile.
+        commit: stores the positions and commits; False: it was rolled back, because the positions were moved in
+            between.
     """
 
     def __init__(self, events: list[Event], database: Database, commit: Callable[[], bool]) -> None:
         self.events = events
-        """In the order of each partition's offsets."""
+        """Records in the order of each partition's offsets."""
         self._database, self._commit = database, commit
         self._is_open = True
 
     @property
     def connection(self) -> Any:
-        """The driver's own connection, within the transaction. It must not be committed or rolled back.
+        """Return the driver's own connection, within the transaction.
+
+        The program must not commit it or roll it back.
 
         Raises:
             ReaderMisused: the transaction has ended.
@@ -61,11 +64,11 @@ class Transaction:
         self._database.executemany(statement, parameters)
 
     def arrow(self) -> pa.RecordBatch:
-        """The records as an Arrow batch.
+        """Return the records as an Arrow batch.
 
         Returns:
             the columns key and value (binary), headers (list of structs of key and value), timestamp (timestamp in ms,
-            UTC; null where a record has none), partition (int32), offset (int64)
+            UTC; null where a record has none), partition (int32), offset (int64).
 
         Raises:
             ModuleNotFoundError: pyarrow is not installed.
@@ -75,21 +78,21 @@ class Transaction:
         return batch_of(self.events)
 
     def commit(self) -> None:
-        """Commit now, with the offsets behind all of `events`; before a `break` that is to keep what was written.
+        """Commit now, with the offsets after all of `events`.
 
         Raises:
             ReaderMisused: the transaction has ended.
-            ReaderFenced: its partitions are another process' by now, or an earlier commit whose answer was lost had
+            ReaderFenced: its partitions are another process' by now, or an earlier commit with a lost answer had
                 moved them: nothing of this one was kept.
         """
         if not self.try_commit():
             raise ReaderFenced(
-                "nothing of this transaction was kept: its partitions were taken over, or moved by a commit whose "
-                "answer was lost. What is not in the database comes again"
+                "nothing of this transaction was kept: its partitions were taken over, or moved by a commit with a "
+                "lost answer. Records that are not in the database come again"
             )
 
     def try_commit(self) -> bool:
-        """As `commit`, for the loop: False where nothing was kept, and the records come again where they have to."""
+        """Commit for the loop; return False where nothing was kept, and records may come again."""
         self._require_open()
         return self._commit()
 
@@ -99,7 +102,7 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was neither committed nor rolled back."""
+        """Return True if it was neither committed nor rolled back."""
         return self._is_open
 
     def _require_open(self) -> None:
@@ -110,7 +113,7 @@ class Transaction:
         self._require_open()
         if self._database.has_ended():
             raise ReaderMisused(
-                "the database or the program has ended this transaction: what it executed before is rolled back or "
+                "the database or the program has ended this transaction: its earlier statements are rolled back or "
                 "committed without its offsets. Leave the loop; its records come again"
             )
         if ends_transaction(statement):

@@ -16,10 +16,13 @@ from kafka_ratchet.producers import ask_offsets, explained, no_offset
 from kafka_ratchet.producers.offsets import Answer
 
 ADMIN_TIMEOUT_S: Final = 30.0
-"""How long an answer of Kafka about topics may take."""
+"""Seconds that an answer of Kafka about topics may take."""
 NEW_TOPIC_S: Final = 180.0
-"""How long brokers may take until they know a topic that was just created: they make some hundreds of partitions a
-second, on a busy machine tens, and a stream of 1,000 partitions has four such topics or five."""
+"""Seconds until brokers must know a new topic.
+
+They create some hundreds of partitions a second, on a busy machine tens. A stream of 1,000 partitions has
+four or five such topics.
+"""
 SETTLING: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -27,7 +30,7 @@ SETTLING: Final = {
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's own word for the first
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
 }
-"""What brokers say of a partition that they do not know yet."""
+"""Broker errors for a partition not known yet."""
 MISSING: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}  # noqa: SLF001
 MEET_S: Final = 5.0
 PAUSE_S: Final = 0.2
@@ -37,14 +40,14 @@ Options = Mapping[str, str | int | bool]
 
 
 class OffsetRange(NamedTuple):
-    """The offsets that a partition holds: the first one, and the one behind the last."""
+    """Offset range of a partition: the first offset, and the one after the last."""
 
     first: int
     end: int
 
 
 def all_topics(admin: AdminClient) -> dict[str, TopicMetadata]:
-    """Every topic that there is, by name.
+    """Return every topic, by name.
 
     Raises:
         BrokerUnavailable: no answer.
@@ -86,7 +89,7 @@ def partition_count(asked: Consumer, topic: str, timeout_s: float = ADMIN_TIMEOU
     if found is None or (found.error is not None and found.error.code() in MISSING):
         return 0
     if found.error is not None and not found.partitions:
-        raise TopicError(f"topic {topic!r} cannot be looked up: {explained(found.error)}")
+        raise TopicError(f"topic {topic!r} cannot be described: {explained(found.error)}")
     return len(found.partitions)
 
 
@@ -94,13 +97,13 @@ def partition_count(asked: Consumer, topic: str, timeout_s: float = ADMIN_TIMEOU
 def consumer(
     options: Options, group: str, *, committed: bool = True, closes: Callable[[Consumer], None] = Consumer.close
 ) -> Iterator[Consumer]:
-    """A consumer that joins no group, commits nothing and says where a partition ends; closed with the context.
+    """Yield a consumer that joins no group and commits nothing; the context closes it.
 
     Args:
-        options: of the client.
-        group: the client requires one; it is also the group that `committed` asks about.
-        committed: whether it reads committed records only, and takes the end of a partition to be there.
-        closes: how; `close_later` for those who answer somebody.
+        options: options of the client.
+        group: the client requires one; `committed` also refers to it.
+        committed: read committed records only, up to the last stable offset.
+        closes: closing function; `close_later` where a caller waits for an answer.
     """
     opened = open_consumer(options, group, committed=committed)
     try:
@@ -115,13 +118,13 @@ def close_later(client: Consumer) -> None:
 
 
 def open_consumer(options: Options, group: str, *, committed: bool = True) -> Consumer:
-    """As `consumer`, to be closed by who asks."""
+    """Open a consumer as `consumer` does; the caller closes it."""
     return Consumer(
         {
             "log_level": 0,
             "queued.max.messages.kbytes": 16 * 1024,  # fetched ahead; 64 MiB by default
             "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
-            "fetch.queue.backoff.ms": 10,  # one that has enough fetched ahead looks again; 1 s by default
+            "fetch.queue.backoff.ms": 10,  # a client with enough fetched ahead checks again; 1 s by default
             **options,
             "group.id": group,
             "enable.auto.commit": False,
@@ -135,14 +138,14 @@ def open_consumer(options: Options, group: str, *, committed: bool = True) -> Co
 def offset_ranges(
     asked: Consumer, topic: str, partitions: int, timeout_s: float = ADMIN_TIMEOUT_S, settle_s: float = 0.0
 ) -> list[OffsetRange]:
-    """What each partition of a topic holds, by number: two questions, however many partitions there are.
+    """Return the offset range of each partition of a topic, with two requests in all.
 
     Args:
-        asked: see `consumer`
-        topic: name
-        partitions: how many it has
-        timeout_s: how long an answer may take
-        settle_s: how long a partition may be unknown or without a leader, as one is that was just created
+        asked: see `consumer`.
+        topic: its name.
+        partitions: partition count.
+        timeout_s: longest wait for an answer.
+        settle_s: how long a partition may be unknown or without a leader, as a new one is.
 
     Raises:
         BrokerUnavailable: Kafka did not answer in time, or does not know a partition.
@@ -157,7 +160,7 @@ def ranges_of(
     timeout_s: float = ADMIN_TIMEOUT_S,
     settle_s: float = 0.0,
 ) -> dict[int, OffsetRange]:
-    """As `offset_ranges`, of some partitions, by number in the order given."""
+    """Return the offset ranges of some partitions, by number in the order given."""
     firsts, ends = (
         offsets_at(asked, topic, partitions, at, timeout_s, settle_s) for at in (OFFSET_BEGINNING, OFFSET_END)
     )
@@ -242,18 +245,18 @@ def _asked_offsets(
 
 
 class Consumers:
-    """Consumers that are used again: a new client takes some 50 ms to meet its broker.
+    """Consumers kept for reuse: a new client takes some 50 ms to meet its broker.
 
     One at a time is kept of each kind. A context manager, which closes them.
 
     Args:
-        options: of the clients, `bootstrap.servers` among them
+        options: options of the clients, `bootstrap.servers` among them.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._idle: dict[tuple[str, bool], tuple[Consumer, set[str]]] = {}
-        """And the topics that each has met."""
+        """Idle consumers, each with the topics that it has met."""
 
     def __enter__(self) -> Consumers:
         return self
@@ -262,15 +265,15 @@ class Consumers:
         self.close()
 
     def close(self) -> None:
-        """Close those that nobody uses; this does not wait for it."""
+        """Close idle consumers, without waiting for it."""
         while self._idle:
             close_later(self._idle.popitem()[1][0])
 
     @contextmanager
     def consumer(self, group: str, *, committed: bool = True, topic: str | None = None) -> Iterator[Consumer]:
-        """As the function `consumer`, with a client that was there before if there is one.
+        """Yield a consumer as the function `consumer` does, reusing an idle client.
 
-        topic: what will be read. A client that has met others already would look for its leader after a second only.
+        topic: topic to read. A client of other topics would look for its leader after a second only.
         """
         kind = group, committed
         if kind in self._idle:

@@ -33,7 +33,7 @@ UNREADABLE: Final = {
 }
 """Errors of librdkafka about a batch that other clients may read."""
 SECOND_MAY: Final = UNREADABLE | {OUT_OF_RANGE}
-"""Errors after which the second client is asked: after a refused batch librdkafka may ask beyond the end."""
+"""Errors after which the second client reads: after a refused batch librdkafka may fetch beyond the end."""
 
 SecondRead = Callable[[str, int, int], tuple[list[Message], int] | None]
 """Reads the batch at topic, partition and offset, and returns its records and the next offset; None: nothing there."""
@@ -232,12 +232,12 @@ def _unreadable(topic: str, partition: int | None, error: KafkaError) -> Transpo
 
 
 def second_read(options: Options, batch_most: int, *, committed: bool = True) -> SecondRead | None:
-    """Return the reader of a batch with the worker's client; None where that is not installed.
+    """Return the reader of a batch with the worker's client; None where it is not installed.
 
     Args:
         options: client options, `bootstrap.servers` among them.
         batch_most: bytes that one batch may unpack to.
-        committed: whether it leaves out records of aborted transactions.
+        committed: leave out records of aborted transactions.
     """
     if find_spec("aiokafka") is None or find_spec("numba") is None:
         return None

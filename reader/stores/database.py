@@ -1,4 +1,4 @@
-"""What a reader asks of a database."""
+"""Interfaces of a reader's database."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 
 class Rows(Protocol):
-    """What a statement gives: the driver's own cursor."""
+    """Rows of a statement: the driver's own cursor."""
 
     def fetchone(self) -> Any:
-        """The next row; None: there is none."""
+        """Return the next row; None: there is none."""
 
     def fetchall(self) -> list[Any]:
-        """The rows that are left."""
+        """Return the remaining rows."""
 
 
 class Database(Protocol):
@@ -33,10 +33,10 @@ class Database(Protocol):
         """Begin a transaction."""
 
     def is_in_transaction(self) -> bool:
-        """Whether the transaction that `begin` began is open: a program may have ended it by itself."""
+        """Return True if the transaction of `begin` is open: a program may have ended it."""
 
     def has_ended(self) -> bool:
-        """Whether the transaction is known to have ended, without asking the database."""
+        """Return True if the transaction is known to have ended, without a request to the database."""
 
     def commit(self) -> None:
         """End it, with all of its changes."""
@@ -48,7 +48,7 @@ class Database(Protocol):
         """Execute a statement with the driver's own placeholders."""
 
     def ask(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a statement of the reader's own, as tuples: a program may have set others for its own."""
+        """Return the rows of the reader's own statement as tuples, whatever row type the program has set."""
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
         """Execute it once per sequence of parameters."""
@@ -70,10 +70,10 @@ class Database(Protocol):
 
 
 class Store(Protocol):
-    """Where rows and offsets are: a database that this process can connect to."""
+    """Store of rows and offsets: a database that this process can connect to."""
 
     placeholder: str
-    """How a parameter stands in a statement: `?` or `%s`."""
+    """Mark of a parameter in a statement: `?` or `%s`."""
 
     where: str
     """The database, as messages name it; without a password."""
@@ -90,16 +90,16 @@ class Store(Protocol):
         """
 
     def is_away(self, error: Exception) -> bool:
-        """Whether an error of the driver is the connection's or a lock's, so that another try may help."""
+        """Return True if a driver's error comes from connection or lock, so that another try may help."""
 
 
 FORBIDDEN = frozenset({"abort", "begin", "commit", "end", "rollback", "start"})
-"""First words of the statements by which a program would end the reader's transaction."""
+"""First words of statements that would end the reader's transaction."""
 
 
 @lru_cache(256)
 def ends_transaction(statement: str) -> bool:
-    """Whether a statement begins or ends a transaction. A rollback to a savepoint does not."""
+    """Return True if a statement begins or ends a transaction. A rollback to a savepoint does not."""
     words = statement.lstrip(" \t\r\n;").split(None, 2)
     first = words[0].rstrip(";").casefold() if words else ""
     second = words[1].rstrip(";").casefold() if len(words) > 1 else ""

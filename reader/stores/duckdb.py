@@ -38,13 +38,15 @@ class Duckdb:
         """See `Store.connect`."""
         import duckdb
 
-        del owner  # a process that has the file keeps all others out
+        del owner  # the process holding the file keeps all others out
         if not self._path.parent.is_dir():
             raise SettingsError(f"{self.where}: there is no folder {self._path.parent}. Make it, or correct the path")
         try:
             return DuckdbDatabase(duckdb.connect(str(self._path), config=CONFIG))
         except duckdb.IOException as error:
-            raise DatabaseUnavailable(f"{self.where} cannot be opened: {error}. End the process that has it") from error
+            raise DatabaseUnavailable(
+                f"{self.where} cannot be opened: {error}. End the process that holds it"
+            ) from error
         except duckdb.Error as error:
             raise SettingsError(f"{self.where}: {error}. Check the path and the file's rights") from error
 
@@ -76,7 +78,7 @@ class DuckdbDatabase:
         self._began = self._number()
 
     def _number(self) -> int:
-        """Of the transaction that is open, or of one that this statement is alone in."""
+        """Return the number of the open transaction, or of this statement's own."""
         [(number,)] = self.connection.execute("SELECT txid_current()").fetchall()
         return int(number)
 
@@ -85,7 +87,7 @@ class DuckdbDatabase:
         return self._number() == self._began
 
     def has_ended(self) -> bool:
-        """See `Database.has_ended`: DuckDB has to be asked."""
+        """See `Database.has_ended`: DuckDB offers no such check."""
         return False
 
     def commit(self) -> None:
@@ -121,7 +123,7 @@ class DuckdbDatabase:
         return []
 
     def end_sessions(self, owners: Sequence[str]) -> None:
-        """No other process can have the file open."""
+        """Do nothing: no other process can have the file open."""
 
     def close(self) -> None:
         """See `Database.close`."""

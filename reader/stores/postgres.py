@@ -21,7 +21,7 @@ A pooler gives the session to other programs between transactions: a take-over m
 """
 
 LOCK_TIMEOUT_MS: Final = 10_000
-"""How long a take-over waits for a row that another process has changed, in ms; then it tries again."""
+"""Longest wait of a take-over for a row that another process has changed, in ms; then it tries again."""
 
 
 RULES: Final = (
@@ -33,7 +33,7 @@ RULES: Final = (
 """Query for triggers, rules and policies of a table."""
 
 CREATE_LOCK: Final = 0x7261746368657452
-"""Advisory lock of whoever makes the table: "ratchetR" in ASCII."""
+"""Advisory lock for creating the table: "ratchetR" in ASCII."""
 
 
 class Postgres:
@@ -109,7 +109,7 @@ class PostgresDatabase:
         self._began: Any = None
 
     def create(self, table: str, statement: str) -> None:
-        """See `Database.create`. Who may not make tables needs one that somebody else has made."""
+        """See `Database.create`. A user without the right needs a table that an administrator has created."""
         [(there,)] = self.ask("SELECT to_regclass(%s)", (table,))
         if there is None:
             with self.connection.transaction():  # two that create a table at once may meet in the catalogue
@@ -124,7 +124,7 @@ class PostgresDatabase:
         [(self._began, _)] = self.ask("SELECT now(), set_config('application_name', %s, true)", (self._name,))
 
     def _now(self) -> Any:
-        """When the open transaction began, by the server; another one has another time."""
+        """Return the start time of the open transaction, by the server; another one has another time."""
         [(now,)] = self.ask("SELECT now()")
         return now
 
@@ -159,14 +159,15 @@ class PostgresDatabase:
                 with suppress(psycopg.Error):
                     transaction.__exit__(type(failure), failure, None)
         finally:
-            # Psycopg did not end it, or was interrupted: the server does when we are gone, and we connect again. What
-            # we began here would be a savepoint within it, and never be committed.
+            # Psycopg did not end it, or was interrupted: the server ends it when the connection closes, and
+            # we connect again. A transaction begun here would be a savepoint within it, and never be
+            # committed.
             if self.connection.info.transaction_status != TransactionStatus.IDLE:
                 self.connection.close()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Cursor:
         """See `Database.execute`."""
-        # A cursor costs as much as an insert. One whose statement gave rows may still be read from.
+        # A cursor costs as much as an insert. One with rows may still be read from.
         if self._cursor is None or self._cursor.description is not None:
             self._cursor = self.connection.cursor()
         return self._cursor.execute(statement, parameters or None)

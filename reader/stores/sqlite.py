@@ -14,8 +14,11 @@ _AWAY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 OURS: Final = "/* ratchet-reader */"
-"""In the reader's own statements. The authorizer is asked when a statement is compiled, and Python keeps compiled ones
-by their text: a program's COMMIT must not find ours."""
+"""Mark of the reader's own statements.
+
+The authorizer sees each statement when it is compiled, and Python keeps compiled ones by their text: a
+program's COMMIT must not find ours.
+"""
 
 
 class Sqlite:
