@@ -1,7 +1,7 @@
-"""Batches of an agent: fresh records as a pyarrow RecordBatch, and what comes back of it as records.
+"""Batches of an agent: fresh records as a pyarrow RecordBatch, and its output as records.
 
-The columns of the engine point into the fetched bytes, so a column is made by one copy of its bytes and without a step
-of Python per record; so is what is written.
+The columns of the engine point into the fetched bytes, so a column is made by one copy of its bytes and without a
+step of Python per record. Output is written in the same way.
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET = "key", "value", "timestamp", 
 ID: Final = "id"
 """Id of each record's event, as text. Made where it is named, for it is a step of Python for each record."""
 COLUMNS: Final = (KEY, VALUE, TIMESTAMP, SEQUENCE, HEADERS, OFFSET)
-"""Of a batch that is read. In one that is yielded, sequence and offset are left out: a new record has its own."""
+"""Columns of a batch that an agent reads.
+
+In a yielded batch, sequence and offset are left out: a new record has its own.
+"""
 
 
 class BatchAtHand:
-    """One batch that a run has in its hands.
+    """Current batch of a run.
 
     Attributes:
-        arrow: what the program gets
+        arrow: batch that the program gets
     """
 
     def __init__(self, delivery: Delivery, rows: Rows, columns: Sequence[str]) -> None:
         """Make the columns.
 
         Args:
-            delivery: whose records
-            rows: int64[records], which of them
+            delivery: delivery with the records
+            rows: int64[records], indexes of the records
             columns: of COLUMNS
         """
         batch = delivery.batch
@@ -59,11 +62,11 @@ class BatchAtHand:
 
     @property
     def newest(self) -> int:
-        """Of the fetched batch, the record with the latest timestamp, which is that of what is sent for the batch."""
+        """Return the index of the record with the latest timestamp, which the output of the batch gets."""
         return int(self._rows[np.argmax(known_times(self._delivery.batch.timestamps[self._rows]))])
 
     def emit(self, output: Any) -> None:
-        """Hand over what the program yields for this batch.
+        """Take one output that the program yields for this batch.
 
         Raises:
             TypeError: it is no mask and no table of records.
@@ -194,7 +197,7 @@ _MAKE: Final[dict[str, Callable[[Delivery, Rows], Any]]] = {
 
 
 def spans_of(array: Any, name: str) -> Spans:
-    """The bytes of a binary or text array, as `encode_rows` takes them.
+    """Return the bytes of a binary or text array, in the form of `encode_rows`.
 
     Raises:
         TypeError: it is an array of something else.
@@ -235,7 +238,7 @@ def _times(array: Any) -> Rows:
 
 
 def packed_headers(array: Any) -> Spans:
-    """The headers of each row as they stand in a record: their count, then themselves.
+    """Return the headers of each row as they stand in a record: their count, then themselves.
 
     Raises:
         TypeError: the array is no map, or one without a name.

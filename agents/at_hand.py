@@ -1,4 +1,4 @@
-"""The event that a run works on, for tables that go by its time; and the time that a batch brings a partition to."""
+"""Current event of a run, for tables with event time, and the stream time after a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 log = structlog.get_logger(__name__)
 
 SAY_AGAIN_S: Final = 10.0
-"""Where every event is far ahead of the one before, a line for each would fill the disk."""
+"""Seconds between lines on events far ahead of their predecessors: one for each would fill the disk."""
 FAR_MS: Final = 3_600_000
 """An event so far ahead of all before it is named: it may expire windows that others still count into."""
 
@@ -32,11 +32,11 @@ class AtHand:
     """
 
     def __init__(self, partition: PartitionTables, reading: Reading) -> None:
-        """No batch is there.
+        """Start without a batch.
 
         Args:
             partition: knows the stream time before the batch
-            reading: knows the batch, and which of its records is at hand
+            reading: knows the batch, and its current record
         """
         self._partition, self._reading = partition, reading
         self._rows = NO_ROWS
@@ -44,7 +44,7 @@ class AtHand:
         self._times: list[int] | None = None
 
     def take(self, rows: NDArray[np.int64]) -> None:
-        """Another batch is there, of which the run takes these records."""
+        """Begin another batch, with the records that the run takes of it."""
         self._rows, self._stamps, self._times = rows, None, None
 
     @property
@@ -78,7 +78,7 @@ class AtHand:
 
 
 class StreamClock:
-    """Moves the stream time of a partition, batch by batch, and names an event that is far ahead of the others."""
+    """Stream time of a partition, moved batch by batch; reports an event far ahead of the others."""
 
     def __init__(self, partition: PartitionTables, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: seconds that only rise; by it lines of the log are spared."""

@@ -30,7 +30,7 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.delivery import AgentCalls, CallChannel, Delivery, Output
 
 VERDICT_NAMES: Final = (b"fresh", b"duplicate", b"invalid", b"too-late", b"content-differs")
-"""By the number of a verdict, what the header of a dropped record says."""
+"""Header text of a dropped record, by number of the verdict."""
 
 NONE_LETTERED: Final[Mapping[int, str]] = MappingProxyType({})
 
@@ -78,11 +78,11 @@ class FormCheck:
         Nothing of the batch may be committed after an error.
 
         Args:
-            batch: the records
-            verdicts: uint8[batch.count]
+            batch: the records.
+            verdicts: uint8[batch.count].
             reasons: uint8[batch.count], of invalid ones.
-            against: int64[batch.count], last sequence before each record; -1 for none
-            identities: of the records; None: the columns of the batch have them
+            against: int64[batch.count], last sequence before each record; -1 for none.
+            identities: identities of the records; None: the columns of the batch have them.
 
         Raises:
             FormUnclear: a sequence seems to have another form; the text names the settings.
@@ -125,16 +125,15 @@ class Deduplicator:
         whose: Whose | None = None,
         check: FormCheck | None = None,
     ) -> None:
-        """Connect nothing yet.
+        """Store the parts of the step, without connecting it.
 
         Args:
             sequences: the stream's table
             read: reads the sequences of a batch
             then: makes the outputs of fresh records
-            lettered: by verdict, the reason with which such records become dead letters. Others that are neither fresh
-                nor invalid are dropped
+            lettered: reason of the dead letter, by verdict. Other records, neither fresh nor invalid, are dropped
             whose: reads the identities of a batch; None: its columns have them
-            check: looks at the form of sequences; None: it is stated
+            check: checks the form of sequences; None: the settings state it
         """
         self._sequences, self._read, self._then = sequences, read, then
         self._lettered, self._whose, self._check = lettered, whose, check
@@ -153,7 +152,7 @@ class Deduplicator:
         app.agent(channel, name=f"deduplicate-{name}")(self.connect(channel).agent)
 
     def connect(self, channel: CallChannel) -> AgentCalls[NDArray[np.bool_]]:
-        """Return the calls through a channel, whose agent has to be run."""
+        """Return the calls through a channel. The caller must run the channel's agent."""
         self._calls = AgentCalls(self._sequences.changelog, channel, self.judge)
         return self._calls
 

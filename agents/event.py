@@ -21,20 +21,22 @@ ID_MOST: Final = 1024
 
 
 class Event(msgspec.Struct, eq=False, frozen=True):
-    """A record of the input. It cannot be changed: yielded, it goes on byte for byte, and a change would be left out.
+    """Immutable record of the input; yielded, it is forwarded byte for byte.
+
+    It cannot be changed: yielded, it goes on byte for byte, and a change would be left out.
 
     Attributes:
-        key: bytes; None where it is null
-        value: decoded by the stream's value_type
-        timestamp: ms since the epoch; -1 where the record has none
-        partition, offset: where it is in the input
-        producer: whose sequence it is, where the stream is judged by producer; else None
-        sequence: by which it was judged; None where the stream is not judged
-        packed_headers: as they stand in the record, with their number before them
-        topic: the input
-        topic_id: id of that topic, as Kafka's tools print it
-        id_header: header that has the event's id; "" where none of this stream has
-        known_id: id of the event that was sent again; None where the record was not
+        key: bytes; None where it is null.
+        value: decoded by the stream's value_type.
+        timestamp: ms since the epoch; -1 where the record has none.
+        partition, offset: where it is in the input.
+        producer: producer of the sequence, where the stream is judged by producer; else None.
+        sequence: sequence that decided the verdict; None where the stream is not judged.
+        packed_headers: as they stand in the record, with their number before them.
+        topic: name of the input.
+        topic_id: id of that topic, as Kafka's tools print it.
+        id_header: header with the event's id; "" where the stream has none.
+        known_id: id of a re-sent event; None for others.
     """
 
     # A Struct, because one is made for each record: that takes a third of the time of a class of one's own.
@@ -53,7 +55,7 @@ class Event(msgspec.Struct, eq=False, frozen=True):
 
     @property
     def headers(self) -> tuple[Header, ...]:
-        """As in the record, in their order; a name may come more than once."""
+        """Return the headers in their order; a name may come more than once."""
         return tuple(unpack_headers(self.packed_headers))
 
     @property

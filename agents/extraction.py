@@ -52,7 +52,7 @@ Found = TypeVar("Found")
 
 
 class Record(NamedTuple):
-    """What a user's extractor is called with. timestamp_ms: since the epoch."""
+    """Argument of a user's extractor. timestamp_ms: since the epoch."""
 
     key: bytes | None
     value: bytes | None
@@ -61,7 +61,7 @@ class Record(NamedTuple):
 
 
 class Reader(Protocol):
-    """What reads a sequence from each record of a batch: from a header, a field of the value, or a user's function."""
+    """Reader of a sequence per record: from a header, a field of the value, or a user's function."""
 
     def __call__(self, batch: RecordBatch) -> Sequences:
         """Sequences and reasons of the batch's records, in their order."""
@@ -76,7 +76,9 @@ _FORMS: Final = {
 
 
 def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) -> Reader:
-    """What reads sequences from this source. form: of a header; the other sources have one of their own.
+    """Return the reader of sequences from this source.
+
+    form: form of a header; the other sources have one of their own.
 
     Raises:
         SettingsError: the user's function cannot be imported.
@@ -90,7 +92,10 @@ def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) 
 
 
 def from_header(batch: RecordBatch, form: int) -> Sequences:
-    """From the header that the lane asked for first; one compiled pass. form: as in `kafka_ratchet.agents.kernels`."""
+    """Read sequences from the lane's first header in one compiled pass.
+
+    form: as in `kafka_ratchet.agents.kernels`.
+    """
     sequences = np.empty(batch.count, np.int64)
     reasons = np.empty(batch.count, np.uint8)
     kernels.read_sequences(batch.data, batch.columns, sequences, reasons, form)
@@ -98,12 +103,12 @@ def from_header(batch: RecordBatch, form: int) -> Sequences:
 
 
 def all_alike(batch: RecordBatch) -> Sequences:
-    """Where there are no sequences: 0 for every record, so that the first of each identity is fresh."""
+    """Return 0 for every record, so that the first of each identity is fresh: there are no sequences."""
     return np.zeros(batch.count, np.int64), np.zeros(batch.count, np.uint8)
 
 
 def _one_by_one(batch: RecordBatch, read: Callable[[RecordBatch, int], int | str]) -> Sequences:
-    """One Python call per record: about a microsecond for a JSON field, and whatever the user's function takes."""
+    """Read sequences with one Python call per record: about a microsecond for a JSON field."""
     sequences = np.full(batch.count, -1, np.int64)
     reasons = np.zeros(batch.count, np.uint8)
     for i in range(batch.count):
@@ -170,7 +175,7 @@ def field_reader(path: str, missing: str) -> Callable[[bytes | None], bytes | st
 
 
 def parse_integer(text: bytes) -> int | str:
-    """A JSON integer, or a JSON string of decimal digits; otherwise the reason why not."""
+    """Return a JSON integer, or a JSON string of decimal digits; otherwise the reason against it."""
     if text.startswith(b'"') and b"\\" in text:  # digits may be written as escapes
         try:
             text = b'"' + msgspec.json.decode(text, type=str).encode() + b'"'
@@ -206,10 +211,10 @@ def _function(name: str) -> Callable[[RecordBatch, int], int | str]:
 
 
 def imported(name: str, setting: str) -> Callable[[Record], Any]:
-    """A user's function, by "module:function". setting: what it is for.
+    """Return a user's function, by "module:function". setting: its purpose.
 
     Raises:
-        SettingsError: it cannot be imported, or is none.
+        SettingsError: it cannot be imported, or is no function.
     """
     module, _, function = name.partition(":")
     try:
@@ -223,7 +228,7 @@ def imported(name: str, setting: str) -> Callable[[Record], Any]:
 
 
 def called(extract: Callable[[Record], Found], name: str, batch: RecordBatch, index: int) -> Found | str:
-    """What a user's function makes of a record; "extractor-failed" where it raises. name: of it, for the log."""
+    """Return the result of a user's extractor; "extractor-failed" where it raises. name: its name, for the log."""
     record = Record(batch.key(index), batch.value(index), batch.headers(index), int(batch.timestamps[index]))
     try:
         return extract(record)
@@ -238,14 +243,17 @@ def called(extract: Callable[[Record], Found], name: str, batch: RecordBatch, in
 
 
 class Whose(Protocol):
-    """What reads the identities of a batch."""
+    """Identity extractor of a batch."""
 
     def __call__(self, batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
-        """Whose its records are. reasons: uint8[records]; where it is NONE, why a record has no identity is put in."""
+        """Return the records' identities.
+
+        reasons: uint8[records]; where it is NONE, the reason of a missing identity is put in.
+        """
 
 
 def whose(identity: Identity) -> Whose | None:
-    """What reads such identities; None where they stand in the batch's columns.
+    """Return the extractor of such identities; None where they stand in the batch's columns.
 
     Raises:
         SettingsError: the user's function cannot be imported.
@@ -257,7 +265,7 @@ def whose(identity: Identity) -> Whose | None:
 
 
 def reads(identity: Identity) -> Whose:
-    """What reads such identities wherever they stand, with the reason of each record that has none.
+    """Return the reader of such identities, with a reason for each record without one.
 
     Raises:
         SettingsError: the user's function cannot be imported.
@@ -297,7 +305,10 @@ def _note(reasons: NDArray[np.uint8], found: Identities) -> None:
 def _identities(
     read: Callable[[RecordBatch, int], bytes | str], batch: RecordBatch, reasons: NDArray[np.uint8]
 ) -> Identities:
-    """One Python call per record that is good so far. read: returns the identity, or the reason why there is none."""
+    """Extract identities with one Python call per good record.
+
+    read: returns the identity, or the reason against it.
+    """
     lengths = np.full(batch.count, -1, np.int64)
     found = []
     for i in np.flatnonzero(reasons == NONE).tolist():
@@ -316,7 +327,7 @@ def _identities(
 
 
 def _joined(parts: Sequence[Whose], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
-    """All parts of each record, as `kafka_ratchet.tables.identity.joined` writes them."""
+    """Join all parts of each record's identity, as `kafka_ratchet.tables.identity.joined` does."""
     found = [part(batch, reasons) for part in parts]
     lengths = np.zeros(batch.count, np.int64)
     for each in found:
@@ -345,7 +356,7 @@ def _identity_field(path: str) -> Callable[[RecordBatch, int], bytes | str]:
 
 
 def parse_id(text: bytes) -> bytes | str:
-    """The identity that a JSON text or whole number is; otherwise the reason why it is none."""
+    """Return the identity of a JSON text or whole number; otherwise the reason against it."""
     if text.startswith(b'"'):
         try:
             return msgspec.json.decode(text, type=str).encode()
@@ -367,7 +378,7 @@ def _identity_function(name: str) -> Callable[[RecordBatch, int], bytes | str]:
             return None
         if isinstance(found, str):
             try:
-                return str.encode(found)  # a subclass may do what it likes
+                return str.encode(found)  # a subclass may override methods
             except UnicodeEncodeError:
                 return "identity-not-text"
         if isinstance(found, bytes):

@@ -1,4 +1,4 @@
-"""Who holds a batch or the event loop, and in which line: for what is said of agents that take long."""
+"""Agent and line that hold a batch or the event loop, for messages about slow agents."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ import structlog
 log = structlog.get_logger(__name__)
 
 HOLDERS: Final[WeakKeyDictionary[asyncio.Task[Any], Callable[[], str]]] = WeakKeyDictionary()
-"""What a task of a program is doing, in words."""
+"""Description of a program's task, by task."""
 LOOK_EVERY_S: Final = 1.0
 BLOCKED_AFTER: Final = 5
-"""So many looks in a row at which the event loop has not gone on. Counted, not measured: a process that was suspended
-has not blocked anything."""
+"""Number of looks in a row without progress of the event loop before a message.
+
+They are counted, not measured: a suspended process has not blocked anything.
+"""
 
 
 def line_of(result: Any, function: Any) -> str:
-    """Where a coroutine or an async generator stands, in the file of the function that it comes from."""
+    """Return the line of a coroutine or async generator, in the file of its function."""
     file = function.__code__.co_filename if hasattr(function, "__code__") else None
     line: int | None = None
     while result is not None:
@@ -33,7 +35,7 @@ def line_of(result: Any, function: Any) -> str:
 
 
 def _first(thing: Any, *names: str) -> Any:
-    """The first of these attributes that is there."""
+    """Return the first of these attributes present."""
     return next((found for name in names if (found := getattr(thing, name, None)) is not None), None)
 
 
@@ -45,7 +47,7 @@ class _Watch:
         self._loop, self._every_s = loop, every_s
 
     def run(self) -> None:
-        """Until stopped."""
+        """Watch the event loop until stopped."""
         seen, same, say_at = -1, 0, BLOCKED_AFTER
         while not self.stop.wait(self._every_s):
             same = same + 1 if self.beats == seen else 0
@@ -62,7 +64,7 @@ class _Watch:
         log.error(
             "the event loop is blocked: no partition of this worker goes on, and its group may give them to others. An "
             "agent that computes or waits for long has to `await asyncio.to_thread(...)`",
-            held_by=holder() if holder else task.get_name() if task else "nobody who is known",
+            held_by=holder() if holder else task.get_name() if task else "unknown",
             seconds=round(for_s, 1),
         )
 

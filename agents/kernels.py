@@ -86,9 +86,9 @@ def read_sequences(data: U8, columns: I64, sequences: I64, reasons: U8, form: in
 
 @njit(**records.OPTIONS)
 def count_headers(data: U8, begins: I64, ends: I64, offsets: NDArray[np.int32]) -> None:
-    """How many headers stand before each record's: offsets int32[records + 1], of which the first is 0.
+    """Count the headers before each record's own into offsets int32[records + 1], from 0.
 
-    begins, ends: int64[records], where a record's headers begin with their count, and where the record ends
+    begins, ends: int64[records], start of a record's headers with their count, and end of the record
     """
     for i in range(len(begins)):
         count, _ = records.read_varint(data, begins[i], ends[i])
@@ -97,10 +97,10 @@ def count_headers(data: U8, begins: I64, ends: I64, offsets: NDArray[np.int32]) 
 
 @njit(**records.OPTIONS)
 def find_headers(data: U8, begins: I64, ends: I64, names: I64, values: I64) -> None:
-    """Where the headers of records that were found sound have their names and values.
+    """Find the names and values of headers in sound records.
 
-    Fills names int64[2, headers] and values int64[2, headers] with starts and lengths. A value that is null has length
-    -1 and begins where its name ends.
+    Fills names int64[2, headers] and values int64[2, headers] with starts and lengths. A null value has length -1 and
+    begins where its name ends.
     """
     found = 0
     for i in range(len(begins)):
@@ -117,10 +117,10 @@ def find_headers(data: U8, begins: I64, ends: I64, names: I64, values: I64) -> N
 
 @njit(**records.OPTIONS)
 def find_header(data: U8, columns: I64, name: U8, begins: I64, lengths: I64, times: I64) -> None:
-    """Where the header of that name has its value, in records that were found sound.
+    """Find the value of the header with this name in sound records.
 
-    Fills begins, lengths and times, each int64[records], as the columns FIRST, FIRST_LENGTH and FIRST_TIMES: of the
-    last one where there are several.
+    Fills begins, lengths and times, each int64[records], as the columns FIRST, FIRST_LENGTH and FIRST_TIMES: the last
+    of several headers counts.
     """
     for i in range(columns.shape[1]):
         begins[i], lengths[i], times[i] = 0, records.ABSENT, 0
@@ -143,12 +143,12 @@ def find_header(data: U8, columns: I64, name: U8, begins: I64, lengths: I64, tim
 
 
 VARINT_BYTE_MOST = 0x7F
-"""The largest number that is one byte as an unsigned varint."""
+"""Largest number of one byte as an unsigned varint."""
 
 
 @njit(**records.OPTIONS)
 def append_part(data: U8, begins: I64, lengths: I64, is_good: NDArray[np.bool_], out: U8, at: I64) -> None:
-    """Write a part of each good record's identity, with its length (of two bytes at most) as a varint before it.
+    """Write a part of each good record's identity, with its length as a varint before it.
 
     Args:
         data: uint8[bytes]
@@ -156,7 +156,7 @@ def append_part(data: U8, begins: I64, lengths: I64, is_good: NDArray[np.bool_],
         lengths: int64[records]
         is_good: bool[records]
         out: uint8[bytes]
-        at: int64[records], where each record's part begins in out; moved behind it here
+        at: int64[records], where each record's part begins in out; moved past it here
     """
     for i in range(len(begins)):
         if not is_good[i]:
@@ -183,20 +183,20 @@ def write_headers(
     starts: I64,
     lengths: I64,
 ) -> None:
-    """Headers of records as they stand in them, one record's behind the other's.
+    """Write the headers of records in their wire form, one record after the other.
 
     Args:
-        first: int64[records], of the headers, the record's first
-        counts: int64[records]
-        names: uint8[bytes], what the names' spans point into
-        name_starts: int64[headers]
-        name_lengths: int64[headers]
-        values: uint8[bytes], what the values' spans point into
-        value_starts: int64[headers]
-        value_lengths: int64[headers]; -1 is null
-        out: uint8[bytes], room for all
-        starts: int64[records], filled
-        lengths: int64[records], filled
+        first: int64[records], index of the record's first header.
+        counts: int64[records].
+        names: uint8[bytes] of the names.
+        name_starts: int64[headers].
+        name_lengths: int64[headers].
+        values: uint8[bytes] of the values.
+        value_starts: int64[headers].
+        value_lengths: int64[headers]; -1 is null.
+        out: uint8[bytes], room for all.
+        starts: int64[records], filled.
+        lengths: int64[records], filled.
     """
     at = 0
     for i in range(len(first)):

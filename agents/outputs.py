@@ -1,4 +1,4 @@
-"""What an agent yields while it works on a batch, and the record batches that become of it."""
+"""Outputs that an agent yields for a batch, and the record batches made of them."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from kafka_ratchet.transport.batch.rows import encode_rows, spans
 from kafka_ratchet.transport.delivery import Delivery, Output
 
 FORWARD: Final = object()
-"""In place of a value: the record itself, byte for byte."""
+"""Output in place of a value: the record itself, byte for byte."""
 
 
 encode_json: Final = msgspec.json.Encoder().encode
 
 
 def output_value(output: Any) -> bytes | None:
-    """What is yielded as it is sent: bytes as they are, None null, all else as JSON."""
+    """Return an output as bytes to send: bytes as they are, None null, all else as JSON."""
     return output if output is None or type(output) is bytes else encode_json(output)
 
 
 class Outputs:
-    """Outputs of one batch, in the order in which they were yielded."""
+    """Outputs of one batch, in the order of their yields."""
 
     def __init__(self) -> None:
         self.indices: list[int] = []
-        """Of the batch, the record whose key and timestamp an output gets."""
+        """Index of the batch's record that gives an output its key and timestamp."""
         self.values: list[bytes | object | None] = []
         """An output's bytes; None is null, FORWARD the record itself."""
         self.forwards = False
-        """Whether FORWARD may be among them."""
+        """True if FORWARD may be among them."""
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def cut(self, length: int = 0) -> None:
-        """Drop what was added after the first so many."""
+        """Drop the outputs added after the first `length`."""
         del self.indices[length:], self.values[length:]
 
     def flush(self, delivery: Delivery) -> None:

@@ -22,12 +22,12 @@ Key = Callable[[Any], Any]
 
 
 def regroup(name: str, topic: Topic, key: Any) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """The agent that forwards each event of a stream to an internal one, under another key.
+    """Return the agent that forwards each event of a stream to an internal one, under another key.
 
     Args:
-        name: of the internal stream
-        topic: of the same
-        key: from a value to the new key; or a field of the value's class, as `Order.user`
+        name: name of the internal stream
+        topic: its topic
+        key: function from a value to the new key; or a field of the value's class, as `Order.user`
 
     Raises:
         SettingsError: it is neither.
@@ -50,7 +50,7 @@ def regroup(name: str, topic: Topic, key: Any) -> Callable[[Any], Coroutine[Any,
 
 
 INSTEAD: Final = {
-    "app": "there is no Faust app behind it, because a Faust agent or table runs outside the transactions. Write "
+    "app": "there is no Faust app in it, because a Faust agent or table runs outside the transactions. Write "
     "`@app.agent(app.stream(...))` and `app.Table(...)`",
     "SetTable": "write `app.Table(NAME, default=set, value_type=set[str])`",
     "SetGlobalTable": "write `app.Table(NAME, default=set, value_type=set[str])`",
@@ -63,7 +63,7 @@ INSTEAD: Final = {
     "page": "run a web server of its own; `ratchet web` shows tables",
     "service": "run it in a process of its own",
 }
-"""Only asked for names that App lacks: one that is added there needs no change here."""
+"""Hints for attributes that App lacks. An attribute added there needs no change here."""
 
 
 def refuse(name: str) -> NoReturn:
@@ -84,14 +84,14 @@ Function = Callable[[Any], Any]
 
 @dataclass(eq=False)
 class Agent:
-    """A function over the events of a stream, as `App.agent` registered it.
+    """Function over the events of a stream, as `App.agent` registered it.
 
     Attributes:
-        function: an async generator function, or a coroutine function where nothing is yielded
-        stream: whose events it takes
-        on_error: what becomes of a record for which it raises
-        deterministic: whether it gives the same again for the same events; see `ratchet verify --replay`
-        name: of the function
+        function: an async generator function, or a coroutine function where nothing is yielded.
+        stream: stream of its events.
+        on_error: treatment of a record for which it raises.
+        deterministic: True if equal events give equal outputs; see `ratchet verify --replay`.
+        name: name of the function.
     """
 
     function: Function
@@ -102,22 +102,22 @@ class Agent:
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """Return the function's name."""
         return getattr(self.function, "__name__", repr(self.function))
 
 
 @dataclass(eq=False)
 class StreamDefinition:
-    """A stream of the settings, as a program declares it.
+    """Stream of the settings, as a program declares it.
 
     Attributes:
-        app: of the program
-        name: `[streams.NAME]` of the settings
-        value_type: what msgspec decodes values as; None: any JSON; bytes: as they are
-        agents: in the order of their registration, which is the order in which each batch goes through them
-        timers: called for each of its partitions
-        topic: the internal topic that it reads, to which agents of other streams send; None: an input of the settings
-        fed_by: streams that `group_by` forwards to it
+        app: app of the program.
+        name: `[streams.NAME]` of the settings.
+        value_type: type into which msgspec decodes values; None: any JSON; bytes: as they are.
+        agents: agents in the order of their registration, which each batch follows.
+        timers: timers called for each of its partitions.
+        topic: the internal topic that it reads, filled by agents of other streams; None: an input of the settings.
+        fed_by: streams that `group_by` forwards to it.
     """
 
     app: App
@@ -134,13 +134,13 @@ class StreamDefinition:
         Several streams may be grouped into one, which is how two of them are joined.
 
         Args:
-            name: of the internal stream
-            key: from a value to the new key; or a field of the value's class, as `Order.user`
-            value_type: of the internal stream; None: that of this one
-            on_error: what becomes of an event whose key cannot be computed, as in `App.agent`
+            name: name of the internal stream.
+            key: function from a value to the new key; or a field of the value's class, as `Order.user`.
+            value_type: type of the internal stream; None: this stream's.
+            on_error: treatment of an event without a computable key, as in `App.agent`.
 
         Returns:
-            the internal stream, for agents and tables
+            the internal stream, for agents and tables.
 
         Raises:
             SettingsError: the name is taken, or the events would go round.
@@ -152,7 +152,7 @@ class StreamDefinition:
 
     @property
     def has_own_agents(self) -> bool:
-        """Whether there is one besides those that `group_by` makes."""
+        """Return True if it has agents other than those of `group_by`."""
         return any(not agent.is_step for agent in self.agents)
 
     @property
@@ -171,9 +171,9 @@ class StreamDefinition:
 
 
 class App(Timers):
-    """Agents of one's own over deduplicated streams.
+    """Application with its own agents over deduplicated streams.
 
-    What an agent yields and what it writes to tables commits together with the records it read, or not at all.
+    An agent's outputs and table writes commit together with the records that it read, or not at all.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class App(Timers):
         self.global_tables: dict[str, GlobalTable] = {}
         self._owners: dict[str, StreamDefinition | None] = {}
 
-    if not TYPE_CHECKING:  # to a type checker a name that is not here is a mistake
+    if not TYPE_CHECKING:  # to a type checker an absent name is a mistake
 
         def __getattr__(self, name: str) -> Any:
             refuse(name)
@@ -193,10 +193,10 @@ class App(Timers):
         """Declare a stream.
 
         Args:
-            name: `[streams.NAME]` of the settings
-            value_type: a msgspec.Struct, a dataclass, `dict`, `bytes`, ...; None: any JSON
-            internal: it reads a topic of Ratchet's own, which agents of other streams fill with its `send`; it needs
-                no section in the settings
+            name: `[streams.NAME]` of the settings.
+            value_type: a msgspec.Struct, a dataclass, `dict`, `bytes`, ...; None: any JSON.
+            internal: it reads a topic of Ratchet's own, filled by agents of other streams with its `send`; it needs
+                no section in the settings.
 
         Raises:
             SettingsError: it was declared before.
@@ -218,23 +218,26 @@ class App(Timers):
             raise SettingsError(f"stream {stream.name} is not one of this app: declare it with its `stream`")
 
     def of(self, stream: str) -> list[Agent]:
-        """The agents of a stream, in the order of their registration; none where the program does not know it."""
+        """Return the agents of a stream, in the order of their registration.
+
+        There are none where the program does not know the stream.
+        """
         return self.streams[stream].agents if stream in self.streams else []
 
     def tables_of(self, stream: str) -> list[Table]:
-        """The tables that a stream's agents read and write."""
+        """Return the tables that a stream's agents read and write."""
         found = self.streams.get(stream)
         theirs = (None, found) if found is not None and found.has_own_agents else (found,)
         return [table for name, table in self.tables.items() if self._owners[name] in theirs]
 
     def check(self, streams: Collection[str]) -> None:
-        """Whether the program fits the settings.
+        """Verify that the program fits the settings.
 
         Args:
             streams: names of `[streams.NAME]` in the settings
 
         Raises:
-            SettingsError: it names a stream that they do not have, has no agent, or has a table that could be of
+            SettingsError: it names a stream that they do not have, has no agent, or has a table that may belong to
                 several streams.
         """
         for name in self.streams:
@@ -248,7 +251,7 @@ class App(Timers):
             if stream.timers and not stream.agents:
                 raise SettingsError(
                     f"streams.{name}: has a timer ({stream.timers[0].name}) and no agent: a timer of a stream runs "
-                    "beside its agents"
+                    "with its agents"
                 )
         for name, owner in self._owners.items():
             if owner is None and len(busy) > 1:
@@ -258,7 +261,7 @@ class App(Timers):
                 )
 
     def rules(self) -> dict[str, str]:
-        """What workers of one group have to agree on."""
+        """Return the rules that workers of one group must agree on."""
         agents = {
             f"agents of {name}": ", ".join([agent.name for agent in self.of(name)])
             for name in sorted(self.streams)
@@ -286,7 +289,7 @@ class App(Timers):
     ) -> Table:
         """Declare a table; see `kafka_ratchet.tables.values.table.Table`.
 
-        stream: whose agents read and write it; needed where several streams have agents
+        stream: the stream of its agents; needed where several streams have agents
 
         Raises:
             SettingsError: there is one of that name, or a type cannot be used.
@@ -297,10 +300,10 @@ class App(Timers):
         return self.tables[name]
 
     def topic(self, name: str) -> Topic:
-        """Declare a topic to which agents send: `await topic.send(key=, value=)`.
+        """Declare a topic for sends of agents: `await topic.send(key=, value=)`.
 
         Args:
-            name: in Kafka; the same name gives the same topic
+            name: name in Kafka; the same name gives the same topic
         """
         return self.topics.setdefault(name, Topic(name))
 
@@ -317,7 +320,7 @@ class App(Timers):
     ) -> GlobalTable:
         """Declare a table for look-ups; see `kafka_ratchet.tables.values.global_table.GlobalTable`.
 
-        topic: None: the one that is called as the table
+        topic: None: the topic with the table's name
 
         Raises:
             SettingsError: there is a table of that name, or a type cannot be used.
@@ -338,15 +341,15 @@ class App(Timers):
         """Register a function over the events of a stream.
 
         Each partition of the input has its own run of it, which takes the partition's events in the order of their
-        offsets. A run begins anew whenever a transaction was rolled back: what it kept outside tables is gone then.
+        offsets. A run restarts after each rollback of a transaction, and loses its state outside tables.
 
         Args:
-            stream: of this app
+            stream: of this app.
             on_error: "halt": the partition halts at a record for which the function raises, until the program is
-                mended; "dead-letter": the record goes to the dead-letter topic with the reason, its changes of tables
-                and its outputs are undone, and the next record follows
+                corrected; "dead-letter": the record goes to the dead-letter topic with the reason, its table
+                changes and outputs are undone, and the next record follows.
             deterministic: False: its outputs or tables depend on more than its events and tables (a clock, chance,
-                another service), so that `ratchet verify --replay` cannot compute them again
+                another service), so that `ratchet verify --replay` cannot compute them again.
 
         Raises:
             SettingsError: the function or the stream cannot be used.
@@ -365,7 +368,7 @@ class App(Timers):
 
 
 def _step_of(app: App, parent: StreamDefinition, name: str, value_type: Any) -> tuple[StreamDefinition, Topic]:
-    """The internal stream to which a stream's events are to go, and its topic; made where there is none yet.
+    """Return the internal stream for a stream's events, and its topic; created where there is none.
 
     Raises:
         SettingsError: the name is taken, or the events would go round.
@@ -391,5 +394,5 @@ def _step_of(app: App, parent: StreamDefinition, name: str, value_type: Any) -> 
 
 
 def ancestors_of(stream: StreamDefinition) -> list[StreamDefinition]:
-    """The stream, and those whose events come to it by `group_by`, step by step."""
+    """Return the stream, and the streams that feed it by `group_by`, step by step."""
     return [stream, *(each for parent in stream.fed_by for each in ancestors_of(parent))]

@@ -1,4 +1,4 @@
-"""How an agent reads its partition: each record once, in the order of the offsets, as value, event or batch."""
+"""Events of an agent's partition: each record once, in offset order, as value, event or batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_ROWS: Final = np.empty(0, np.int64)
 
 
 _Columns = tuple[
-    bytes | memoryview,  # what the other columns point into
+    bytes | memoryview,  # bytes into which the other columns point
     list[int],  # where keys begin, and end; -1: null
     list[int],
     list[int],  # where headers begin, and end
@@ -38,24 +38,27 @@ _Columns = tuple[
     list[int],  # offsets
     list[int] | list[None],  # sequences
     list[str | None] | None,  # producers; None: the stream is not judged by producer
-    dict[int, str],  # ids of the records that were sent again
+    dict[int, str],  # ids of the re-sent records
 ]
-"""What events take from a batch besides values: lists, because asking an array for one number is slow."""
+"""Columns of a batch for its events, without values.
+
+They are lists, because reading one number of an array is slow.
+"""
 COPIED_MOST: Final = 8 << 20
 """bytes: a batch of up to so many is copied once, because bytes are cut faster than a memoryview is."""
 
 
 class Reading:
-    """Hands the records of one batch after the other to a run of an agent.
+    """Records of one batch after the other, for a run of an agent.
 
     Attributes:
-        delivery: the batch at hand; None where the run has none
-        index: of the batch, the record at hand; NO_RECORD where there is none
-        event: the last that was read, where the run reads events
-        event_index: of the batch, its record; another than `index` where values were read after it
-        batch: what the run has of the batch, where it reads batches
-        reads_batches: whether it does
-        away: empty while a step of the run's own task is under way. A list, so that a loop has it at hand
+        delivery: the current batch; None where the run has none.
+        index: index of the current record; NO_RECORD where there is none.
+        event: last event read, where the run reads events.
+        event_index: index of that event; differs from `index` where values were read after it.
+        batch: the run's form of the batch, where it reads batches.
+        reads_batches: True if it does.
+        away: empty during a step of the run's own task. A list, so that a loop can hold it.
     """
 
     def __init__(
@@ -65,12 +68,12 @@ class Reading:
         more: Callable[[], Awaitable[None]],
         before_record: Callable[[], None] | None,
     ) -> None:
-        """No batch is at hand.
+        """Start without a batch.
 
         Args:
-            value_type: of the stream
+            value_type: type of the stream's values
             partition: the tables of the run
-            more: gives the batch back, and returns when there is another one
+            more: releases the batch, and returns when there is another one
             before_record: called before each record, where one may be undone alone
         """
         self.delivery: Delivery | None = None
@@ -83,17 +86,17 @@ class Reading:
         self.held: list[int] = []
         """Records of the batch taken together with the one at hand, and rejected with it."""
         self.agent: str | None = None
-        """Who reads, for the dead letters of its stream."""
+        """Reading agent, for the dead letters of its stream."""
         self._decode, self._null = decoder(value_type)
         self._partition, self._more, self._before_record = partition, more, before_record
         self._fresh = NO_ROWS
-        """Of the batch, the records to hand out."""
+        """Indexes of the batch's records to hand out."""
         self._rows: list[int] = []
         self._left: Iterator[int] | None = None
-        """Those that are not handed out yet, once the first is: a program that raised goes on with them."""
+        """Indexes not handed out yet, once the first is: a program that raised goes on with them."""
         self._columns: _Columns | None = None
         self._before = "before its first event"
-        """Where it is while it has no batch."""
+        """Place of the run while it has no batch."""
 
     async def as_own(self, program: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a program. In its own steps alone events are read, tables written and records sent.
@@ -113,12 +116,12 @@ class Reading:
         self._partition.shut()
 
     def begin(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
-        """Have a batch at hand. fresh: int64[records], which of it to hand out."""
+        """Begin a batch. fresh: int64[records], indexes to hand out."""
         self.delivery, self.index, self._fresh, self._left = delivery, NO_RECORD, fresh, None
         self.held.clear()
 
     def end(self) -> None:
-        """The batch goes back: nothing of it is kept."""
+        """End the batch, and keep nothing of it."""
         if self.delivery is not None:
             batch = self.delivery.batch
             self._before = f"{batch.topic}, partition {batch.partition}, after offset {batch.next - 1}"
@@ -138,7 +141,7 @@ class Reading:
 
     @property
     def place(self) -> str:
-        """The record at hand, or where it would be."""
+        """Return the place of the current record, or where it would be."""
         if self.delivery is None:
             return self._before
         batch = self.delivery.batch
@@ -148,7 +151,7 @@ class Reading:
         return where if self.index == NO_RECORD else f"{where}, offset {int(batch.offsets[self.index])}"
 
     def correlation(self) -> dict[str, object]:
-        """What log lines of the program belong to; nothing where it has no batch."""
+        """Return the fields for log lines of the program; nothing where it has no batch."""
         if self.delivery is None:
             return {}
         batch = self.delivery.batch
@@ -174,7 +177,7 @@ class Reading:
         return 0 if self.delivery is None else length_hint(self._left_over())
 
     async def values(self) -> AsyncIterator[Any]:
-        """For `async for value in stream`."""
+        """Yield values for `async for value in stream`."""
         decode, null, partition, before_record = self._decode, self._null, self._partition, self._before_record
         decode_long = bytes if decode is bytes else partial(_decode_within, decode)
         lent, away = partition.lent, self.away
@@ -205,14 +208,14 @@ class Reading:
                 yield value
                 if lent or away:
                     self._check()
-            del batch, data, starts, lengths  # or what waits would hold the memory of a batch that is done
+            del batch, data, starts, lengths  # or a waiting loop would hold the memory of a finished batch
             if self._left is not left:
                 continue  # another loop over the stream, inside this one, has begun with the next batch
             crash_point("agent")
             await self._more()
 
     def _check(self) -> None:
-        """The program asks for more."""
+        """Verify that the program may ask for more."""
         if self.away:
             raise AgentFailed(
                 f"{self.place}: events are read by the agent's own task only, not by a task that it has started, as "
@@ -222,7 +225,7 @@ class Reading:
             self._partition.check_lent()
 
     async def events(self) -> AsyncIterator[Event]:
-        """For `async for event in stream.events()`."""
+        """Yield events for `async for event in stream.events()`."""
         async for value in self.values():
             assert self.delivery is not None  # noqa: S101 - a record is at hand
             columns = self._columns
@@ -246,11 +249,11 @@ class Reading:
                 spec.event_header,
                 again.get(at),
             )
-            del data, columns  # a batch that is done must not stay in memory while this waits
+            del data, columns  # a finished batch must not stay in memory while this waits
             yield event
 
     async def batches(self, names: Sequence[str] | None) -> AsyncIterator[Any]:
-        """For `async for batch in stream.batches()`. names: of columns; None: all."""
+        """Yield batches for `async for batch in stream.batches()`. names: columns; None: all."""
         from kafka_ratchet.agents.arrow import BatchAtHand, require_columns
 
         columns = require_columns(names)
@@ -324,9 +327,9 @@ def _producers(delivery: Delivery) -> list[str | None] | None:
 
 
 def decoder(value_type: Any) -> tuple[Callable[[memoryview], Any], Callable[[], Any]]:
-    """What turns a record's value into what a program gets, and what a null value becomes.
+    """Return the function that decodes a record's value, and the one for a null value.
 
-    Both raise msgspec.MsgspecError for what is not of that type.
+    Both raise msgspec.MsgspecError for a value of another type.
     """
     if value_type is bytes:
         return bytes, lambda: None

@@ -1,11 +1,10 @@
-"""An agent of one's own at work on one partition: events go in, outputs and changes of tables come out.
+"""Run of an agent on one partition: events go in, outputs and changes of tables come out.
 
-A batch goes through in these steps, all in the transaction that the lane has begun:
+A batch goes through these steps, all in the lane's transaction:
 
-    1. take              the lane's batch; records that are duplicates are left out
-    2. read              one value, event or batch; a value that does not decode is a dead letter (`agents/reading.py`)
-    3. run               the program, until it asks for the next event; what it yields is kept, what it writes to tables
-                         is pushed
+    1. take              the lane's batch; duplicates are left out
+    2. read              one value, event or batch; an undecodable value is a dead letter (`agents/reading.py`)
+    3. run               the program, until it asks for the next event; its yields are kept, its writes to tables pushed
     4. flush             when the batch is at its end: outputs become record batches for the lane to produce
 """
 
@@ -46,7 +45,7 @@ UNKNOWN_AGENTS: Final = (
 
 
 class Stream:
-    """What an agent is called with: its partition's events, each once, in the order of their offsets."""
+    """Argument of an agent: its partition's events, each once, in offset order."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
@@ -60,18 +59,18 @@ class Stream:
         return self._reading.events()
 
     def batches(self, columns: Sequence[str] | None = None) -> AsyncIterator[Any]:
-        """Records as they come from Kafka, many at a time, each as a pyarrow RecordBatch.
+        """Yield records as they come from Kafka, many at a time, each as a pyarrow RecordBatch.
 
         It has `key` and `value` (binary), `timestamp` (ms since the epoch), `sequence` (null where the stream is not
         judged), `headers` (a map: name, value) and `offset`; topic and partition are in its schema's metadata. A batch
         is never empty.
 
-        What may be yielded for it, any number of times: a boolean mask (those records go on as they are), the batch
-        itself (all of them do), or a RecordBatch or Table of new records with the columns `key` and `value` (binary or
-        text), and `timestamp` and `headers` where they are not to be the batch's latest and none.
+        An agent may yield any number of outputs for it. One is a boolean mask: those records are forwarded unchanged.
+        The batch itself stands for all of them. A RecordBatch or Table holds new records with the columns `key` and
+        `value` (binary or text), and `timestamp` and `headers` where they differ from the batch's latest and none.
 
         Args:
-            columns: names of those that are needed; None: all
+            columns: names of the needed columns; None: all
         """
         return self._reading.batches(columns)
 
@@ -81,7 +80,7 @@ class Stream:
         return self._reading.remaining
 
     def hold(self) -> None:
-        """Have the record at hand rejected together with those that follow, until `release`."""
+        """Hold the current record for rejection together with those that follow, until `release`."""
         self._reading.held.append(self._reading.index)
 
     def drop(self) -> None:
@@ -101,12 +100,12 @@ class AgentRun:
     """One agent on one partition, from its first batch to the next rollback; then another one begins."""
 
     def __init__(self, agent: Agent, tables: Sequence[Table], partition: PartitionTables) -> None:
-        """Nothing runs yet.
+        """Start without a running task.
 
         Args:
-            agent: whose function is called
-            tables: of the program
-            partition: what they keep for this partition
+            agent: agent with the function to call
+            tables: tables of the program
+            partition: their state of this partition
         """
         self.agent, self._tables, self._partition = agent, tables, partition
         self._may_undo = agent.on_error == "dead-letter"
@@ -119,28 +118,28 @@ class AgentRun:
         self._given_back: asyncio.Future[None] | None = None
         """The lane's side waits for the program to be through with the batch."""
         self._result: Any = None
-        """What the function has returned: a coroutine or an async generator."""
+        """Result of the function: a coroutine or an async generator."""
         self._is_over = False
         """Its transaction was rolled back."""
         self._failure: Exception | None = None
-        """Why it has ended between two batches; the next one finds it."""
+        """Error that ended it between two batches; the next one raises it."""
         self._outputs, self._sends = Outputs(), Sends(agent.name, self._reading)
         self._mark = 0, 0
         """Outputs and sends before those of the record at hand; only known where a record may be undone."""
         self._at_hand = AtHand(partition, self._reading)
 
     async def take(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
-        """Have the program take these records of a batch.
+        """Have the program take these records of a batch; return when it asks for more.
 
         Args:
             delivery: the batch
-            fresh: int64[records], which of it
+            fresh: int64[records], indexes in the batch
 
         Returns:
-            when it asks for more; its outputs are the delivery's then
+            None, with its outputs in the delivery.
 
         Raises:
-            AgentFailed: it raised and the record halts its partition; or it ended by itself, or between two batches.
+            AgentFailed: it raised and the record halts its partition; or it returned, or ended between two batches.
         """
         if self._failure is not None:
             raise self._failure
@@ -163,14 +162,14 @@ class AgentRun:
 
     @property
     def reads_batches(self) -> bool:
-        """Whether the program takes batches, so that it sees where they end."""
+        """Return True if the program takes batches, so that it sees where they end."""
         return self._reading.reads_batches
 
     def abandon(self) -> None:
         """End the run: its transaction was rolled back.
 
-        A program that catches its cancellation goes on for a while, beside the next run: nothing here is shared with
-        that one, and there are no more events.
+        A program that catches its cancellation goes on for a while, at the same time as the next run. The two share
+        nothing, and there are no more events.
         """
         self._is_over, place = True, self._reading.place
         if self._task is not None:
@@ -183,7 +182,7 @@ class AgentRun:
         """Run the program, from its first event on, until it fails.
 
         Raises:
-            Exception: why the partition has to halt; nobody asks where the transaction was rolled back.
+            Exception: the reason for a halt of the partition; unread after a rollback.
         """
         for table in self._tables:
             table.here.set(self._partition.of(table.name))
@@ -202,7 +201,7 @@ class AgentRun:
             except RAISED as error:
                 self._reject(error)
             else:
-                raise self._failed("ended by itself: an agent goes on for as long as there are events")
+                raise self._failed("returned: an agent goes on for as long as there are events")
 
     def _reject(self, error: BaseException) -> None:
         """Make the record at hand a dead letter, or raise what halts the partition."""
@@ -232,7 +231,7 @@ class AgentRun:
             self._failure = failure
 
     def held_by(self) -> str:
-        """Which agent it is, and where it stands."""
+        """Return the agent's name and current line."""
         line = line_of(self._result, self.agent.function)
         return f"{self._reading.place}: agent {self.agent.name}{line}"
 
@@ -244,7 +243,7 @@ class AgentRun:
         self._partition.begin_record()
 
     async def _collect(self, outputs: AsyncGenerator[Any, Any]) -> None:
-        """Keep what the program yields, each with the record at hand."""
+        """Keep the program's outputs, each with the current record."""
         reading, add_index, add_value = self._reading, self._outputs.indices.append, self._outputs.values.append
         async with aclosing(outputs):  # what its `finally` writes belongs to the record at hand
             async for output in outputs:
@@ -255,7 +254,7 @@ class AgentRun:
                 if kind is Event:
                     if output is not reading.event or reading.event_index != reading.index:
                         raise TypeError(
-                            "yielded an event that is not the one at hand: yield a value of your own instead"
+                            "yielded an event other than the current one: yield a value of your own instead"
                         )
                     add_value(FORWARD)
                     self._outputs.forwards = True
@@ -268,7 +267,7 @@ class AgentRun:
     def _emit_for_batch(self, output: Any) -> None:
         reading = self._reading
         if reading.batch is None:
-            raise TypeError("yielded while it had no event, whose key and timestamp an output gets")
+            raise TypeError("yielded while it had no event to give the output key and timestamp")
         if reading.delivery is not None:
             self._outputs.flush(reading.delivery)
             self._outputs.cut()
@@ -298,7 +297,9 @@ class PartitionProgram:
         return [AgentRun(agent, self._tables, self._partition) for agent in self._agents]
 
     async def take(self, delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
-        """Have all agents take a batch. fresh: bool[batch.count].
+        """Have all agents take a batch.
+
+        fresh: bool[batch.count].
 
         Raises:
             AgentFailed: see `AgentRun.take`.
@@ -314,9 +315,9 @@ class PartitionProgram:
                 self._stream_clock.advance(delivery.batch, rows)
 
     def _had(self, delivery: Delivery, rows: NDArray[np.int64]) -> dict[str, list[int]]:
-        """By agent, the replayed records of a batch that it has had: those that another one had rejected alone.
+        """Return by agent the re-sent records of a batch that it has had before.
 
-        rows: those that are taken; a copy of a replayed record is dropped, and nothing more becomes of it
+        rows: records to take; a copy of a re-sent record is dropped without further effect
         """
         names = {run.agent.name for run in self.runs}
         had: dict[str, list[int]] = {name: [] for name in names}
@@ -353,13 +354,13 @@ class StreamProgram:
         partition: Callable[[int], PartitionTables],
         timers: Sequence[Timer] = (),
     ) -> None:
-        """Nothing runs yet.
+        """Start without any partition.
 
         Args:
-            agents: in the order in which they take each batch
-            tables: of the stream
-            partition: what the tables keep for an input partition
-            timers: of the stream
+            agents: agents in the order of taking a batch
+            tables: tables of the stream
+            partition: state of the tables for an input partition
+            timers: timers of the stream
         """
         self._agents, self._tables, self._partition, self._timers = agents, tables, partition, timers
         self._running: dict[int, PartitionProgram] = {}
@@ -373,7 +374,7 @@ class StreamProgram:
         await self._running[number].take(delivery, fresh)
 
     def ticks(self, number: int) -> PartitionTimers | None:
-        """What calls the stream's timers on a partition; None where it has none."""
+        """Return the timers of a partition; None where the stream has none."""
         if not self._timers:
             return None
         if number not in self._ticking:

@@ -1,4 +1,4 @@
-"""What a program raised, in words that name its line."""
+"""Error formatting: errors of a program, with the line."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ TEXT_MOST: Final = 3000
 """characters: a program may raise with a whole record in its text."""
 
 RAISED: Final = (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
-"""What a program may raise. Of these, asyncio would end the worker for the last two, with all its partitions; a signal
-raises neither here, for the worker has handlers of its own."""
+"""Exceptions that a program may raise.
+
+asyncio would end the worker for the last two, with all its partitions. A signal raises neither here, for the
+worker has handlers of its own.
+"""
 
 
 def is_ended_by(error: BaseException) -> bool:
-    """Whether it is the cancellation of the task that runs, and not one that a program has met by itself."""
+    """Return True if the error is the cancellation of the running task itself."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def said_of(error: BaseException) -> str:
-    """What was raised, and in which line of the program."""
+    """Return an error's text, with the line of the program."""
     text = str(error)
     if len(text) > TEXT_MOST:
         text = f"{text[:TEXT_MOST]}..."
-    text = text.encode(errors="backslashreplace").decode()  # what a record holds may be text that nobody can print
+    text = text.encode(errors="backslashreplace").decode()  # text of a record may be unprintable
     if isinstance(error, TableError):
         what = text
     else:

@@ -1,4 +1,4 @@
-"""What agents send to topics while they work on a batch, and the record batches that become of it.
+"""Records that agents send to topics during a batch, and the record batches made of them.
 
 A row is kept for each record, in the order of the calls. When the batch is at its end, each topic's rows get their
 partitions, and the rows of a partition become record batches.
@@ -29,9 +29,9 @@ from kafka_ratchet.transport.delivery import Delivery, Output
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 BY_KEY: Final = -1
-"""In place of a partition."""
+"""Partition of a record sent by its key."""
 OF_EVENT: Final = -(2**63)
-"""In place of a timestamp: that of the event at hand."""
+"""Timestamp of a record sent with that of the current event."""
 TIME_MOST: Final = 2**63 - 1
 FIRST_OF_TWO: Final = 0x80
 """Bytes from this one on are followed by another byte of a varint."""
@@ -42,25 +42,25 @@ and whether value and headers are the event's own, byte for byte. A plain tuple:
 
 
 class Sends:
-    """Records of one batch, in the order in which an agent sent them."""
+    """Records of one batch, in the order of their sends."""
 
     def __init__(self, agent: str, reading: Reading) -> None:
-        """Nothing was sent yet.
+        """Start without records.
 
         Args:
             agent: name of the agent
-            reading: what it has at hand
+            reading: its current batch and record
         """
         self._agent, self._reading = agent, reading
         self._rows: list[Row] = []
         self._allowed: tuple[Delivery | None, str] = None, ""
-        """The delivery at hand and the topic that was last found to be allowed in it: nearly every row's."""
+        """Current delivery, and the topic last found allowed in it: nearly every row's."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def cut(self, length: int = 0) -> None:
-        """Drop what was added after the first so many."""
+        """Drop the records added after the first `length`."""
         del self._rows[length:]
 
     def send(
@@ -107,7 +107,7 @@ class Sends:
         if self._allowed[0] is delivery and self._allowed[1] == topic:
             return delivery, event
         if topic == delivery.spec.topic:
-            raise SendRefused(f"topic {topic}: agent {self._agent} reads it: it would get what it sends, for ever")
+            raise SendRefused(f"topic {topic}: agent {self._agent} reads it: it would get its own records, for ever")
         if topic not in delivery.spec.sends:
             raise SendRefused(f"topic {topic}: is not one of the app's; declare it with its `topic`")
         self._allowed = delivery, topic
@@ -119,7 +119,7 @@ class Sends:
         Raises:
             RecordTooLarge: a record does not fit its topic.
         """
-        self._allowed = None, ""  # or it would hold the memory of a batch that is done
+        self._allowed = None, ""  # or it would hold the memory of a finished batch
         topics: dict[str, list[Row]] = {}
         for row in self._rows:
             topics.setdefault(row[0], []).append(row)
@@ -219,7 +219,7 @@ def spans_at(parts: Spans, mine: Ints) -> Spans:
 
 
 def key_bytes(key: Any) -> bytes | None:
-    """A key as it is sent: bytes as they are, text in UTF-8, None null, all else as JSON."""
+    """Return a key as bytes to send: bytes as they are, text in UTF-8, None null, all else as JSON."""
     if key is None or type(key) is bytes:
         return key
     return key.encode() if isinstance(key, str) else encode_json(key)
@@ -249,13 +249,13 @@ def _header(name: str, value: bytes | str | None) -> bytes:
 
 
 def router(identity: Identity, topic: str) -> Callable[[Delivery, NDArray[np.bool_]], Awaitable[None]]:
-    """What sends a batch's records to their partitions, for `kafka_ratchet.agents.deduplicate.Deduplicator`.
+    """Return the function that sends a batch's records to their partitions.
 
-    A record whose identity cannot be read becomes a dead letter here, and goes no further: in whatever partition it
-    were judged, its identity might be read there all the same, by a function that fails now and then.
+    A record with an unreadable identity becomes a dead letter here, and goes no further. In another partition a
+    function that fails now and then might read it all the same.
 
     Args:
-        identity: whose records are judged together
+        identity: identity of records judged together
         topic: one of the lane's `sends`
 
     Raises:

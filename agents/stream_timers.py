@@ -1,4 +1,4 @@
-"""Timers of a stream at work on one partition: what they yield, send and write commits with the lane's transaction."""
+"""Timers of a stream on one partition: their outputs and writes commit with the lane's transaction."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ from kafka_ratchet.transport.correlation import correlate
 from kafka_ratchet.transport.delivery import Delivery, Output
 
 TICK: Final = 0
-"""Of the batch that a lane makes for a tick, the only record: no key, no value, the time now. Nothing of it is sent;
-what a timer yields has its key and its timestamp."""
+"""Only record of the batch that a lane makes for a tick: no key, no value, the time now.
+
+It is not sent; a timer's outputs have its key and its timestamp.
+"""
 
 
 class PartitionTimers:
-    """Satisfies `kafka_ratchet.transport.delivery.Ticks`.
+    """Timers of a partition; satisfies `kafka_ratchet.transport.delivery.Ticks`.
 
-    A call whose transaction is rolled back has not happened: the timer is due at once.
+    A rolled-back call has not happened: the timer is due at once.
     """
 
     def __init__(
@@ -44,21 +46,21 @@ class PartitionTimers:
         partition: PartitionTables,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is due.
+        """Start without a due timer.
 
         Args:
-            timers: of the stream
-            tables: of the stream
-            partition: what they keep for this partition
+            timers: timers of the stream
+            tables: tables of the stream
+            partition: their state of this partition
             clock: seconds that only rise
         """
         self.timers, self._tables, self._partition, self._clock = timers, tables, partition, clock
         self._due: dict[Timer, float] = {}
         self._open: dict[Timer, float] = {}
-        """When timers were due that the open transaction has called."""
+        """Due times of the timers that the open transaction has called."""
         self._work: asyncio.Task[None] | None = None
         self._at: tuple[Timer, Any] | None = None
-        """The timer that was called last, and what its function has returned."""
+        """Timer called last, and the result of its function."""
         self._rollbacks = 0
         self.restart()
         partition.rolled_back.append(self._roll_back)
@@ -136,7 +138,7 @@ class PartitionTimers:
             place = f"{batch.topic}, partition {batch.partition}"
             raise AgentFailed(f"{place}: timer {timer.name} {said_of(error)}") from error
         finally:
-            reading.end()  # what it has begun beside itself may send no more: nobody would take it
+            reading.end()  # a task that it started may send no more: the records would be lost
         outputs.flush(delivery)
         sends.flush(delivery)
 
@@ -169,4 +171,4 @@ def _retrieve(work: asyncio.Task[None]) -> None:
 
 
 async def _no_more() -> None:
-    """A timer reads nothing."""
+    """Return at once: a timer reads nothing."""

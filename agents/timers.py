@@ -1,4 +1,4 @@
-"""Timers and tasks as a program declares them, and how those of a worker run: beside the lanes, in no transaction."""
+"""Timers and tasks as a program declares them, and their runs in a worker, outside transactions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Function = Callable[[], Any]
 
 @dataclass(eq=False)
 class Timer:
-    """A function that is called at intervals.
+    """Function called at intervals.
 
     Attributes:
-        function: without parameters; an async generator function where it yields, which a stream's may
-        interval_s: from one call to the next
-        name: of the function
+        function: function without parameters; an async generator function where it yields, as a stream's may
+        interval_s: seconds from one call to the next
+        name: name of the function
     """
 
     function: Function
@@ -35,14 +35,14 @@ class Timer:
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """Return the function's name."""
         return getattr(self.function, "__name__", repr(self.function))
 
     def after(self, due_s: float, now_s: float) -> float:
-        """When it is due again: a multiple of the interval behind the last time. Times that have passed are left out.
+        """Return its next due time: a later multiple of the interval. Missed times are left out.
 
         Args:
-            due_s: when it was due
+            due_s: last due time
             now_s: the time now
         """
         missed = max(0.0, now_s - due_s) // self.interval_s
@@ -57,11 +57,11 @@ class TimedStream(Protocol):
 
 
 class Timers:
-    """What an App has of timers and tasks."""
+    """Timers and tasks of an App."""
 
     def __init__(self) -> None:
         self.timers: list[Timer] = []
-        """Of each worker."""
+        """Timers of each worker."""
         self.tasks: list[Function] = []
         """Begun in each worker once it has started."""
 
@@ -75,10 +75,10 @@ class Timers:
         """Call a function at intervals, the first time when one has passed.
 
         Args:
-            interval: seconds, or a timedelta
+            interval: seconds, or a timedelta.
             stream: call it for each partition of this stream, in the partition's transaction: it may use its tables,
-                send and yield, and what raises halts the partition as it does in an agent. None: call it once in each
-                worker, outside transactions; what raises there is logged, and the next call comes all the same
+                send and yield, and an error halts the partition as it does in an agent. None: call it once in each
+                worker, outside transactions; an error there is logged, and the next call comes all the same.
 
         Raises:
             SettingsError: the interval, the stream or the function cannot be used.
@@ -99,10 +99,10 @@ class Timers:
         return register
 
     def task(self, function: Function) -> Function:
-        """Begin a function once in each worker, when it has started; it may go on for as long as the worker.
+        """Start a function once in each worker, for as long as the worker runs at most.
 
         Raises:
-            SettingsError: it cannot be used.
+            SettingsError: the function cannot be used.
         """
         if not is_async(function):
             raise SettingsError(f"task {function!r}: write `async def` without parameters" + _no_yield(function))
@@ -113,12 +113,12 @@ class Timers:
 
 
 def is_async(function: Function) -> bool:
-    """Whether it is an `async def` that yields nothing and takes nothing."""
+    """Return True if it is an `async def` that yields nothing and takes nothing."""
     return inspect.iscoroutinefunction(function) and takes_nothing(function)
 
 
 def takes_nothing(function: Function) -> bool:
-    """Whether it can be called without arguments."""
+    """Return True if it can be called without arguments."""
     parameters = inspect.signature(function).parameters.values()
     return all(
         each.default is not each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters
@@ -141,7 +141,7 @@ class WorkerTimers:
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Nothing runs yet. clock: seconds that only rise; None: the event loop's."""
+        """Start without running timers. clock: seconds that only rise; None: the event loop's."""
         self._timers, self._tasks, self._clock, self._sleep = list(timers), list(tasks), clock, sleep
 
     async def run(self) -> None:
@@ -161,7 +161,7 @@ class WorkerTimers:
 
     @staticmethod
     async def _call(what: str, name: str, function: Function) -> None:
-        """An error ends this call, and nothing else: neither the worker nor the other timers."""
+        """Call the function; an error ends this call, and neither the worker nor the other timers."""
         result = function()
         if (running := asyncio.current_task()) is not None:
             HOLDERS[running] = lambda: f"{what} {name}{line_of(result, function)}"

@@ -11,7 +11,7 @@ from kafka_ratchet.errors import SendRefused
 
 
 class Sender(Protocol):
-    """What sends for the agent that runs."""
+    """Sender for the running agent."""
 
     def send(
         self,
@@ -46,9 +46,9 @@ _SENT: Final = _Sent()
 
 
 class Topic:
-    """A topic to which agents send, as `App.topic` declares it.
+    """Topic for sends of agents, as `App.topic` declares it.
 
-    name: in Kafka
+    name: name in Kafka
     """
 
     def __init__(self, name: str) -> None:
@@ -63,25 +63,25 @@ class Topic:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Awaitable[None]:
-        """Send a record in the transaction of the event at hand: it is committed with it, or not at all.
+        """Send a record in the transaction of the current event.
 
         Args:
-            key: bytes as they are, text in UTF-8, None null, all else as JSON
-            value: bytes as they are, None null, all else as JSON
-            headers: names with bytes, text or None
+            key: bytes as they are, text in UTF-8, None null, all else as JSON.
+            value: bytes as they are, None null, all else as JSON.
+            headers: names with bytes, text or None.
             partition: of this topic; None: that of the key, as Java's producers choose it (murmur2). Without a key it
-                is the number of the input's partition, modulo the count
-            timestamp: ms since the epoch; None: that of the event at hand
+                is the number of the input's partition, modulo the count.
+            timestamp: ms since the epoch; None: that of the current event.
 
         Raises:
-            SendRefused: no event is at hand, or the topic may not be written to.
+            SendRefused: there is no current event, or the topic may not be written to.
             TypeError, ValueError: one of the arguments cannot be sent.
         """
         self._sender().send(self.name, key, value, headers, partition, timestamp)
         return _SENT
 
     def send_event(self, key: Any, *, partition: int | None = None, header: tuple[str, bytes] | None = None) -> None:
-        """Send the event at hand under another key; value, headers and timestamp stay what they are, byte for byte.
+        """Send the current event under another key; value, headers and timestamp stay, byte for byte.
 
         Args:
             key: as in `send`
@@ -89,7 +89,7 @@ class Topic:
             header: one more, after those of the event
 
         Raises:
-            SendRefused: no event is at hand, or the topic may not be written to.
+            SendRefused: there is no current event, or the topic may not be written to.
         """
         self._sender().send_event(self.name, key, partition, header)
 

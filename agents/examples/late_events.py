@@ -1,6 +1,6 @@
 """Counts per minute of event time. Views that come too late are dead letters. Needs `[streams.views]`.
 
-A window is kept for ten minutes behind its end. By then whoever reads the counts has the last one of the window.
+A window is kept for ten minutes after its end. By then readers of the counts have the last one of the window.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ counts = app.Table("counts", default=int).tumbling(60, expires=600)
 
 @app.agent(views, on_error="dead-letter")
 async def count(views: AsyncIterator[View]) -> AsyncIterator[Any]:
-    """Put out the count of the view's own minute, which is not the newest where the view is late but not too late."""
+    """Yield the count of the view's own minute, which is not the newest for a late view."""
     async for view in views:
         if counts.is_late:
             raise ValueError("more than ten minutes late")

@@ -3,7 +3,7 @@
 Two streams cannot share a table, because their partitions commit apart. So both are sent to an internal stream, by
 number, and the table is that stream's: both halves of an order are in one partition there.
 
-Needs `[streams.orders]` and `[streams.payments]`; what is joined goes to the topic `APP-halves`.
+Needs `[streams.orders]` and `[streams.payments]`; joined orders go to the topic `APP-halves`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Payment(msgspec.Struct):
 
 
 class Half(msgspec.Struct):
-    """What is known of an order."""
+    """Known fields of an order."""
 
     number: str
     amount: int | None = None
@@ -43,26 +43,26 @@ orders = app.stream("orders", value_type=Order)
 payments = app.stream("payments", value_type=Payment)
 halves = app.stream("halves", value_type=Half, internal=True)
 waiting = app.Table("waiting", value_type=Half, stream=halves)
-"""Orders of which one half has come."""
+"""Orders with one half so far."""
 
 
 @app.agent(orders)
 async def send_orders(orders: AsyncIterator[Order]) -> None:
-    """Send what an order knows."""
+    """Send the fields that an order has."""
     async for order in orders:
         await halves.send(key=order.number, value=Half(order.number, amount=order.amount))
 
 
 @app.agent(payments)
 async def send_payments(payments: AsyncIterator[Payment]) -> None:
-    """Send what a payment knows."""
+    """Send the fields that a payment has."""
     async for payment in payments:
         await halves.send(key=payment.order, value=Half(payment.order, paid=payment.paid))
 
 
 @app.agent(halves)
 async def join(halves: AsyncIterator[Half]) -> AsyncIterator[Any]:
-    """Put out an order when its second half is there, and forget it: one that is sent anew begins anew."""
+    """Yield an order when its second half is there, and forget it. A re-sent order begins again."""
     async for half in halves:
         other = waiting.get(half.number, half)
         amount = other.amount if half.amount is None else half.amount

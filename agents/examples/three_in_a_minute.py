@@ -32,7 +32,7 @@ recent = app.Table("recent", default=list, value_type=list[int])
 
 @app.agent(payments)
 async def watch(payments: Any) -> AsyncIterator[Any]:
-    """Put out an alert for each payment that is the third, or more, of its minute."""
+    """Yield an alert for the third payment of a minute, and for each later one."""
     async for payment in payments.events():
         card, now = payment.value.card, payment.timestamp
         times = sorted([*recent[card], now])

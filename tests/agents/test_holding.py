@@ -73,7 +73,7 @@ LOGGED: list[Any] = []
 def known_holders() -> list[Any]:
     """Return log lines that name a holder; a busy machine holds the event loop up too, which names none."""
     lines = [each for each in LOGGED if "the event loop is blocked" in each["event"]]
-    return [each for each in lines if each["held_by"] != "nobody who is known"]
+    return [each for each in lines if each["held_by"] != "unknown"]
 
 
 async def blocks(numbers: Any) -> None:

@@ -180,7 +180,7 @@ def test_an_event_is_not_forwarded_after_another_value_was_read() -> None:
     assert ran.values == [3]
     (letter,) = ran.dead_letters
     assert letter.value == 2
-    assert b"an event that is not the one at hand" in (dict(letter.headers)["ratchet-reason"] or b"")
+    assert b"an event other than the current one" in (dict(letter.headers)["ratchet-reason"] or b"")
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
