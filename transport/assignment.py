@@ -1,7 +1,7 @@
 """Lanes inside a Faust app: Faust's membership and assignor decide which lanes run here.
 
-What is used of Faust 0.15 and why the rest is not: docs/decisions/0003-lanes.md. Every internal name that this module
-relies on is checked by tests/transport/test_pinned_names.py.
+docs/decisions/0003-lanes.md lists the parts of Faust 0.15 in use, with the reasons.
+tests/transport/test_pinned_names.py checks every internal name that this module relies on.
 """
 
 from __future__ import annotations
@@ -36,18 +36,21 @@ SAY_AGAIN_S: Final = 10.0
 
 REFUSED_FIRST_S: Final = 1.0
 REFUSED_MOST_S: Final = 10.0
-"""A worker whose rules the group does not share tries again at growing intervals: it joins when the others are gone."""
+"""Longest pause before a worker with other rules tries to join again, in seconds.
+
+It joins when the members with other rules have left.
+"""
 
 FAUST_LOGGER: Final = logging.getLogger("faust.lanes")
 """mode logs every start and stop of a service; among Faust's own they are filtered with the rest."""
 
 
 QUEUE: Final = 64
-"""Calls that may wait for the agent; each lane has at most one under way, so this only bounds a mistake."""
+"""Calls that may wait for the agent. Each lane has at most one in flight, so this only bounds a mistake."""
 
 
 def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tuple[str, int]]:
-    """All partitions that were assigned. distribution: by worker and topic, as Faust's leader tells it to all."""
+    """Return all assigned partitions. distribution: by worker and topic, as Faust's leader tells it to all."""
     return {
         (topic, number) for topics in distribution.values() for topic, numbers in topics.items() for number in numbers
     }
@@ -71,7 +74,7 @@ def _why(error: kafka.KafkaError) -> str:
 
 
 async def _rejoin(client: Any, coordinator: Any) -> None:
-    """Fetch the metadata of topics anew, then join the group again. Runs in the thread of Faust's consumer."""
+    """Fetch the metadata of topics, then join the group again. Runs in the thread of Faust's consumer."""
     await client.force_metadata_update()
     coordinator.request_rejoin()
 
@@ -100,10 +103,10 @@ def _is_lanes_own(table: Any) -> bool:
 
 
 class _LaneRecovery(Recovery):
-    """Lanes restore their tables themselves, after fencing and with committed data only.
+    """Recovery that leaves lane-owned tables to their lanes.
 
-    For tables of one's own it is Faust's recovery, but that it survives a Kafka that is away: mode takes a wait that
-    was too long for a stop of the service, and Faust's recovery ends by it, for good and without a word.
+    For a program's own tables it is Faust's recovery, but it survives an absent Kafka. mode takes too long a wait for
+    a stop of the service, and ends Faust's recovery for good and without a message.
     """
 
     logger = FAUST_LOGGER
@@ -128,13 +131,16 @@ class _LaneRecovery(Recovery):
 
 
 class LaneTableManager(TableManager):
-    """For `faust.App(TableManager=...)`: leaves tables with `lane_owned = True` to their lanes."""
+    """Table manager for `faust.App(TableManager=...)`.
+
+    It leaves tables with `lane_owned = True` to their lanes.
+    """
 
     logger = FAUST_LOGGER
     _recovery: Recovery | None
 
     async def on_start(self) -> None:
-        """Skip the second for which Faust waits here for tables to be added: ours were, before the app started."""
+        """Skip Faust's wait of a second for tables: ours were added before the app started."""
         await self._update_channels()
         await self.recovery.start()
 
@@ -147,7 +153,7 @@ class LaneTableManager(TableManager):
 
     @property
     def recovery(self) -> Recovery:
-        """The recovery that skips lane-owned tables."""
+        """Return the recovery that skips lane-owned tables."""
         if self._recovery is None:
             self._recovery = _LaneRecovery(self.app, self, beacon=self.beacon, loop=self.loop)
         return self._recovery
@@ -159,8 +165,8 @@ class Lanes:
     Where Faust's assignor gives this worker a changelog partition as active, a lane runs; where as standby, the
     changelog is followed.
 
-    Lanes go on through a rebalance. One that stays here never notices; one whose partition has gone elsewhere is fenced
-    by its new owner at the latest, so there is no moment at which two of them could commit.
+    Lanes go on through a rebalance. One that stays here never notices; the new owner of a moved partition fences the
+    old lane at the latest, so two of them can never commit at once.
     """
 
     def __init__(
@@ -174,11 +180,11 @@ class Lanes:
         """Listen to the app's assignments.
 
         Args:
-            app: the Faust app
-            partitions: how many each changelog topic has
-            make: for each changelog topic, what makes the lane of a partition
-            stand_by: the same for standbys; a lane and a standby of one partition share their state
-            explain: what makes the sentence about a group that goes by other rules
+            app: the Faust app.
+            partitions: partition count of each changelog topic.
+            make: for each changelog topic, the function that makes a partition's lane.
+            stand_by: the same for standbys; a lane and a standby of one partition share their state.
+            explain: function that returns the sentence about a group with other rules.
         """
         self._explain, self._refused_s, self._hear_at = explain, 0.0, 0.0
         self.rebalances = 0
@@ -201,12 +207,12 @@ class Lanes:
 
     @property
     def has_joined(self) -> bool:
-        """Whether the group has given this worker its partitions, and has not refused it since."""
+        """Return True if the group has given this worker its partitions, and has not refused it since."""
         return self.rebalances > 0 and not self._refused_s
 
     @property
     def waiting(self) -> set[tuple[str, int]]:
-        """Changelog and number of the partitions that were assigned and whose lanes are not made yet."""
+        """Return changelog and number of the assigned partitions without a lane yet."""
         return self._wanted - self.running.keys()
 
     async def stop(self) -> None:
@@ -228,9 +234,10 @@ class Lanes:
     async def _on_assigned(self, app: Any, assigned: Any, **_: Any) -> None:
         self._refused_s = 0.0
         self.rebalances += 1
-        # aiokafka sends no heartbeats until this returns: only note what is wanted, and change it in the background.
+        # aiokafka sends no heartbeats until this returns: only note the assignment, and apply it in the
+        # background.
         forgotten = self._all - _distributed(app.assignor.changelog_distribution)
-        # What nobody else was given goes on where it is.
+        # Partitions without another owner go on where they are.
         self._wanted = self._ours(app.assignor.assigned_actives()) | self.running.keys() & forgotten
         self._wanted_warm = self._ours(app.assignor.assigned_standbys()) - self._wanted
         log.info(
@@ -248,7 +255,7 @@ class Lanes:
         For a moment after its return Kafka lists no topics. Faust assigns without them, and would not look again.
         """
         names = sorted(f"{changelog}-{number}" for changelog, number in forgotten)
-        log.warning("partitions were given to nobody; asking for another assignment", partitions=names)
+        log.warning("partitions have no owner; asking for another assignment", partitions=names)
         await asyncio.sleep(ASK_AGAIN_S)
         thread = self.app.consumer._thread  # noqa: SLF001
         if (consumer := thread._consumer) is not None:  # noqa: SLF001

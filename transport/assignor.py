@@ -1,8 +1,8 @@
-"""Faust's assignor for a group whose members go by the same rules, and no others.
+"""Faust's assignor for a group of members with the same rules.
 
-Kafka lets into a group only who offers a protocol that all its members offer. The name of ours contains a digest of the
-rules, so Kafka itself refuses a worker with other ones; the rules stand in the metadata of each member, where the
-refused one reads what differs (docs/decisions/0024-one-set-of-rules-in-a-group.md).
+Kafka admits a member only with a protocol that all members offer. The name of ours contains a digest of the rules, so
+Kafka itself refuses a worker with other ones. The rules stand in the metadata of each member, where a refused worker
+reads the differences (docs/decisions/0024-one-set-of-rules-in-a-group.md).
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from faust.assignor.client_assignment import ClientMetadata
 from faust.assignor.partition_assignor import PartitionAssignor
 
 RULES: Final = "rules"
-"""Of the JSON object in a member's metadata: setting to value, all text."""
+"""Key of the rules in a member's JSON metadata: setting to value, all text."""
 DIGITS: Final = 12
-"""Hexadecimal digits of the digest: two sets of rules with one digest are one in 10^14, and then nobody is refused."""
+"""Hexadecimal digits of the digest.
+
+Two sets of rules share a digest once in 10^14; then no worker is refused.
+"""
 
 
 def protocol_of(rules: Mapping[str, str]) -> str:
@@ -38,18 +41,18 @@ def is_worker(member_metadata: bytes) -> bool:
 
 
 class RuledAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust has no types
-    """For `faust.App(PartitionAssignor=RuledAssignor.of(rules))`."""
+    """Assignor for `faust.App(PartitionAssignor=RuledAssignor.of(rules))`."""
 
     rules: ClassVar[dict[str, str]] = {}
 
     @classmethod
     def of(cls, rules: Mapping[str, str]) -> type[RuledAssignor]:
-        """The assignor of a group with these rules."""
+        """Return the assignor of a group with these rules."""
         return cast("type[RuledAssignor]", type(cls.__name__, (cls,), {"rules": dict(rules)}))
 
     @property
     def name(self) -> str:
-        """The group protocol."""
+        """Return the group protocol."""
         return protocol_of(self.rules)
 
     def metadata(self, topics: Any) -> ConsumerProtocolMemberMetadata:

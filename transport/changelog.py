@@ -1,4 +1,4 @@
-"""Reading a changelog partition into the state that stands behind it: to its end, or on and on."""
+"""Reader of a changelog partition into its state: to the end, or following it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from kafka_ratchet.transport.owner import Owner
 log = structlog.get_logger(__name__)
 
 SILENT_S: Final = 3_600.0
-"""Who follows and heard nothing for this long looks anew at what there is (`restore`): entries that it has not seen may
-have been compacted away. Far less than tombstones are kept for, and seldom enough for its few requests."""
+"""Seconds without an answer after which a follower checks the whole log again (`restore`).
+
+Entries not seen yet may have been compacted away. It is far less than tombstones are retained for, and rare
+enough for its few requests.
+"""
 
 FETCH_BYTES: Final = 2 << 20
 """A fetch's size. Smaller costs a round trip more often; larger keeps the other lanes of the worker waiting longer."""
 FETCH_WAIT_MS: Final = 250
-"""How long the broker may hold back an empty answer; also how late a stop can be noticed by the broker."""
+"""Milliseconds that the broker may hold back an empty answer; also the delay until it may notice a stop."""
 
 
 def passed_s() -> tuple[float, float]:
@@ -43,7 +46,7 @@ class Sighting(NamedTuple):
 
 
 class LookedThrough(NamedTuple):
-    """How far a log was looked through, and the newest owner entry up to there. topic_id: 16 bytes."""
+    """Range of a log searched so far, and the newest owner entry in it. topic_id: 16 bytes."""
 
     topic_id: bytes
     to: Sighting
@@ -51,7 +54,7 @@ class LookedThrough(NamedTuple):
 
 
 class ChangelogReader(Protocol):
-    """What takes over committed changelog entries."""
+    """Receiver of committed changelog entries."""
 
     changelog: str
     position: int
@@ -59,23 +62,26 @@ class ChangelogReader(Protocol):
 
     @property
     def owner(self) -> Owner | None:
-        """Whose changelog it is, as of `position`; None where no entry has said so yet."""
+        """Return the changelog's owner, as of `position`; None where no entry names one."""
 
     @property
     def sighting(self) -> Sighting | None:
-        """The last changelog offset below `position` whose leader epoch is known; None where none is."""
+        """Return the last changelog offset below `position` with a known leader epoch; None where there is none."""
 
     def discard(self) -> None:
-        """Throw the local store away and begin anew at position 0."""
+        """Discard the local store and begin again at position 0."""
 
     def apply(self, batch: RecordBatch) -> None:
         """Take over committed changelog entries."""
 
     def restoring(self) -> None:
-        """A replay to the end begins."""
+        """Note the start of a replay to the end."""
 
     def restored(self) -> bool:
-        """It is done. False: all that was known is forgotten, for it was too old; replay from the new position."""
+        """Note the end of the replay.
+
+        False: the store was too old and is discarded; replay from the new position.
+        """
 
 
 class WithoutStore:
@@ -85,13 +91,13 @@ class WithoutStore:
     sighting: Sighting | None = None
 
     def discard(self) -> None:
-        """There is no store."""
+        """Do nothing: there is no store."""
 
     def restoring(self) -> None:
-        """A replay to the end begins: nothing to note."""
+        """Do nothing at the start of a replay."""
 
     def restored(self) -> bool:
-        """It is done; what was known before can be too old for nothing."""
+        """Return True: there is no earlier knowledge that could be too old."""
         return True
 
 
@@ -108,16 +114,16 @@ class Changelog:
         passed: Callable[[], tuple[float, float]] = passed_s,
         asking: Hashable = None,
     ) -> None:
-        """Nothing is read yet.
+        """Start without reading.
 
         Args:
-            cluster: connected
-            state: what it is read into
-            partition: number
-            connection: on which to read what may wait or be long
-            batch_most: bytes that one batch may unpack to
-            passed: seconds of two clocks that go on while this process is suspended
-            asking: the connection on which to ask what is answered at once; None: the same
+            cluster: connected.
+            state: receiver of the entries.
+            partition: number.
+            connection: connection for requests that may wait or be long.
+            batch_most: bytes that one batch may unpack to.
+            passed: seconds of two clocks that go on while this process is suspended.
+            asking: connection for requests answered at once; None: the same.
         """
         self.cluster, self.state, self.partition, self._connection = cluster, state, partition, connection
         self._asking = connection if asking is None else asking
@@ -127,21 +133,21 @@ class Changelog:
         self._seen = Sighting(0, NO_EPOCH)
         self._sighted = 0
         self._end = Sighting(0, NO_EPOCH)
-        """Where the log ended behind the state's last commit, as far as it was looked at."""
+        """End of the log after the state's last commit, as far as seen."""
         self._looked_through = LookedThrough(b"", Sighting(0, NO_EPOCH), None)
         self._heard = self._passed()
 
     async def restore(self) -> int:
-        """Replay everything from the state's position to the end, as it is now.
+        """Replay everything from the state's position to the present end.
 
         Returns:
-            entries applied
+            number of entries applied
 
         Raises:
-            StateAhead: the state stands for more than there is.
-            PositionLost: entries were deleted that the state has not seen.
-            TopicReplaced: the state was made from another topic of this name, and nobody has decided to go on.
-            LogTruncated: the changelog lost entries that the state has.
+            StateAhead: the state is ahead of the log.
+            PositionLost: entries were deleted before the state read them.
+            TopicReplaced: the state was made from another topic of this name, without a decision of the operator.
+            LogTruncated: the changelog lost entries contained in the state.
         """
         state, topic, partition = self.state, self.state.changelog, self.partition
         self.topic_id = (await self.cluster.found([topic]))[topic].id
@@ -154,8 +160,8 @@ class Changelog:
         if state.position < first:
             raise PositionLost(
                 f"{topic}, partition {partition}: the local store ends at offset {state.position}, but the "
-                f"changelog begins at {first}: what lies between is gone. A changelog must be compacted, never deleted "
-                "from; see docs/reference/halted.md"
+                f"changelog begins at {first}: the entries between are lost. A changelog must be compacted, never "
+                "deleted from; see docs/reference/halted.md"
             )
         restored = 0
         state.restoring()
@@ -176,17 +182,17 @@ class Changelog:
         return restored
 
     async def keep_up(self) -> bool:
-        """Apply what one fetch brings, which may be nothing; waits for it up to FETCH_WAIT_MS.
+        """Apply the entries of one fetch, which may have none; waits for it up to FETCH_WAIT_MS.
 
         Returns:
-            False where nothing was heard for so long that entries may be missing: nothing is applied, `restore` has to
-            look.
+            False after so long without an answer that entries may be missing: nothing is applied, and `restore` is
+            needed.
 
         Raises:
             PositionLost: the changelog does not hold the state's position (any more).
-            TopicReplaced: behind its name is another topic now.
-            LogTruncated: it lost entries that were applied.
-            BatchTooLarge: a batch unpacks to more than it may.
+            TopicReplaced: its name now belongs to another topic.
+            LogTruncated: it lost applied entries.
+            BatchTooLarge: a batch unpacks to more than the limit.
         """
         batch = await self._next()
         if self._was_silent():
@@ -218,7 +224,7 @@ class Changelog:
             await self._probe(seen)
 
     async def _compare(self) -> None:
-        """Whether the state was made from this topic, and from this log."""
+        """Verify that the state was made from this topic, and from this log."""
         state, topic, owner = self.state, self.state.changelog, self.state.owner
         before = owner.topics.get(owners.CHANGELOG) if owner else None
         if before is not None and before.id != id_text(self.topic_id):
@@ -234,13 +240,13 @@ class Changelog:
             await self._probe(seen)
 
     async def _decided(self, error: RatchetError) -> None:
-        """Begin anew where a person has decided to go on without what the state knows; otherwise raise the error."""
+        """Discard the state where the operator has decided to go on without it; otherwise raise the error."""
         newest = await self._owner_in_log()
         known = self.state.owner.decisions if self.state.owner else ()
         if newest is None or not newest.decisions or newest.decisions[-1] in known:
             raise error
         log.warning(
-            "the local store is rebuilt from the changelog, as a person has decided",
+            "the local store is rebuilt from the changelog, as the operator has decided",
             changelog=self.state.changelog,
             partition=self.partition,
             decision=newest.decisions[-1].reason,
@@ -249,9 +255,9 @@ class Changelog:
         self.state.discard()
 
     async def _owner_in_log(self) -> Owner | None:
-        """The newest entry of the whole log, whatever the state stands for.
+        """Return the newest owner entry of the whole log, whatever the state contains.
 
-        A lane that stays halted asks again and again: what was looked through stays so while the log goes on from it.
+        A halted lane repeats this; the searched range stays valid while the log continues from it.
         """
         topic, partition = self.state.changelog, self.partition
         end = await self.cluster.offset(topic, partition, LATEST, self._asking)
@@ -268,7 +274,7 @@ class Changelog:
         return newest
 
     async def _goes_on(self, end: int) -> bool:
-        """Whether the log is still the one that was looked through, as far as it was."""
+        """Return True if the log still continues the searched range."""
         topic_id, to, _ = self._looked_through
         if topic_id != self.topic_id or to.epoch == NO_EPOCH or to.position > end:
             return False
@@ -279,16 +285,16 @@ class Changelog:
         return True
 
     async def _probe(self, at: Sighting) -> RecordBatch:
-        """One batch from there, at once: for what the broker says of the place. What it brings comes again."""
+        """Fetch one batch from there at once, for the broker's verdict on the place. Its records come again."""
         return await self._fetch(at.position, at.epoch, max_bytes=1, max_wait_ms=0)
 
     async def sight(self) -> Sighting | None:
-        """The leader epoch behind the state's position; None where nothing new is to be seen.
+        """Return the leader epoch after the state's position; None where there is no new one.
 
-        What stands there is the end marker of the last transaction: a few bytes, whatever that one brought.
+        The end marker of the last transaction stands there: a few bytes, whatever its size.
 
         Raises:
-            TopicReplaced: behind its name is another topic now.
+            TopicReplaced: its name now belongs to another topic.
         """
         position = self.state.position
         if position <= self._sighted:
@@ -301,20 +307,22 @@ class Changelog:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something was committed that `sight` has not yet seen."""
+        """Return True if a commit was made that `sight` has not yet seen."""
         return self.state.position > self._sighted
 
     @property
     def end(self) -> Spot:
-        """Where the log ended behind the state's last commit, as far as it was looked at."""
+        """Return the end of the log after the state's last commit, as far as seen."""
         return Spot(self.topic_id, self.partition, *self._end)
 
     async def has_grown(self) -> bool:
-        """Whether there is more than the state's last commit. While its lane has no transaction open, another wrote it.
+        """Return True if there is more than the state's last commit.
+
+        While its lane has no transaction open, another wrote it.
 
         Raises:
-            TopicReplaced: behind its name is another topic now.
-            LogTruncated: it lost entries that the state has.
+            TopicReplaced: its name now belongs to another topic.
+            LogTruncated: it lost entries contained in the state.
         """
         batch = await self._probe(self._end)
         return batch.next > self._end.position

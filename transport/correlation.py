@@ -1,6 +1,6 @@
-"""What a log line belongs to: the stream, partition, offset and transactional id at work where it is written.
+"""Fields of log lines: stream, partition, offset and transactional id of the current work.
 
-A task says once who knows; it is asked when a line is written, so that nothing is to be done for each record.
+A task registers one function, which runs when a line is written. So there is no work for each record.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ def correlate(facts: Facts | None) -> None:
 
 
 def correlation() -> Mapping[str, object]:
-    """What a line written now belongs to: any of stream, topic, changelog, partition, offset, transaction."""
+    """Return the fields of a line written now: any of stream, topic, changelog, partition, offset, transaction."""
     facts = _facts.get()
     return {} if facts is None else facts()

@@ -24,7 +24,7 @@ from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.policy import Policy
 
 REASON_MOST: Final = 4096
-"""bytes of a reason in a dead letter: what an agent raises may be as long as the record."""
+"""Most bytes of a reason in a dead letter: an agent's error may be as long as the record."""
 LETTER_AGENTS: Final = "ratchet-agents"
 """Header of a dead letter that agents have made: the names of those that rejected it, a JSON list."""
 
@@ -43,9 +43,15 @@ blames no agent."""
 SLOW_S: Final = 30.0
 """Seconds between two warnings that the agent has not given back a batch; judging 2 MiB takes far less."""
 HELD_MOST: Final = 0.8
-"""Of the transaction's time-out, after which a lane rolls back what an agent holds: it can still say who it was."""
+"""Share of the transaction's time-out after which a lane rolls back a batch held by an agent.
+
+The lane can still name the agent then.
+"""
 AGENT_WAIT_S: Final = 10.0
-"""How long a stopping lane waits for the agent to give back a batch before it leaves the batch to the next owner."""
+"""Seconds that a stopping lane waits for the agent to release a batch.
+
+Then it leaves the batch to the next owner.
+"""
 
 
 class Output(NamedTuple):
@@ -67,27 +73,27 @@ class _Rejection:
 
 
 class Delivery:
-    """Batch in flight, with the outputs that its processor has made of it so far.
+    """Batch in flight, with its outputs so far.
 
     Args:
-        spec: of the lane
-        policy: by which the batch is judged, or not
+        spec: settings of the lane
+        policy: policy that says whether the batch is judged
         batch: the records
     """
 
     def __init__(self, spec: LaneSpec, policy: Policy, batch: RecordBatch) -> None:
         self.batch, self.spec, self.policy = batch, spec, policy
         self.outputs: deque[Output] = deque()
-        """For the lane to produce, in this order."""
+        """Outputs for the lane to produce, in this order."""
         self.sequences: Column | None = None
-        """int64[batch.count], by which the batch was judged, for an agent of one's own; None: it was not judged."""
+        """Sequences that decided the verdicts, int64[batch.count], for a program's agent; None: not judged."""
         self.held_by: Callable[[], str] | None = None
-        """Which agent of one's own works on it, and where it stands."""
+        """Name and current line of the agent that works on it."""
         self._rejected: dict[int, _Rejection] = {}
 
     @property
     def compression(self) -> str:
-        """Of what is written for this batch."""
+        """Return the compression of this batch's outputs."""
         return self.batch.codec if self.spec.compression == "input" else self.spec.compression
 
     def forward(self, keep: NDArray[np.bool_]) -> None:
@@ -213,8 +219,8 @@ class AgentCalls(Generic[Answer]):
         """Answer calls one after the other: the function of the Faust agent."""
         async for delivery, answer in calls:
             if answer.done():
-                # Its lane has stopped waiting. Judged now, the batch would move what is pushed in no transaction at
-                # all, and the partition's next owner would find its records duplicates.
+                # Its lane has stopped waiting. A judgement now would push state without any transaction, and
+                # the partition's next owner would find its records duplicates.
                 continue
             spec, batch = delivery.spec, delivery.batch
             correlate(partial(spec.correlation, batch.start))
@@ -241,7 +247,7 @@ class Patience:
 
         Args:
             delivery: batch in work
-            stop: done when the lane is asked to stop
+            stop: done when the lane has to stop
             log: logger of the lane
         """
         self._delivery, self._stop, self._log = delivery, stop, log
@@ -310,13 +316,13 @@ ROOM: Final = 1 << 10
 
 
 class Ticks(Processor, Protocol):
-    """The timers of one partition. `process` calls those that are due."""
+    """Timers of one partition. `process` calls those due."""
 
     def wait_s(self) -> float:
         """Seconds until one is due; 0: one is."""
 
 
 def tick(topic: str, partition: int, position: int) -> RecordBatch:
-    """A batch for a tick: one record without key and value, of the time now, where the input is to be read next."""
+    """Return a batch for a tick: one record without key and value, of the time now, at the input's next offset."""
     (encoded,) = encode_pairs([(None, None)], ROOM)
     return read_chunk(topic, partition, position, encoded.as_fetched(position), [])

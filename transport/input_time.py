@@ -8,11 +8,11 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 
 class Unread:
-    """Timestamps of the batches that were fetched and are not committed yet."""
+    """Timestamps of batches fetched and not committed yet."""
 
     def __init__(self) -> None:
         self._fetched: deque[tuple[int, int, int]] = deque()
-        """For each batch: the offset behind it, and the timestamps of its first and last record."""
+        """Offset after each batch, and the timestamps of its first and last record."""
         self._last: int | None = None
 
     def fetched(self, batch: RecordBatch) -> None:
@@ -21,7 +21,7 @@ class Unread:
             self._fetched.append((batch.next, int(batch.timestamps[0]), int(batch.timestamps[-1])))
 
     def committed(self, position: int) -> None:
-        """Leave out what is below the offset to be read next."""
+        """Forget batches below the next offset to read."""
         while self._fetched and self._fetched[0][0] <= position:
             self._last = self._fetched.popleft()[2]
 
@@ -32,20 +32,20 @@ class Unread:
 
     @property
     def since_ms(self) -> int | None:
-        """Timestamp of the first record that is not committed, in ms since the epoch.
+        """Return the timestamp of the first uncommitted record, in ms since the epoch.
 
-        Where that one was not fetched yet it is the timestamp of the record before it: it cannot be much older. None:
+        Before the fetch of that record it is the timestamp of the record before it, which cannot be much older. None:
         no record was fetched since the lane started.
         """
         return self._fetched[0][1] if self._fetched else self._last
 
 
 class InputEnd:
-    """Where an input ended when it was last asked, by the brokers' clock alone.
+    """Input watermark: the end of an input when last requested, by the brokers' clock alone.
 
-    No clock of this process can say it: the process may be stopped, or its whole machine, between a look at the input's
-    end and the commit that goes by it, and records come meanwhile. What a broker has appended before a question was
-    sent cannot be younger than the answer (docs/decisions/0069-judged-until.md).
+    A clock of this process cannot give it: the process or its machine may be suspended between the request and the
+    commit, while records arrive. Records appended before a request was sent cannot be younger than the answer
+    (docs/decisions/0069-judged-until.md).
     """
 
     def __init__(self) -> None:
@@ -55,13 +55,16 @@ class InputEnd:
         self._asked_ms = 0
 
     def appended(self, at_ms: int) -> None:
-        """A broker has appended something at that time, in milliseconds since the epoch."""
+        """Note that a broker appended a record at that time, in milliseconds since the epoch."""
         self.known_ms = max(self.known_ms, at_ms)
 
     def told(self, end: int, asked_ms: int) -> None:
-        """An answer. end: the last stable offset; asked_ms: `known_ms`, as it was before the question was sent."""
+        """Note an answer. end: the last stable offset; asked_ms: `known_ms` before the request was sent."""
         self._end, self._asked_ms = end, asked_ms
 
     def judged_until_ms(self, position: int) -> int | None:
-        """The time until which all that was written is below position; 0: nobody knows. None: there is more to read."""
+        """Return the broker-time watermark below which all input is processed.
+
+        0: unknown. None: there is more to read before `position`.
+        """
         return self._asked_ms if self._end is not None and position >= self._end else None

@@ -1,18 +1,18 @@
-"""A lane: one input partition, from fetch to commit.
+"""Lane of one input partition, from fetch to commit.
 
 The durable order of docs/decisions/0001-durable-order.md, as numbered here:
 
-    1. fetch             record batches as columns; the next fetch is under way while this one is worked on
-    2. judge             the agent, against what is pushed
+    1. fetch             record batches as columns; the next fetch runs while this batch is in work
+    2. judge             the agent, against the pushed state
     3. produce           output, dead letters, changelog, in the partition's own transaction; where the stream has
-                         bounds, Kafka has said when that was before it is decided who is evicted with it
+                         bounds, Kafka's append time comes before the decision on evictions
     4. send the offset   the next to read, in the same transaction
     5. commit
     6. remember          pushed becomes persisted; once a second one WriteBatch to the local store, with its changelog
                          position
 
-Whatever fails, the way back is one and the same: drop what is pushed, initialise the transactional id (which ends
-the open transaction), replay the changelog's tail, read the committed offset, go on.
+Every failure is followed by the same steps: drop the pushed state, initialise the transactional id (which ends the
+open transaction), replay the changelog's tail, read the committed offset, go on.
 """
 
 from __future__ import annotations
@@ -77,36 +77,44 @@ from kafka_ratchet.transport.until_stopped import done_before, in_thread
 log = structlog.get_logger(__name__)
 
 SIGHT_EVERY_S: Final = 1.0
-"""How often the changelog's leader epoch is looked at: as often as the local store is written."""
+"""Seconds between checks of the changelog's leader epoch: the interval of writing the local store."""
 NOTICE_EVERY_S: Final = 1.0
-"""How late a lane that rests may notice what others want of it."""
+"""Seconds until an idle lane notices requests of others."""
 END_OLD_MS: Final = 1_000
-"""By the brokers' clock. When the last look at the input's end is older at a commit, the lane looks again first.
-Without that, a stream whose records come seldom would evict quiet identities one commit later."""
+"""Age of the input watermark, by the brokers' clock, above which a commit first requests the end again.
+
+Without that, a stream with rare records would evict quiet identities one commit later.
+"""
 END_WAIT_S: Final = 1.0
-"""How long a commit waits for the answer to that look; without one it goes by the older look."""
+"""Seconds that a commit waits for that answer; without one it uses the older watermark."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
 
 
 WORTH_A_COMMIT: Final = 10_000
-"""Records that pay for a transaction, whose ends take about 3 ms: with so many, and nothing more to read, a lane
-commits before its time, so that whoever catches up has its results at once."""
+"""Records that pay for a transaction, which costs about 3 ms at both ends.
+
+With so many, and nothing more to read, a lane commits early, so that results of a catch-up are visible at
+once.
+"""
 BEHIND_S: Final = 0.1
-"""A lane that is behind lets a smaller transaction wait for that many, up to so long: what it reads has waited longer.
-At 10 ms the ends of transactions took most of the broker's time, and with it more than half of the throughput."""
+"""Seconds for which a lagging lane lets a smaller transaction wait for that many records.
+
+Its input has waited longer. At 10 ms the ends of transactions took most of the broker's time, and with it
+more than half of the throughput.
+"""
 
 
 def open_s(interval_s: float, records: int, *, left: int | None) -> float:
-    """Seconds after its first record when a transaction is to be committed, as things are now.
+    """Return the seconds from a transaction's first record to its commit.
 
-    A lane is behind when at least `WORTH_A_COMMIT` more records wait to be read. Fewer say nothing: while records come
-    one after the other, some are always there.
+    A lane lags when at least `WORTH_A_COMMIT` more records wait to be read. Fewer prove nothing: in a steady stream
+    some are always there.
 
     Args:
-        interval_s: that the settings ask for
-        records: in the transaction so far
-        left: offsets to the input's end when it was last asked; None: nobody knows
+        interval_s: interval of the settings
+        records: records in the transaction so far
+        left: offsets to the input's end when it was last asked; None: unknown
     """
     is_behind = left is None or left >= WORTH_A_COMMIT
     return max(interval_s, BEHIND_S) if is_behind and records < WORTH_A_COMMIT else interval_s
@@ -116,13 +124,13 @@ class TransactionTrace(Protocol):
     """Told of the transactions of one lane, one after the other. It raises nothing."""
 
     def begun(self, position: int) -> None:
-        """A transaction is open. position: next input offset."""
+        """Note an open transaction. position: next input offset."""
 
     def read(self, batch: RecordBatch) -> None:
         """These records are judged in it."""
 
     def ended(self, position: int, *, is_committed: bool) -> None:
-        """It is committed or given up, if one was open. position: next input offset."""
+        """Note a commit or rollback, if a transaction was open. position: next input offset."""
 
 
 class Lane:
@@ -141,19 +149,19 @@ class Lane:
         trace: TransactionTrace | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """Nothing is started.
+        """Prepare the lane without starting it.
 
         Args:
-            cluster: connected
-            spec: what the lane is told
-            state: the table partition behind it
-            processor: judges batches and makes their outputs
-            switch: supplies the deduplication policy
-            permit: raises a RatchetError where this lane may not write; asked at each start, before anything is written
-            ticks: timers of one's own; None: there are none
-            measures: those of the stream, to add to; None: nobody asks
-            trace: told of each transaction; None: nobody asks
-            turns: shared by lanes that may not all start at once; None: this one may at any time
+            cluster: connected.
+            spec: settings of the lane.
+            state: its table partition.
+            processor: judges batches and makes their outputs.
+            switch: supplies the deduplication policy.
+            permit: raises a RatchetError where this lane may not write; called at each start, before any write.
+            ticks: timers of the program; None: there are none.
+            measures: measures of the stream, to add to; None: none are kept.
+            trace: called for each transaction; None: no trace.
+            turns: start-up semaphore shared by lanes; None: this one may start at any time.
         """
         self.cluster, self.spec, self.state = cluster, spec, state
         self.switch: Switch = switch or AlwaysOn()
@@ -176,24 +184,24 @@ class Lane:
             cluster, state, spec.partition, self._fetching, spec.batch_most, asking=self._asking
         )
         self._rest: Rest | None = None
-        """Of the input, while the lane runs."""
+        """Idle state of the input, while the lane runs."""
         self._position, self._epoch = 0, NO_EPOCH
         self._unread = Unread()
         self._input_end = InputEnd()
         self._topics: dict[str, bytes] = {}
-        """Ids of the topics by which this lane took over."""
+        """Ids of the lane's topics at its take-over."""
         self._truncated = ""
-        """What the input was found to have lost, for the changelog to keep."""
+        """Loss found in the input, for the changelog to keep."""
         self._halting: Exception | None = None
-        """A reason to halt that was found beside the lane's own work; raised before the next batch."""
+        """Reason to halt found outside the lane's own work; raised before the next batch."""
         self._requests_to = 0
-        """How far people's requests were applied, by `Requests.position`."""
+        """Operators' requests applied so far, by `Requests.position`."""
         self._limits_known = True
         self._opened_at = self._restored_at = 0.0
         self._fetch_ended_at = 0.0
         self._records = 0
         self._ended = 0
-        """Transactions that are committed or given up."""
+        """Number of transactions committed or given up."""
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -202,7 +210,7 @@ class Lane:
         self._task = asyncio.create_task(self._run(), name=f"lane {self.spec.topic}-{self.spec.partition}")
 
     async def stop(self) -> None:
-        """Commit what is open and end; returns when the local store is closed."""
+        """Commit an open transaction and end; returns when the local store is closed."""
         self._stopping.set()
         if self._task is not None:
             await self._task
@@ -222,9 +230,9 @@ class Lane:
                 except Aborted as error:
                     self._show(LaneState.RETRYING, error)
                 except Fenced as error:
-                    # If another worker owns the partition now, the rebalance that stops this lane is on its way. If
-                    # not, the initialisation came from one that had not heard of the rebalance; taking turns at random
-                    # ends that.
+                    # If another worker owns the partition now, the rebalance that stops this lane will
+                    # follow. If not, the initialisation came from a worker that had not learned of the
+                    # rebalance; random pauses end that.
                     self._show(LaneState.RETRYING, error)
                     pause_s = max(pause_s, random.uniform(1.0, 3.0))  # noqa: S311
                 except RatchetError as error:
@@ -291,10 +299,10 @@ class Lane:
             await self._take_over()
 
     async def _take_over(self) -> None:
-        """Fence the previous owner, then read what it has committed.
+        """Fence the previous owner, then read its commits.
 
-        First the offset: were it read last, one that is frozen before that, and thaws when another one has taken over
-        and committed, would find an offset that its changelog does not know of.
+        The offset comes first. Were it read last, a lane frozen before that read could thaw after another owner's
+        commits, and would find an offset unknown to its changelog.
         """
         spec, state = self.spec, self.state
         self._halting = None
@@ -326,7 +334,7 @@ class Lane:
         try:
             position = agreed_position(spec, state, committed, id_text(self._topics[spec.topic]))
         except ChangelogLost:
-            # Or a successor has committed meanwhile, and Kafka has not ended that in the changelog: it will.
+            # Perhaps a successor has committed in between, and Kafka has not ended that in the changelog yet.
             await self._producer.still_owns()
             raise
         except ForeignOffset:
@@ -341,9 +349,9 @@ class Lane:
             position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._asking)
             if spec.begins_at_0 and position > 0:
                 raise PositionLost(
-                    f"{spec.topic}, partition {spec.partition}: it begins at offset {position}, and nothing of it was "
+                    f"{spec.topic}, partition {spec.partition}: it begins at offset {position}, and none of it was "
                     "read yet: records were deleted, by a retention or by hand, before this stream has taken them. "
-                    "`ratchet resume --from earliest` goes on with what is there"
+                    "`ratchet resume --from earliest` goes on with the first remaining record"
                 )
         duplicates = owners.Topic(spec.duplicates, id_text(self._topics[spec.duplicates])) if spec.duplicates else None
         owner = with_duplicates(owner, duplicates, position)
@@ -358,7 +366,7 @@ class Lane:
         self.measures.restore.observe(asyncio.get_running_loop().time() - restoring_since)
         self.log.info("lane runs", offset=position, changelog_offset=state.position, restored=self.status.restored)
         if state.ownership.is_claimed and not is_new:
-            # After an operator's decision: the entry says what the state belongs to now.
+            # After an operator's decision: the entry names the new owner.
             self._producer.begin([(state.changelog, spec.partition)])
             await self._commit()
         self._truncated = ""
@@ -376,14 +384,14 @@ class Lane:
         return replace(spec, sends=sends)
 
     async def _compare(self) -> owners.Owner:
-        """Compare what the changelog belongs to with the topics, the rule and the application as they are now.
+        """Compare the changelog's owner with the present topics, rule and application.
 
         Returns:
-            what the changelog is to say of its owner
+            owner entry for the changelog
 
         Raises:
             TopicReplaced: a topic does not exist.
-            OwnerDiffers: it belongs to something else.
+            OwnerDiffers: it has another owner.
         """
         spec, state = self.spec, self.state
         names = {owners.INPUT: spec.topic, owners.OUTPUT: spec.output, owners.CHANGELOG: state.changelog}
@@ -408,9 +416,11 @@ class Lane:
                 self._halting = replaced(name, id_text(before), id_text(topics[name].id))
         letters = self._letters(topics.get(self.spec.dead_letters))
         if self._topics and letters and letters != self.spec.letters:
-            self._halting = Aborted(f"{self.spec.dead_letters}: is another topic now, by which letters are named")
+            self._halting = Aborted(
+                f"{self.spec.dead_letters}: is another topic now, and dead letters are named by its id"
+            )
         if self.spec.sends and (topic := sent_topics.changed(self.spec.sends, topics)) is not None:
-            self._halting = Aborted(f"{topic}: has another number of partitions now, by which keys are sent")
+            self._halting = Aborted(f"{topic}: has another number of partitions now, and keys are sent by it")
 
     def stall(self) -> Stall | None:
         """Return why the partition stands still; None while it moves, or has nothing to read."""
@@ -422,13 +432,13 @@ class Lane:
         return stall_of(self.status, attempts, place, time.time(), after_s, self.cluster.throttle_s)
 
     def halt(self, error: RatchetError) -> None:
-        """Halt for a reason that was found beside the lane's own work, before the next batch is worked on."""
+        """Halt before the next batch, for a reason found outside the lane's own work."""
         self._halting = error
 
     async def _notice_others(self, beside: Rest) -> None:
-        """Start again where somebody else has written to the changelog.
+        """Start again where another process has written to the changelog.
 
-        While no event comes, nothing else tells that the partition was taken over, or moved by an operator.
+        While no event comes, nothing else shows a take-over or an operator's move of the position.
         """
         commits = self.status.commits
         if self._producer.state is not State.READY or self._changelog.is_behind:
@@ -441,7 +451,7 @@ class Lane:
             raise Aborted(f"{self.state.changelog}, partition {self.spec.partition}: another has written to it")
 
     async def _ask_for_limits(self) -> None:
-        """Ask for max.message.bytes anew: a record was too large, and the limit may have been raised since."""
+        """Request max.message.bytes again: a record was too large, and the limit may have been raised since."""
         spec, changelog = self.spec, self.state.changelog
         limits = await self.cluster.message_limits([*spec.writes, changelog], self._asking)
         self.spec = replace(
@@ -554,7 +564,7 @@ class Lane:
             await self._forget(requests)
 
     async def _notice(self, rest: Rest) -> None:
-        """Now and then, while no fetch ends."""
+        """Check for requests now and then, while no fetch ends."""
         await self._heed()
         if rest.is_at_rest:
             self.status.fetched_at = max(self.status.fetched_at or 0.0, rest.answered_at)
@@ -563,9 +573,9 @@ class Lane:
             self.state.at_rest()
 
     async def _forget(self, requests: Requests) -> None:
-        """Apply what was not applied yet, in a transaction of its own: nothing in it is judged before or after.
+        """Apply new requests in a transaction of their own, without other verdicts in it.
 
-        What stood in the input when it was asked for is judged first, by what was known.
+        Records in the input before the request are judged first, by the old state.
         """
         number, topic = self.spec.partition, id_text(self._topics[self.spec.topic])
         here = (each for each in requests.forgets if each.partition in (None, number))
@@ -576,12 +586,14 @@ class Lane:
             self._begin(asyncio.get_running_loop().time())
             self.state.forget(due, self._position)
             await self._commit()
-            self.log.info("forgot, as a person has asked", requests=[each.id for each in due], offset=self._position)
+            self.log.info(
+                "forgot, as the operator requested", requests=[each.id for each in due], offset=self._position
+            )
         if len(due) == len(waiting):
             self._requests_to = requests.position
 
     def _wait_s(self, now: float) -> float:
-        """How long there is nothing to do unless a record comes."""
+        """Return the longest time without work unless a record comes."""
         waits = [NOTICE_EVERY_S]
         if self._producer.state is State.OPEN:
             waits.append(self._due_at - now)
@@ -590,9 +602,9 @@ class Lane:
         return max(0.0, min(waits))
 
     async def _sight(self, beside: Rest) -> None:
-        """Look at the changelog's leader epoch behind what was committed, for the local store to keep.
+        """Read the changelog's leader epoch after the last commit, for the local store to keep.
 
-        And where no transaction follows, whether Kafka has ended the last one everywhere: the next would ask that.
+        Where no transaction follows, also check that Kafka has ended the last one everywhere.
 
         beside: while the lane rests, the watch looks at the changelog as well
         """
@@ -607,21 +619,21 @@ class Lane:
                     self.state.sighted(sighting)
                 await self._notice_others(beside)
         except Exception as error:
-            # Whatever it is: without this look nobody would notice that the partition was taken over.
+            # Any error: without this check a take-over of the partition would go unnoticed.
             self._halting = error
         finally:
             beside.leave()
 
     @property
     def _is_enough(self) -> bool:
-        """Whether the open transaction gains nothing from waiting for its time."""
+        """Return True if the open transaction gains nothing from waiting for its time."""
         if self._records >= self.spec.records_per_transaction:
             return True
         return self._records >= WORTH_A_COMMIT and self._left == 0
 
     @property
     def _due_at(self) -> float:
-        """When the open transaction is to be committed, by the event loop's clock."""
+        """Return the commit time of the open transaction, by the event loop's clock."""
         interval_s = self.spec.commit_interval_ms / 1000
         return self._opened_at + open_s(interval_s, self._records, left=self._left)
 
@@ -645,7 +657,7 @@ class Lane:
         self._records += count
 
     async def _tick(self, ticks: Ticks, stop: asyncio.Task[bool]) -> None:
-        """Step 3 for timers that are due, in the open transaction or in one of their own."""
+        """Call due timers (step 3), in the open transaction or in one of their own."""
         if self._halting is not None:
             raise self._halting
         spec = self.spec
@@ -719,15 +731,15 @@ class Lane:
             self.state.prove(at_ms // 1000 - int(elapsed_s))
 
     async def _judged_until_ms(self, at_ms: int) -> int | None:
-        """Until when all that was written to the input is judged, by the brokers' clock; None: nothing is known.
+        """Return the broker-time watermark below which all input is processed; None: unknown.
 
-        at_ms: when Kafka has appended something just now
+        at_ms: latest append time known from Kafka
         """
         spec, end = self.spec, self._input_end
         end.appended(at_ms)
         until_ms = end.judged_until_ms(self._position)
         if until_ms is not None and at_ms - until_ms > END_OLD_MS:
-            with suppress(TimeoutError):  # then it stays with what is known
+            with suppress(TimeoutError):  # then the older watermark stays
                 async with asyncio.timeout(END_WAIT_S):
                     end.told(await self.cluster.offset(spec.topic, spec.partition, LATEST, self._asking), at_ms)
             return end.judged_until_ms(self._position)

@@ -47,7 +47,7 @@ LEGAL: Final = {
 
 
 def letters_in(app: str, topic: str, topic_id: str) -> bytes:
-    """What the names of an application's dead letters begin with; partition and offset follow. topic_id: as text."""
+    """Return the prefix of an application's dead letter names; partition and offset follow. topic_id: as text."""
     return f"{app}/{topic}/{topic_id}/".encode()
 
 
@@ -63,7 +63,7 @@ class LaneSpec:
     transactional_id: str
     sequence_header: bytes = b""
     identity_header: bytes = b""
-    """The one header whose value is the identity, such as the producer's name; b"" where it is something else."""
+    """Header with the identity, such as the producer's name; b"" where it is computed otherwise."""
     compression: str = "input"
     commit_interval_ms: int = 100
     records_per_transaction: int = 500_000
@@ -72,32 +72,32 @@ class LaneSpec:
     """bytes, max.message.bytes of the output topic; Kafka's default"""
     dead_letters_limit: int = 1_048_588
     judging: Mapping[str, str] = field(default_factory=dict)
-    """Beside the rule, settings by which records are judged and that are not the default; see `JudgingFrom`."""
+    """Settings of judgement other than the rule, where they differ from the default; see `JudgingFrom`."""
     duplicates: str = ""
     """Topic that dropped records go to; "" where they are counted only."""
     duplicates_limit: int = 1_048_588
     duplicates_values: bool = True
-    """Whether their values go there as well."""
+    """True if their values go there as well."""
     batch_most: int = BATCH_MOST
     """bytes that one batch may unpack to"""
     app: str = ""
     stream: str = ""
     rule: Mapping[str, str] = field(default_factory=dict)
-    """How records are judged, as `Owner.rule` has it."""
+    """Rule of judgement, as in `Owner.rule`."""
     policy_topic: str = ""
     claimed: Mapping[str, str] = field(default_factory=dict)
     """Ids, as text, that topics had when this stream claimed them, by topic: for a changelog that says nothing
     itself."""
     begins_at_0: bool = False
-    """Whether the input is written for this stream alone, so that nothing of it may be gone before it is read."""
+    """True if the input is written for this stream alone: a deleted unread record is then an error."""
     sends: SentTopics = field(default_factory=dict)
-    """Topics to which agents send."""
+    """Topics that agents send to."""
     event_header: str = ""
     """Header of the input with event ids; "" where a record's own place is its id."""
     input_id: str = ""
     """Id of the input topic, as Kafka's tools print it; "" until the lane has asked for it."""
     letters: bytes = b""
-    """What the names of the stream's own dead letters begin with; b"" until the lane has asked for the topic's id."""
+    """Prefix of the stream's own dead letter names; b"" until the lane knows the topic's id."""
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class LaneSpec:
         return (self.output, self.dead_letters, *([self.duplicates] if self.duplicates else []))
 
     def correlation(self, offset: int) -> dict[str, object]:
-        """What log lines of the lane belong to. offset: of the record at hand, or the next one."""
+        """Return the fields for the lane's log lines. offset: of the current record, or the next one."""
         return {
             "stream": self.stream,
             "topic": self.topic,
@@ -117,18 +117,19 @@ class LaneSpec:
 
 @dataclass(slots=True)
 class LaneStatus:
-    """What a lane is doing, how far it has come, and what went wrong last. For showing only.
+    """State of a lane: activity, progress and last error. For display only.
 
-    position: input offset of the last commit, to be read next
-    end: high watermark of the input, when it was fetched last
-    stable_end: last stable offset of the input then; an open transaction holds back the offsets from it to `end`
-    commits, records: since the lane was started
-    restored: changelog entries replayed
-    error: why it has started again or halted; None while it runs
-    halted: class of the error that it has halted for, until it goes on; "" where it has not. While a lane tries again,
-        `state` says how far that try has come
-    fetched_at: when Kafka has last answered a fetch of the input, in seconds since 1970
-    unread_since_ms: timestamp of the first record that is not committed (`Unread.since_ms`)
+    position: input offset of the last commit, to be read next.
+    end: high watermark of the input at the last fetch.
+    stable_.
+    end: last stable offset of the input then; an open transaction holds back the offsets from it to `end`.
+    commits, records: since the lane was started.
+    restored: changelog entries replayed.
+    error: reason of the last restart or halt; None while it runs.
+    halted: class of the error of a halt, until it goes on; "" without a halt. During another try, `state` shows the
+        progress of that try.
+    fetched_at: when Kafka has last answered a fetch of the input, in seconds since 1970.
+    unread_since_ms: timestamp of the first uncommitted record (`Unread.since_ms`).
 
     For stall detection (`kafka_ratchet.transport.stalls`), in seconds since 1970:
     behind_since: since this time there is input beyond `position`, and nothing was committed.
@@ -147,7 +148,7 @@ class LaneStatus:
     records: int = 0
     restored: int = 0
     restarts: int = 0
-    """How often it has started again after an error. It only rises, so that whoever waits for the next try sees it."""
+    """Number of restarts after an error. It only rises, so that an observer sees the next try."""
     error: str | None = None
     halted: str = ""
     fetched_at: float | None = None
@@ -170,7 +171,7 @@ class LaneStatus:
             ValueError: `LEGAL` has no such transition. Kafka cannot bring that about: the program is wrong.
         """
         if to not in LEGAL[self.state]:
-            raise ValueError(f"a lane that is {self.state} cannot become {to}")
+            raise ValueError(f"a lane in state {self.state} cannot become {to}")
         self.state = to
 
     def saw_ends(self, stable_end: int, end: int, now_s: float) -> None:
@@ -197,11 +198,12 @@ class LaneStatus:
         return 0 if self.end is None or self.stable_end is None else max(0, self.end - self.stable_end)
 
     def lag_s(self, now_s: float) -> float | None:
-        """Seconds since the first record was written that is not committed yet, by that record's timestamp.
+        """Return the seconds since the first uncommitted record was written, by its timestamp.
 
-        The timestamp of a record held back by an open transaction is unknown: there, since this worker saw it wait.
+        The timestamp of a record held back by an open transaction is unknown: there, the time counts since this
+        worker saw it wait.
 
-        0 where all is; None: not known. now_s: seconds since the epoch
+        0 where all are committed; None: unknown. now_s: seconds since the epoch
         """
         if self.position is not None and self.end is not None and self.position >= self.end:
             return 0.0

@@ -1,4 +1,4 @@
-"""What lanes measure of their own work: by batch and by transaction, never by record."""
+"""Measures of lanes: by batch and by transaction, never by record."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def _restores() -> Histogram:
 
 @dataclass(slots=True)
 class StreamMeasures:
-    """Of all lanes of one stream in this worker, since the worker was started.
+    """Measures of all lanes of one stream in this worker, since its start.
 
-    commit: from the changelog entries of a transaction to when its state is persisted
-    fetch: from asking for records that were there to having them; waiting for new ones does not count
-    restore: from fencing the owner before to the lane's first fetch
-    restored: changelog entries applied
-    committed, aborted: transactions; aborted are those that this worker gave up. One whose end was not answered is
-        among them, though Kafka may have committed it
-    halts: by class of the error; a try that ends as the one before it does not count again
+    commit: from the changelog entries of a transaction until its state is persisted.
+    fetch: from the request for present records to their arrival; waiting for new ones does not count.
+    restore: from fencing the former owner to the lane's first fetch.
+    restored: changelog entries applied.
+    committed, aborted: transactions; aborted are those that this worker gave up. One without an answer to its end is
+        among them, though Kafka may have committed it.
+    halts: by class of the error; a try with the same end as the one before does not count again.
     """
 
     commit: Histogram = field(default_factory=_commits)

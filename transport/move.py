@@ -17,7 +17,7 @@ from kafka_ratchet.transport.transactions.requests import OURS, offset_metadata
 
 
 class MovableState(PartitionState, Protocol):
-    """What a move needs of the table partition beyond what a lane does."""
+    """Table partition as a move needs it, beyond the needs of a lane."""
 
     def __len__(self) -> int:
         """Identities with a persisted sequence."""
@@ -47,17 +47,17 @@ class PartitionMove:
         writes: tuple[str, ...],
         timeout_ms: int = 60_000,
     ) -> None:
-        """Nothing is sent yet.
+        """Prepare the move without sending anything.
 
         Args:
-            cluster: connected
-            state: empty, in a folder of its own
-            topic: the input
-            partition: its number
-            group: whose offset it is
-            transactional_id: that of the lane
-            writes: topics that the lane writes to
-            timeout_ms: of the transaction
+            cluster: connected.
+            state: empty, in a folder of its own.
+            topic: the input.
+            partition: its number.
+            group: group of the offset.
+            transactional_id: the lane's id.
+            writes: topics that the lane writes to.
+            timeout_ms: time-out of the transaction.
         """
         self.cluster, self.state, self.topic, self.partition, self.group = cluster, state, topic, partition, group
         self._connection = ("move", topic, partition)
@@ -74,7 +74,7 @@ class PartitionMove:
         await self._producer.initialise()
 
     async def read(self) -> None:
-        """What is committed: the group's offset, and the changelog from its beginning.
+        """Read the group's committed offset, and the changelog from its beginning.
 
         Raises:
             RatchetError: the changelog cannot be read.
@@ -108,13 +108,13 @@ class PartitionMove:
 
     @property
     def uncounted(self) -> range:
-        """Offsets below the group's own one whose counting the changelog lacks."""
+        """Return the offsets below the group's own one that the changelog does not account for."""
         if self._committed is None or self.foreign_offset is not None:
             return range(0)
         return range(self.state.input_position or 0, self._committed.offset)
 
     async def lost(self) -> str | None:
-        """Why the position means nothing in the input as it is now, if it lost its end after it was read; else None."""
+        """Return why the position is invalid, if the input lost its end after it was read; else None."""
         position = self.position
         if position is None or position != self.state.input_position:
             return None
@@ -137,11 +137,11 @@ class PartitionMove:
         return None
 
     async def write(self, owner: Owner, position: int, *, forget: bool) -> None:
-        """Commit the decision, whose newest one stands in `owner`.
+        """Commit the newest decision in `owner`.
 
         Raises:
             Fenced: the lane has taken over again.
-            Aborted: nothing of it is visible.
+            Aborted: none of it is visible.
         """
         await self.commit(self.state.moved(owner, position, forget=forget), position, owner.topics[INPUT].id)
 

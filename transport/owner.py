@@ -1,13 +1,13 @@
-"""Whose changelog partition this is: the entry that says what its positions and last sequences belong to.
+"""Owner of a changelog partition: the topics and rules of its positions and sequences.
 
 One entry of each changelog partition, committed with the first transaction and again whenever it changes:
 
     b"o"      UTF-8 JSON, see `Owner`
 
-Everything that a lane goes on from is a number: an input offset, a changelog offset, a sequence. A number means nothing
-without the thing that it is in. A topic may have been deleted and created again under its name, two names may run
-together, a rule may have been edited over old state. So whoever takes a partition over compares this entry with what is
-there now, before anything else, and stands still where they differ. What a person decides then is recorded here too.
+A lane resumes from numbers: an input offset, a changelog offset, a sequence. A number means nothing without its topic
+or rule. A topic may have been deleted and created again under its name, two names may run together, a rule may have
+been edited over old state. So a lane that takes over first compares this entry with the present topics and rules, and
+halts where they differ. The operator's decision is recorded here too.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ FORMAT: Final = 1
 FIRST_RULE: Final = frozenset({"identity", "sequence", "sequence_form", "output"})
 """Settings of a rule that every entry has. A further one is there only where it is not the default."""
 RECORDS, AGENTS, UNDECIDED = "records as they came", "what agents yield", "undecided"
-"""Of a rule, "output": what the output topic holds. The first where nothing is said; the last after a person has
-decided to go on, whoever comes then."""
+"""Content of the output topic by a rule's "output".
+
+The first is the default. The last follows an operator's decision to go on with whichever comes next.
+"""
 NEWEST_DECISIONS: Final = 100
-"""How many are kept: the entry has to fit a record, and each may have a long reason."""
+"""Number of decisions kept: the entry has to fit a record, and each may have a long reason."""
 INPUT, OUTPUT, CHANGELOG, POLICY = "input", "output", "changelog", "policy"
 """Parts that a topic has for a stream."""
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A topic by what it is. id: as Kafka's tools print it."""
+    """Topic by its identity. id: as Kafka's tools print it."""
 
     name: str
     id: str
@@ -68,10 +70,10 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a person has decided about a partition.
+    """Decision of an operator about a partition.
 
-    at: ISO 8601, UTC; by: user and machine; what: what was done; reason: as given;
-    before, after: the input offset to read next; None where it was not known; mark: None where nothing was noted
+    at: ISO 8601, UTC; by: user and machine; what: the command; reason: as given; before, after: the input offset to
+    read next; None where it was unknown; mark: None where nothing was noted
     """
 
     at: str
@@ -84,19 +86,19 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def forgets(self) -> bool:
-        """Whether every last sequence was forgotten."""
+        """Return True if every last sequence was forgotten."""
         return "--forget" in self.what.split()
 
 
 class DuplicatesFrom(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where dropped records go from an input offset on. topic: None where they are counted only."""
+    """Topic of dropped records from an input offset on. topic: None where they are counted only."""
 
     start: int
     topic: Topic | None = None
 
 
 class JudgingFrom(msgspec.Struct, frozen=True):
-    """From an input offset on, how records were judged, by setting: those that are not the default.
+    """Settings of judgement other than the defaults, from an input offset on.
 
     Unlike those of a rule, these settings may change over existing state (docs/decisions/0039).
     """
@@ -106,16 +108,16 @@ class JudgingFrom(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a changelog partition belongs to.
+    """Owner of a changelog partition.
 
-    app, stream: names
-    rule: how records are judged, by setting: "identity", "sequence", ...
-    topics: by part; see `INPUT`
-    decisions: the newest last
-    broken: what the input's log was found to have lost; "" where nothing was. Retention may take the evidence away,
-        and the halt must not end by that: only a person's decision clears it
-    duplicates: by rising offset; before the first, dropped records were counted only
-    judging: by rising offset, how records were judged from there on; before the first, by the defaults
+    app, stream: names.
+    rule: rule of judgement, by setting: "identity", "sequence", ...
+    topics: by part; see `INPUT`.
+    decisions: the newest last.
+    broken: loss found in the input's log; "" without one. Retention may remove the evidence, and the halt must not
+        end by that: only an operator's decision clears it.
+    duplicates: by rising offset; before the first, dropped records were counted only.
+    judging: settings of judgement by rising offset; before the first, the defaults.
     """
 
     app: str
@@ -150,11 +152,11 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
             return _OWNER_OF.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise OwnerDiffers(
-                f"its entry about whose it is cannot be read ({error}). Is another program writing to this topic?"
+                f"its owner entry cannot be read ({error}). Is another program writing to this topic?"
             ) from None
 
     def differences(self, now: Owner) -> list[str]:
-        """One phrase for each thing in which what is there now is another: (before, and now)."""
+        """Return one phrase for each difference between this owner and the present one."""
         found = []
         if (self.app, self.stream) != (now.app, now.stream):
             found.append(
@@ -210,10 +212,10 @@ def indices(batch: RecordBatch) -> NDArray[np.intp]:
 
 
 def read(batch: RecordBatch, index: int) -> Owner:
-    """The entry of that index.
+    """Return the entry of that index.
 
     Raises:
-        OwnerDiffers: it is of a newer format, or none of ours; the text says where it stands.
+        OwnerDiffers: the entry has a newer or foreign format; the text gives its place.
     """
     try:
         return Owner.unpack(batch.value(index) or b"")

@@ -1,4 +1,4 @@
-"""The interface between a lane and the table partition whose state its transactions change."""
+"""Interface between a lane and the table partition that its transactions change."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Claim(Protocol):
 
     @property
     def is_claimed(self) -> bool:
-        """Whether the next commit writes another owner than the one that is persisted."""
+        """Return True if the next commit writes another owner than the persisted one."""
 
     def claim(self, owner: Owner) -> None:
         """Write this owner with the next commit, if it differs from the persisted one."""
 
 
 class PartitionState(ChangelogReader, Protocol):
-    """What a lane needs of the table partition that stands behind it (tables.SequencePartition)."""
+    """Table partition as a lane needs it (tables.SequencePartition)."""
 
     @property
     def input_position(self) -> int | None:
@@ -38,7 +38,7 @@ class PartitionState(ChangelogReader, Protocol):
 
     @property
     def is_made(self) -> bool:
-        """Whether the local store has files yet."""
+        """Return True if the local store has files yet."""
 
     def make(self) -> None:
         """Make them; it takes long, and the first commit would do it otherwise."""
@@ -52,13 +52,13 @@ class PartitionState(ChangelogReader, Protocol):
 
     @property
     def ownership(self) -> Claim:
-        """The owner entry, persisted and claimed."""
+        """Return the owner entry, persisted and claimed."""
 
     def sighted(self, sighting: Sighting) -> None:
-        """The leader epoch behind the last commit was looked at."""
+        """Note the leader epoch after the last commit."""
 
     def is_done(self, request: str) -> bool:
-        """Whether a request to forget was applied and committed. request: its id."""
+        """Return True if a request to forget was applied and committed. request: its id."""
 
     def forget(self, requests: Sequence[Forget], position: int) -> None:
         """Apply requests as part of the open transaction, which has judged nothing. position: next input offset."""
@@ -73,14 +73,14 @@ class PartitionState(ChangelogReader, Protocol):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the stream has bounds, so that each transaction asks for `evictions`."""
+        """Return True if the stream has bounds, so that each transaction needs `evictions`."""
 
     def evictions(self, at_ms: int, judged_until_ms: int | None) -> list[EncodedBatch]:
-        """More changelog entries of the open transaction: the identities that it evicts.
+        """Return further changelog entries of the open transaction, for evicted identities.
 
         Args:
-            at_ms: milliseconds since the epoch, when Kafka has appended what `changes` returned
-            judged_until_ms: as well, until when all that was written to the input is judged; None: some of it waits
+            at_ms: milliseconds since the epoch, Kafka's append time of the entries of `changes`
+            judged_until_ms: input watermark in the same clock; None: records wait below it
         """
 
     @property
@@ -97,18 +97,21 @@ class PartitionState(ChangelogReader, Protocol):
         """
 
     def committed(self, changelog_next: int, at_ms: int) -> None:
-        """The transaction is committed: pushed becomes persisted, in one write.
+        """Make the pushed state persisted in one write, after the commit.
 
         Args:
-            changelog_next: offset behind its last entry
-            at_ms: milliseconds since the epoch, when Kafka has appended that entry
+            changelog_next: offset after its last entry
+            at_ms: milliseconds since the epoch, Kafka's append time of that entry
         """
 
     def at_rest(self) -> None:
-        """No transaction is open, and no record has come for `FETCH_WAIT_MS`: do what would delay records otherwise."""
+        """Do work that would delay records otherwise.
+
+        Called while no transaction is open and no record has come for `FETCH_WAIT_MS`.
+        """
 
     def rollback(self) -> None:
-        """The transaction is lost: pushed falls back to persisted."""
+        """Set the pushed state back to the persisted one: the transaction is lost."""
 
     def close(self) -> None:
         """Close the local store."""

@@ -8,10 +8,12 @@ from kafka_ratchet.transport.client.retry import Attempts
 
 
 class Policy(NamedTuple):
-    """What holds for a batch. It is taken once for each, so a change never falls into the middle of one.
+    """Policy of a batch, taken once for each, so that a change never splits one.
 
-    deduplicate: judge the records; False: forward all of them unjudged
-    position: the next offset of the policy topic as of which this holds; 0 where that topic has nothing to say
+    It is taken once for each, so a change never falls into the middle of one.
+
+    deduplicate: judge the records; False: forward all of them unjudged position: next offset of the policy topic at
+    this policy; 0 where that topic has no policy
     """
 
     deduplicate: bool = True
@@ -19,11 +21,16 @@ class Policy(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """A person's request to forget what is known of an identity.
+    """Operator's request to forget an identity.
 
-    id: unique; above: the sequences above it are forgotten, None: all of them;
-    at: ISO 8601, UTC; by: user and machine; reason: as given; partition: None: in all of the stream;
-    input: id of the input topic when it was asked for; ends: where each of its partitions ended then, by number
+    id: unique.
+    above: the sequences above it are forgotten, None: all of them.
+    at: ISO 8601, UTC.
+    by: user and machine.
+    reason: as given.
+    partition: None: in all of the stream.
+    input: id of the input topic at the request.
+    ends: ends of its partitions then, by number.
     """
 
     id: str
@@ -37,18 +44,17 @@ class Forget(NamedTuple):
     ends: tuple[int, ...] = ()
 
     def holds_from(self, partition: int, topic: str) -> int:
-        """Input offset before which it is not applied: what waited there came before it. topic: id of the input.
+        """Return the input offset from which on the request applies. topic: id of the input.
 
-        Of a topic that is gone, and of a partition that was added later, it is 0.
+        It is 0 for a deleted topic, and for a partition added later.
         """
         return self.ends[partition] if topic == self.input and partition < len(self.ends) else 0
 
 
 class Requests(NamedTuple):
-    """What people ask of a stream's partitions.
+    """Operators' requests to a stream's partitions.
 
-    forgets: in their order
-    position: it rises with each request that comes; 0 where there never was one
+    forgets: in their order position: it rises with each new request; 0 before the first
     """
 
     forgets: tuple[Forget, ...] = ()
@@ -56,19 +62,19 @@ class Requests(NamedTuple):
 
 
 class Switch(Protocol):
-    """Supplies a lane's deduplication policy, and what people ask of it."""
+    """Supplier of a lane's deduplication policy, and of operators' requests."""
 
     @property
     def policy(self) -> Policy:
-        """As of now.
+        """Return the present policy.
 
         Raises:
-            Aborted: it is not known since `known_to` was waited for; the lane starts again.
+            Aborted: the policy has become unknown since `known_to`; the lane starts again.
         """
 
     @property
     def requests(self) -> Requests:
-        """As of now.
+        """Return the present requests.
 
         Raises:
             Aborted: as `policy`.
@@ -94,10 +100,10 @@ class AlwaysOn:
     attempts = Attempts()
 
     async def known_to(self, position: int) -> None:
-        """Nothing to wait for."""
+        """Return at once: there is no policy topic."""
 
 
 class AlwaysOff(AlwaysOn):
-    """For lanes whose input Ratchet has written itself, in transactions."""
+    """Switch for lanes with an input that Ratchet has written itself, in transactions."""
 
     policy = Policy(deduplicate=False)

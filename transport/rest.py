@@ -1,8 +1,8 @@
-"""When a lane that gets no records stops asking for them by itself, and lets the watch look for all lanes at once.
+"""Idle state of a lane without records: the idle watcher looks for all such lanes at once.
 
-A lane that has had something asks on its own connection, as often as ever. After QUIET_S without anything it has the
-watch look at its partition as well, and once that does, it waits to be called. Then it looks, on a connection that all
-share, and where nothing came it waits again. A lane that starts looks once and waits.
+A lane with records fetches on its own connection, without a pause. After QUIET_S without a record it has the idle
+watcher watch its partition as well, and once that is so, it waits to be called. Then it fetches, on a shared
+connection, and without a record it waits again. A new lane fetches once and waits.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from kafka_ratchet.transport.client.fetch_session import NO_OFFSET, Spot
 from kafka_ratchet.transport.client.watch import Place
 
 QUIET_S: Final = 2.0
-"""Without a record, until a lane rests. Whoever sends more often than that is served as if nobody rested."""
+"""Seconds without a record until a lane is idle. More frequent records meet a lane as fast as ever."""
 LOOK_EVERY_S: Final = 30.0
-"""After so long it looks by itself, whatever the watch says."""
+"""Seconds after which an idle lane fetches in any case."""
 SPREAD: Final = 10
 """Lanes that began together do not all look together: up to so many seconds later, by their number."""
 
 
 class Watching(Protocol):
-    """What looks for those who rest: `kafka_ratchet.transport.client.watch.Watch`."""
+    """Watcher of idle partitions: `kafka_ratchet.transport.client.watch.Watch`."""
 
     def place(self, topic: str, spot: Spot) -> Place | None:
         """Look at a spot from now on; None: it cannot."""
@@ -32,10 +32,10 @@ class Watching(Protocol):
 
 
 class Rest:
-    """Of one who reads one partition, from one spot at a time. Make it where the event loop runs."""
+    """Idle state of one partition's reader, at one position at a time. Make it where the event loop runs."""
 
     def __init__(self, watch: Watching, topic: str, partition: int) -> None:
-        """Nothing was heard yet: the first look is at once, and then it rests."""
+        """Start before the first answer: the first fetch is at once, and then the lane is idle."""
         self._watch, self._topic = watch, topic
         self._look_every_s = LOOK_EVERY_S + partition % SPREAD
         self._clock = asyncio.get_running_loop().time
@@ -56,17 +56,17 @@ class Rest:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the watch looks for it, and has not called."""
+        """Return True while the watcher covers it and has not called."""
         return self._place is not None and self._place.is_covered and not self._place.is_called
 
     @property
     def answered_at(self) -> float:
-        """When the broker has last told the watch how things are, in seconds since 1970; 0 where it has not."""
+        """Return the time of the broker's last answer to the watcher, in seconds since 1970; 0 without one."""
         return self._place.answered_at if self._place is not None else 0.0
 
     @property
     def high_watermark(self) -> int:
-        """The input's high watermark as the watch knows it; NO_OFFSET where it knows none."""
+        """Return the input's high watermark as the watcher knows it; NO_OFFSET where it knows none."""
         return self._place.high_watermark if self._place is not None else NO_OFFSET
 
     async def over(self, spot: Spot) -> bool:
@@ -83,9 +83,11 @@ class Rest:
         return True
 
     def is_still(self, spot: Spot) -> bool:
-        """Whether the watch looks at that spot, and has not called: there is nothing. Otherwise it looks from now on.
+        """Return True while the watcher covers that position and has not called; else have it watched.
 
-        For who comes by now and then, and does not wait. After LOOK_EVERY_S it is not, whatever the watch says.
+        Otherwise it looks from now on.
+
+        It serves callers that check now and then without waiting. After LOOK_EVERY_S it returns False in any case.
         """
         now = self._clock()
         if self._place_at(spot) and self.is_at_rest and now - self._looked_at < self._look_every_s:
@@ -94,7 +96,7 @@ class Rest:
         return False
 
     def _place_at(self, spot: Spot) -> Place | None:
-        """Where the watch looks there, or is about to; None: it cannot."""
+        """Return the watcher's present or new place there; None: it cannot watch it."""
         if self._place is not None and (self._place.spot != spot or self._place.is_called):
             self.leave()
         if self._place is None:

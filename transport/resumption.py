@@ -1,4 +1,4 @@
-"""Where a lane goes on: what the group, the changelog and the topics say of it has to agree (docs/decisions/0025)."""
+"""Resume position of a lane: group, changelog and topics have to agree (docs/decisions/0025)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ UNKNOWN: Final = "client and time are not known, as this user may not read __con
 
 
 def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Topic], truncated: str) -> Owner:
-    """What the changelog is to say of its owner, where it belongs to what is there now.
+    """Return the changelog's new owner entry, if it belongs to the present topics.
 
     Args:
-        spec: what the lane is told
-        state: as of the changelog's end
-        topics: name and id of each topic as it is now, by its part in the stream
-        truncated: what the input was found to have lost; "" where nothing was
+        spec: settings of the lane.
+        state: as of the changelog's end.
+        topics: present name and id of each topic, by its part in the stream.
+        truncated: loss found in the input; "" without one.
 
     Raises:
         TopicReplaced: a topic is another one than the stream has claimed.
-        OwnerDiffers: the changelog belongs to something else.
+        OwnerDiffers: the changelog has another owner.
     """
     now = Owner(spec.app, spec.stream, dict(spec.rule), dict(topics))
     if (before := state.owner) is None:
@@ -51,19 +51,19 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
     if differences := before.differences(now):
         raise OwnerDiffers(
             f"{state.changelog}, partition {spec.partition}: {'; '.join(differences)}. Its offsets and last sequences "
-            "mean nothing there: going on by them would lose or double records. Put back what was changed, or decide "
+            "mean nothing there: going on by them would lose or double records. Undo the change, or decide "
             f"with `ratchet resume --stream {spec.stream} --partition {spec.partition}`; see docs/reference/halted.md"
         )
     return now
 
 
 def with_duplicates(owner: Owner, topic: Topic | None, position: int) -> Owner:
-    """The owner entry, which says from which input offset on dropped records go where.
+    """Return the owner entry with the topic of dropped records from this position on.
 
     Args:
         owner: as `agreed_owner` has it
-        topic: where they go from now on; None: nowhere
-        position: the input offset that is read next
+        topic: their topic from now on; None: none
+        position: the next input offset
     """
     last = owner.duplicates[-1] if owner.duplicates else None
     if topic != (last.topic if last else None) or (last is not None and position < last.start):
@@ -74,12 +74,12 @@ def with_duplicates(owner: Owner, topic: Topic | None, position: int) -> Owner:
 
 
 def with_judging(owner: Owner, settings: Mapping[str, str], position: int) -> Owner:
-    """The owner entry, which says from which input offset on records are judged how.
+    """Return the owner entry with the settings of judgement from this position on.
 
     Args:
         owner: as `agreed_owner` has it
-        settings: that are not the default, from now on
-        position: the input offset that is read next
+        settings: settings other than the default, from now on
+        position: the next input offset
     """
     last = owner.judging[-1] if owner.judging else None
     if dict(settings) != (last.settings if last else {}) or (last is not None and position < last.start):
@@ -92,10 +92,10 @@ def foreign_offset(spec: LaneSpec, known: int | None, committed: Committed, comm
     """Return the sentence about an offset that another client has committed.
 
     Args:
-        spec: settings of the lane
-        known: input position of the changelog; None where it has none
-        committed: offset of the group, with the metadata of that client
-        commit: the same as Kafka's log of groups records it; None: unknown
+        spec: settings of the lane.
+        known: input position of the changelog; None where it has none.
+        committed: offset of the group, with the metadata of that client.
+        commit: the same as Kafka's log of groups records it; None: unknown.
     """
     command = f"`ratchet resume --stream {spec.stream} --partition {spec.partition}"
     text = (
@@ -115,17 +115,17 @@ def foreign_offset(spec: LaneSpec, known: int | None, committed: Committed, comm
 
 
 def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed | None, input_id: str) -> int | None:
-    """The input offset to read next; None where neither the group nor the changelog has ever heard of the partition.
+    """Return the next input offset; None for a partition unknown to group and changelog.
 
     Args:
-        spec: what the lane is told
-        state: as of the changelog's end
-        committed: what the group has committed
-        input_id: of the input topic as it is now, as text
+        spec: settings of the lane.
+        state: as of the changelog's end.
+        committed: committed offset of the group.
+        input_id: id of the present input topic, as text.
 
     Raises:
         TopicReplaced: the offset is of another topic of the same name.
-        ChangelogLost: the group has committed more than the changelog knows of.
+        ChangelogLost: the group has committed more than the changelog contains.
         OwnerDiffers: a newer version has committed the offset.
         ForeignOffset: another client has committed the offset.
     """
@@ -145,11 +145,11 @@ def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed 
         raise ForeignOffset(foreign_offset(spec, known, committed))
     if found["topic"] != input_id:
         raise replaced(spec.topic, found["topic"], input_id)
-    # Otherwise both were committed in one transaction, and if they differ one of them is not what it was.
+    # Otherwise both were committed in one transaction, and if they differ one of them has changed.
     if known is None or known < committed.offset:
         start = "earliest" if known is None else str(known)
         raise ChangelogLost(
-            f"{state.changelog}, partition {spec.partition}: knows what was counted below offset {known or 0} of "
+            f"{state.changelog}, partition {spec.partition}: knows the records counted below offset {known or 0} of "
             f"{spec.topic}, but the group {spec.group} has committed {committed.offset}. It was deleted and created "
             "again, or lost its end; going on would let duplicates pass. Or another client has committed a copy of "
             f"our metadata, and the records between were never judged: `ratchet resume --from {start}` reads them. "

@@ -1,4 +1,4 @@
-"""Topics besides its output that a lane writes to in its transactions: those to which agents send."""
+"""Topics that agents send to: a lane writes to them in its transactions, as to its output."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kafka_ratchet.transport.client.topic_id import TopicState
 
 
 class SentTopic(NamedTuple):
-    """A topic to which agents send.
+    """Topic that agents send to.
 
-    partitions: how many it has; 0 until the lane has asked
-    limit: bytes, max.message.bytes; 0 until the lane has asked
-    read_by: the stream of this application whose input it is: its count may not change; "" where it is none
+    partitions: its partition count; 0 until the lane knows it.
+    limit: bytes, max.message.bytes; 0 until the lane knows it.
+    read_by: the stream of this application that reads it as input: its count may not change; "" where there is none.
     """
 
     partitions: int = 0
@@ -24,7 +24,7 @@ class SentTopic(NamedTuple):
 
 
 SentTopics = Mapping[str, SentTopic]
-"""By name."""
+"""Sent topics by name."""
 
 
 async def ask(cluster: Cluster, sends: SentTopics, connection: Hashable) -> SentTopics:
@@ -40,12 +40,12 @@ async def ask(cluster: Cluster, sends: SentTopics, connection: Hashable) -> Sent
         if stream and there[name].partitions != before:
             raise PartitionsDiffer(
                 f"{name}: had {before} partitions when this worker started, and has {there[name].partitions} now. It "
-                f"is the input of stream {stream}: a key that is sent would go to another partition than before. See "
+                f"is the input of stream {stream}: a sent key would go to another partition than before. See "
                 "docs/guide/partitions.md"
             )
     return {name: SentTopic(there[name].partitions, limits[name], each.read_by) for name, each in sends.items()}
 
 
 def changed(sends: SentTopics, topics: Mapping[str, TopicState]) -> str | None:
-    """One that has another partition count now, if there is one. topics: as they are now, by name."""
+    """Return a topic with a new partition count, if there is one. topics: present ones, by name."""
     return next((name for name in sends if name in topics and topics[name].partitions != sends[name].partitions), None)

@@ -129,7 +129,7 @@ def _at_rest(status: LaneStatus, place: str, now_s: float, after_s: float, throt
 
 def blocked(stable_end: int, end: int) -> str:
     """Return the sentence about offsets held back by an open transaction."""
-    return f"{end - stable_end:,} offsets, from {stable_end:,} on, wait behind an open transaction"
+    return f"{end - stable_end:,} offsets, from {stable_end:,} on, wait for an open transaction"
 
 
 SENTENCES: Final[dict[Cause, str]] = {

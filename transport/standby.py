@@ -1,8 +1,8 @@
-"""A standby: a warm copy of a partition that another worker serves, for the day that worker is gone.
+"""Standby: a warm copy of a partition that another worker serves.
 
 It follows the changelog into the same state that a lane would use, committed entries only, and writes nothing to
-Kafka. When the partition becomes this worker's, the lane starts on the state as it is and replays only what the standby
-had not yet fetched (docs/decisions/0005-standby.md).
+Kafka. When the partition becomes this worker's, the lane starts on the state as it is and replays only the entries
+that the standby had not yet fetched (docs/decisions/0005-standby.md).
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Standby:
         passed: Callable[[], tuple[float, float]] = passed_s,
         stream: str = "",
     ) -> None:
-        """Nothing is started.
+        """Prepare the standby without starting it.
 
         Args:
-            cluster: connected
-            state: what the changelog is read into
-            partition: number of the changelog partition
-            batch_most: bytes that one batch may unpack to
-            passed: seconds of two clocks that go on while this process is suspended
-            stream: whose it is, for the log
+            cluster: connected.
+            state: receiver of the changelog.
+            partition: number of the changelog partition.
+            batch_most: bytes that one batch may unpack to.
+            passed: seconds of two clocks that go on while this process is suspended.
+            stream: stream of the partition, for the log.
         """
         self.state, self.partition, self.stream = state, partition, stream
         self.log = log.bind(changelog=state.changelog, partition=partition)
@@ -101,8 +101,8 @@ class Standby:
     async def _keep_up(self) -> None:
         self._is_late = not await self._changelog.keep_up()
         if self._is_late:
-            self.log.warning("heard nothing for long; looks anew at what there is", offset=self.state.position)
+            self.log.warning("no answer for long; checking the whole changelog again", offset=self.state.position)
 
     async def _or_stopped(self, work: Coroutine[Any, Any, Any]) -> bool:
-        """Whether the work was done, and there is more to do; False: the stop came, between two batches."""
+        """Return True if the work was done and there is more to do; False: the stop came, between two batches."""
         return await done_before(self._stopping, work) and not self._stopping.is_set()

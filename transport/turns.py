@@ -15,7 +15,7 @@ from kafka_ratchet.transport.client.cluster import SHARED
 
 AT_ONCE: Final = SHARED
 TURN_S: Final = 5.0
-"""A lane that takes longer waits for something, or reads a long changelog: another one begins beside it."""
+"""Seconds after which another lane starts at the same time: the first waits, or reads a long changelog."""
 
 
 class Turns:

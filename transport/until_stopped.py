@@ -1,4 +1,4 @@
-"""Work that may take for as long as Kafka is away, and somebody who may not wait for it."""
+"""Work that may take as long as Kafka is away, and callers that must not wait for it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Any
 
 
 async def in_thread(work: Callable[[], object]) -> None:
-    """Do it in a thread, to its end: a thread cannot be stopped, and what it opens has to be closed by who is stopped.
+    """Run work in a thread, to its end, even when the caller is cancelled.
 
-    Raises what the work raises.
+    Raises the errors of the work.
     """
     doing = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         await asyncio.shield(doing)
     except asyncio.CancelledError:
         await asyncio.wait((doing,))
-        doing.exception()  # the stop comes first, and asyncio is to know that somebody has looked
+        doing.exception()  # the stop comes first; retrieve the exception so that asyncio does not log it
         raise
 
 
 async def done_before(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Do the work, or give it up when the stop comes first; whether it was done. Raises what the work raises."""
+    """Do the work, or give it up when the stop comes first; return True if it was done.
+
+    Raises the errors of the work.
+    """
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)

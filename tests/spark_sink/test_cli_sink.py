@@ -120,7 +120,7 @@ def test_status_names_the_open_transaction_that_rows_wait_for(
     assert (partition, told["lag"]) == ({"offset": None, "end": 1, "stable_end": 0, "blocked": 1, "lag": 1}, 1)
     assert [each["transactions"][0]["transactional_id"] for each in told["open_transactions"]] == [f"foreign-{topic}"]
     shown = " ".join(CliRunner().invoke(ratchet, ["status", *config]).output.split())
-    assert f"1 offsets, from 0 on, wait behind an open transaction (transactional id 'foreign-{topic}'" in shown
+    assert f"1 offsets, from 0 on, wait for an open transaction (transactional id 'foreign-{topic}'" in shown
     foreign.abort_transaction(30)
 
 

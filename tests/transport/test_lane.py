@@ -406,7 +406,7 @@ async def test_an_input_of_ratchets_own_that_lost_what_nobody_has_read_halts_its
     internal = await site.owner("internal", begins_at_0=True)
     internal.lane.start()
     await until(lambda: internal.lane.status.state is LaneState.HALTED)
-    assert "begins at offset 1, and nothing of it was read yet" in (internal.lane.status.error or "")
+    assert "begins at offset 1, and none of it was read yet" in (internal.lane.status.error or "")
     await internal.close()
     other = await site.owner("other")  # an input of somebody else's, whose retention may have been at work
     other.lane.start()
@@ -495,7 +495,7 @@ async def test_a_record_that_the_output_never_takes_halts_the_lane_and_says_wher
     owner = await site.owner()
     owner.lane.start()
     await until(lambda: owner.lane.status.state is LaneState.HALTED)
-    assert "Kafka refuses what is written" in (owner.lane.status.error or "")
+    assert "Kafka refuses the records" in (owner.lane.status.error or "")
     assert reason in (owner.lane.status.error or "")
     assert f"{site.output}, partition 0" in (owner.lane.status.error or "")
 

@@ -115,7 +115,7 @@ async def test_an_illegal_transition_halts_the_partition_until_it_is_stopped(mon
     lane.start()
     await until(lambda: lane.status.halted == "Unexpected", "the halt")
     assert (lane.status.state, lane.tries) == (LaneState.HALTED, 2)
-    assert lane.status.error == "a lane that is retrying cannot become retrying"
+    assert lane.status.error == "a lane in state retrying cannot become retrying"
     await lane.stop()
     assert (lane.status.state, lane.tries, state.is_closed) == (LaneState.STOPPED, 2, True)
 

@@ -167,7 +167,7 @@ def test_a_transaction_that_is_given_up_before_it_has_begun(protocol: Protocol, 
             await producer_on(kafka).initialise()
 
         if not fixed:
-            with pytest.raises(TransactionError, match="nobody knows how it was meant to end"):
+            with pytest.raises(TransactionError, match="its intended end is unknown"):
                 run(model.loop, transactions())
             assert kafka.left_open()  # nothing has ended it the other way
             return

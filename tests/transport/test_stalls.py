@@ -46,7 +46,7 @@ def stall(status: LaneStatus, attempts: Attempts | None = None) -> Stall | None:
         (
             {"end": 61, "blocked_since": LONG_S, "blocked_by": " (producer id 7)"},
             Cause.OPEN_TRANSACTION,
-            "51 offsets, from 10 on, wait behind an open transaction (producer id 7)",
+            "51 offsets, from 10 on, wait for an open transaction (producer id 7)",
         ),
         (
             {"state": LaneState.RETRYING, "failing_since": LONG_S, "failed_by": Fenced, "failure": "by another"},
@@ -242,7 +242,7 @@ async def test_records_behind_a_foreign_transaction_are_lag_and_named(site: Site
     await until(lambda: (named := owner.lane.stall()) is not None and named.cause == Cause.OPEN_TRANSACTION)
     found = owner.lane.stall()
     assert found is not None
-    assert "51 offsets, from 100 on, wait behind an open transaction" in found.text
+    assert "51 offsets, from 100 on, wait for an open transaction" in found.text
     assert (status.blocked, (status.lag_s(time.time()) or 0) > 0) == (51, True)
     open_now = await find_open(owner.cluster, [(site.input, 0)], "here")
     assert [(one.transactional_id, one.start) for one in open_now] == [(f"foreign-{site.input}", 100)]

@@ -18,22 +18,30 @@ BATCH_MOST: Final = 64 << 20
 records in all its batches together (buffer.memory)."""
 
 CHUNK_SHARE: Final = 4
-"""A chunk of several batches unpacks to at most a quarter of the bound, and its columns take at most another one; a
-single batch may take all of it. So a lane may read ahead while it works on a chunk, but not while it works on a large
-batch, and what it holds stays below three times the bound (tests/app/worker/test_large_batches.py)."""
+"""Share of the bound for a chunk of several batches: a quarter, and a quarter for its columns.
+
+A single batch may take all of it. So a lane may read ahead while it works on a chunk, but not while it works
+on a large batch, and its memory stays below three times the bound (tests/app/worker/test_large_batches.py).
+"""
 
 RATIO_USUAL: Final = 16
 ROOM_LEAST: Final = 64 << 10
-"""What is compressed is first unpacked into a buffer of so many times its size: one of this size is used again from
-fetch to fetch. In a buffer of `BATCH_MOST` each page would be new every time, which takes as long as zstd itself."""
+"""Smallest buffer for decompressed bytes, which is used again from fetch to fetch.
+
+The buffer is a multiple of the compressed size. In one of `BATCH_MOST` each page would be new every time,
+which takes as long as zstd itself.
+"""
 
 _COLUMN_BYTES: Final = 8 * kernels.COLUMNS
-"""What the columns of one record take: seventeen times the shortest record."""
+"""Bytes of one record's columns: seventeen times the shortest record."""
 
 
 HEAD: Final = struct.Struct(">qiibIhiqqqhii")
-"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and highest timestamp, producer
-id, producer epoch, base sequence, record count: the 61 bytes before the records (KIP-98)."""
+"""Batch header, the 61 bytes before the records (KIP-98).
+
+Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and highest timestamp,
+producer id, producer epoch, base sequence, record count.
+"""
 
 LENGTH_FROM: Final = 12
 """The length field counts what follows it."""
@@ -44,7 +52,7 @@ CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 """Bits of the attributes."""
 
 OFFSET_MAX: Final = 2**63 - 2
-"""Offsets are signed 64-bit, and so is the one after the last; the checksum does not cover the first of a batch."""
+"""Largest offset: it and its successor are signed 64-bit. A batch's checksum does not cover its first offset."""
 
 _CONTROL_KEY: Final = struct.Struct(">hh")
 """Version and type, in the key of a control record."""
@@ -123,7 +131,7 @@ class Heads:
             raise CorruptBatch(f"{self.at(start)}: the fetch returned {len(data)} bytes but no whole record batch")
 
     def at(self, offset: int) -> str:
-        """Where a batch is, for people."""
+        """Return the place of a batch as text."""
         return f"{self.topic}, partition {self.partition}, record batch at offset {offset}"
 
     def _check(
@@ -141,7 +149,10 @@ class Heads:
     def _hidden(
         self, data: bytes | memoryview, at: int, end: int, base: int, last: int, attributes: int, producer: int
     ) -> bool:
-        """Control batches, and batches of a transaction that was aborted (KIP-98, Fetcher.PartitionRecords)."""
+        """Return True for control batches, and batches of an aborted transaction.
+
+        See KIP-98, Fetcher.PartitionRecords.
+        """
         if not attributes & (CONTROL | TRANSACTIONAL):
             return False
         while self._aborted and self._aborted[-1][1] <= base + last:
@@ -153,7 +164,10 @@ class Heads:
         return bool(attributes & TRANSACTIONAL) and producer in self._open_aborted
 
     def _control_type(self, data: bytes | memoryview, at: int, end: int, base: int) -> int:
-        """Type in the key of a control record: 0 abort, 1 commit; others (leader changes) concern nobody here."""
+        """Return the type in a control record's key.
+
+        0 is an abort, 1 a commit; others, such as leader changes, have no effect.
+        """
         at += kernels.HEADER_SIZE
         marker = kernels.control_key(np.frombuffer(data, np.uint8)[at:end])
         if marker < 0:
@@ -172,19 +186,20 @@ def read_chunk(
     identity_header: bytes = b"",
     most: int = BATCH_MOST,
 ) -> RecordBatch:
-    """Make columns of the bytes a fetch (read committed) returned for one partition.
+    """Make columns of one partition's fetched bytes (read committed).
 
-    What takes too much memory at once is left for the next fetch, also from the middle of a batch on; see `next`.
+    The remainder of a chunk too large for memory is left for the next fetch, also from the middle of a batch on; see
+    `next`.
 
     Args:
-        topic: where they come from
-        partition: where they come from
-        start: the offset that was asked for
-        data: record batches; the last may be cut off, as brokers do
-        aborted: (producer id, first offset) of the aborted transactions in this range, as the fetch response lists them
-        sequence_header: name of a header to find in every record; b"" for none
-        identity_header: name of another
-        most: bytes, what one batch may unpack to
+        topic: their topic.
+        partition: their partition.
+        start: the requested offset.
+        data: record batches; brokers may cut off the last one.
+        aborted: (producer id, first offset) of the aborted transactions in this range, from the fetch response.
+        sequence_header: name of a header to find in every record; b"" for none.
+        identity_header: name of another header.
+        most: bytes that one batch may unpack to.
 
     Raises:
         BatchTooLarge: the first batch with records to read unpacks to more than `most`.
@@ -226,15 +241,15 @@ def read_chunk(
 
 
 class _Unpacked:
-    """The batches of a chunk that may be in memory at once, decompressed.
+    """Decompressed batches of a chunk, as many as may be in memory at once.
 
     Attributes:
-        buffer: uint8[bytes], read-only
+        buffer: uint8[bytes], read-only.
         rows: for `read_records` (start, end, base offset, last offset delta, base timestamp, append time, count) of
-            each batch
-        next: the offset after them
-        epoch: leader epoch of the batch before that, hidden ones included
-        codec: of the last of them
+            each batch.
+        next: the offset after them.
+        epoch: leader epoch of the batch before that, hidden ones included.
+        codec: codec of the last of them.
     """
 
     def __init__(self, heads: Heads, most: int) -> None:
@@ -243,7 +258,7 @@ class _Unpacked:
         self._chunk = memoryview(heads.data)
         self._is_packed = any(found.codec_id for found in heads.found)
         size = min(self._share, max(ROOM_LEAST, len(heads.data) * RATIO_USUAL))
-        # What is not compressed stays where it is.
+        # Uncompressed bytes stay where they are.
         self._room = np.empty(size, np.uint8) if self._is_packed else np.frombuffer(heads.data, np.uint8)
         self._used = records = 0
         self._size: int | None = None
@@ -285,7 +300,7 @@ class _Unpacked:
         )
 
     def _take(self, found: Found) -> bool:
-        """Whether there is room for one more; `_size` is what it says it needs, if anything."""
+        """Take a batch; return False where there is no room, with its stated size in `_size`, if any."""
         try:
             if not self._is_packed:
                 start, size = found.start, found.end - found.start

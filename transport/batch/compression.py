@@ -17,7 +17,7 @@ from aiokafka.codec import snappy_encode
 from kafka_ratchet.transport.batch.decompression import GZIP, LZ4, SNAPPY, ZSTD
 
 _PIECE: Final = 1 << 20
-"""bytes that are compressed at a time; a multiple of what lz4 and snappy put into a block."""
+"""Bytes compressed at a time; a multiple of a block of lz4 and snappy."""
 _XERIAL_BLOCK: Final = 32 << 10
 """bytes of a block of snappy-java, which Kafka's clients write."""
 _XERIAL_HEADER: Final = bytes(snappy_encode(b"x"))[:16]
@@ -31,14 +31,14 @@ _GZIP_LEVEL, _LZ4_LEVEL, _ZSTD_LEVEL = 6, 1, 3
 
 
 def compress_into(codec_id: int, plain: memoryview, space: int) -> memoryview:
-    """Compressed bytes behind some space that is the caller's to fill.
+    """Return compressed bytes after some space for the caller to fill.
 
     Args:
         codec_id: GZIP, SNAPPY, LZ4 or ZSTD
         plain: bytes
         space: bytes before the result
     """
-    # What does not compress grows by less than this with any of them. Pages that nothing is written to take no memory.
+    # Incompressible bytes grow by less than this with any codec. Untouched pages take no memory.
     out = np.empty(space + len(plain) + len(plain) // 4 + 4096, np.uint8)
     end = space
     if codec_id == ZSTD:

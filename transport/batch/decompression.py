@@ -1,7 +1,8 @@
-"""Decompression of a batch's records into a buffer of limited size: a few kilobytes may not become all the memory.
+"""Decompression of a batch's records into a buffer of limited size.
 
-Kafka bounds batches by their compressed size alone (max.message.bytes), and zstd packs 128 KiB into four bytes. What a
-batch says of its own size is never trusted: it is at most told to the reader.
+Kafka bounds batches by their compressed size alone (max.message.bytes), and zstd packs 128 KiB into four bytes. So a
+few kilobytes could fill all memory. A batch's own statement of its size is never trusted; at most it is shown to the
+reader.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 """Numbers of the codecs in a batch's attributes."""
 
 _FULL: Final = "failed to write whole buffer"
-"""What cramjam says of a result that is longer than the buffer it goes into (Rust's io::ErrorKind::WriteZero)."""
+"""cramjam's text for a result longer than its buffer (Rust's io::ErrorKind::WriteZero)."""
 
 _XERIAL: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER: Final = 16
@@ -40,20 +41,20 @@ class TooLarge(ValueError):
 
 
 def decompress_into(codec_id: int, data: memoryview, room: Bytes) -> int:
-    """Put the bytes that were compressed into a buffer.
+    """Decompress bytes into a buffer.
 
     Args:
         codec_id: GZIP, SNAPPY, LZ4 or ZSTD
         data: one batch's compressed records
-        room: uint8[bytes], at least one; pages of it that nothing is written to take no memory
+        room: uint8[bytes], at least one; untouched pages take no memory
 
     Returns:
-        how many bytes were written
+        number of bytes written
 
     Raises:
         KeyError: there is no such codec.
         TooLarge: they are more than there is room for.
-        Exception: whatever the codec says of bytes it cannot read.
+        Exception: the codec's error about unreadable bytes.
     """
     decode_into = _CODECS[codec_id]
     try:
@@ -94,7 +95,7 @@ def _snappy_into(data: memoryview, room: memoryview) -> int:
 
 
 def _zstd_size(head: bytes) -> int | None:
-    """What the first frame says it holds; None where it does not (RFC 8878, 3.1.1.1)."""
+    """Return the size that the first frame states; None where it states none (RFC 8878, 3.1.1.1)."""
     if len(head) < _ZSTD_HEAD_MOST or int.from_bytes(head[:4], "little") != _ZSTD_MAGIC:
         return None
     single = head[4] >> 5 & 1
@@ -110,4 +111,4 @@ _CODECS: Final[dict[int, Callable[..., int]]] = {
     LZ4: cramjam.lz4.decompress_into,
     ZSTD: cramjam.zstd.decompress_into,
 }
-"""Each puts what was compressed into a buffer and returns how many bytes that were."""
+"""Functions by codec that decompress into a buffer and return the number of bytes."""

@@ -1,4 +1,4 @@
-"""Record batches of dropped records: as they came, with headers behind their own that say why and from where."""
+"""Record batches of dropped records: unchanged, with added headers for verdict and origin."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ COUNT_MOST: Final = 5
 
 
 class Dropped(NamedTuple):
-    """Records of a fetched batch that are dropped.
+    """Dropped records of a fetched batch.
 
-    rows: int64[dropped], which of the batch, rising
-    verdicts: uint8[dropped], of each the index of its name in names
-    against: int64[dropped], the last sequence that it was judged against; -1 where there was none
-    names: of verdicts, as the header has them
+    rows: int64[dropped], indexes in the batch, rising.
+    verdicts: uint8[dropped], index of the verdict's name in names.
+    against: int64[dropped], last sequence before the record; -1 where there was none.
+    names: names of verdicts, as in the header.
     """
 
     rows: NDArray[np.int64]
@@ -69,19 +69,19 @@ def append_headers(  # type: ignore[no-untyped-def]
     """Write the headers of dropped records: their own, and five more.
 
     Args:
-        data: uint8[bytes], what the records stand in
-        begins: int64[dropped], where a record's headers begin with their count
-        ends: int64[dropped], where the record ends
-        offsets: int64[dropped], of the input
-        verdicts: uint8[dropped]
-        against: int64[dropped]
-        said: uint8[bytes], parts of what is appended
-        said_starts: int64[parts]: of each verdict, the header that names it, with the name of the second behind it;
-            then topic and partition, and the name of the last one
-        said_lengths: int64[parts]
-        out: uint8[bytes], room for all
-        starts: int64[dropped], filled
-        lengths: int64[dropped], filled
+        data: uint8[bytes] with the records.
+        begins: int64[dropped], where a record's headers begin with their count.
+        ends: int64[dropped], where the record ends.
+        offsets: int64[dropped], of the input.
+        verdicts: uint8[dropped].
+        against: int64[dropped].
+        said: uint8[bytes], parts of the appended headers.
+        said_starts: int64[parts]: for each verdict, the header that names it, followed by the name of the second;
+            then topic and partition, and the name of the last one.
+        said_lengths: int64[parts].
+        out: uint8[bytes], room for all.
+        starts: int64[dropped], filled.
+        lengths: int64[dropped], filled.
     """
     at = 0
     last = len(said_starts) - 1
@@ -126,15 +126,15 @@ def _headers(batch: RecordBatch, dropped: Dropped) -> Spans:
 def encode_dropped(
     batch: RecordBatch, dropped: Dropped, topic: str, limit: int, compression: str, *, values: bool
 ) -> list[EncodedBatch]:
-    """Dropped records as batches of at most limit and about `BATCH_WRITTEN` bytes each.
+    """Encode dropped records as batches of at most limit and about `BATCH_WRITTEN` bytes each.
 
     Args:
-        batch: what was fetched
-        dropped: which of it, and why
-        topic: where they go, for what is said
-        limit: bytes, its max.message.bytes
-        compression: "none", "gzip", "snappy", "lz4" or "zstd"
-        values: whether values are kept; otherwise they are null
+        batch: fetched batch.
+        dropped: its dropped records, with reasons.
+        topic: their topic, for error messages.
+        limit: bytes, its max.message.bytes.
+        compression: "none", "gzip", "snappy", "lz4" or "zstd".
+        values: True: keep values; False: write nulls.
 
     Raises:
         RecordTooLarge: a single record does not fit.

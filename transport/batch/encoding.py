@@ -29,7 +29,7 @@ Several are under way at once, and each is copied on its way into the socket."""
 
 
 ENTRY_OVERHEAD: Final = 40
-"""Most bytes a changelog record takes besides its key and value."""
+"""Most bytes of a changelog record other than its key and value."""
 
 
 @dataclass(slots=True)
@@ -46,13 +46,13 @@ class EncodedBatch:
         return finish(records, count, now, now)
 
     def seal(self, producer_id: int, epoch: int, base_sequence: int) -> memoryview:
-        """The bytes to produce, with the producer's state and the CRC in place: `buffer` itself."""
+        """Return `buffer` as the bytes to produce, with the producer's state and the CRC in place."""
         _PRODUCER_STATE.pack_into(self.buffer, _PRODUCER_STATE_AT, producer_id, epoch, base_sequence)
         _CRC.pack_into(self.buffer, _CRC_AT, crc32c(self.buffer[CRC_FROM:]))
         return self.buffer
 
     def as_fetched(self, offset: int) -> bytes:
-        """The batch as a broker gives it back that has put its first record at an offset."""
+        """Return the batch as a broker returns it, with its first record at an offset."""
         return offset.to_bytes(8, "big") + bytes(self.seal(1, 0, 0)[8:])
 
 
@@ -69,12 +69,12 @@ def finish(
 
     Args:
         records: uint8[HEADER_SIZE + bytes of the records]; the header is written into its first HEADER_SIZE bytes, and
-            uncompressed it is the batch's buffer from now on
-        count: records in it
-        base_time: ms, what their timestamp deltas count from
-        top_time: ms, the highest timestamp
-        compression: "none", "gzip", "snappy", "lz4" or "zstd"
-        transactional: whether it is part of a transaction
+            uncompressed it is the batch's buffer from now on.
+        count: records in it.
+        base_time: ms, base of their timestamp deltas.
+        top_time: ms, the highest timestamp.
+        compression: "none", "gzip", "snappy", "lz4" or "zstd".
+        transactional: True for a batch in a transaction.
     """
     buffer = records.data
     if compression != "none":
@@ -87,13 +87,13 @@ def finish(
 
 
 def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression: str) -> Iterator[EncodedBatch]:
-    """Kept records of a batch, bodies untouched, as batches of at most limit and about `BATCH_WRITTEN` bytes each.
+    """Yield kept records of a batch, bodies untouched, as new batches.
 
     Args:
-        batch: what was fetched
+        batch: fetched batch
         keep: bool[batch.count]
         limit: bytes, the output topic's max.message.bytes
-        compression: of the output
+        compression: compression of the output
 
     Raises:
         RecordTooLarge: a single record does not fit.
@@ -127,13 +127,13 @@ def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression
 
 
 def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limit: int) -> EncodedBatch:
-    """One record of a batch as a batch of its own: key, value and headers untouched, and more headers behind them.
+    """Return one record as a batch of its own, with more headers after its own.
 
     Raises:
-        RecordTooLarge: it does not fit.
+        RecordTooLarge: the record does not fit.
     """
     begin, at, end = (int(batch.columns[row, index]) for row in (kernels.BODY, kernels.HEADERS, kernels.BODY_END))
-    # At most five bytes of the old headers are their count (it is no longer than what they take).
+    # The count of the old headers takes at most five bytes (it is no longer than the headers).
     count, skip = read_varint(batch.data[at : min(end, at + 10)].tobytes(), 0)
     more = b"".join(
         varint(len(name)) + name + (varint(-1) if value is None else varint(len(value)) + value)
@@ -169,7 +169,10 @@ def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limi
 
 
 def encode_entries(pairs: Iterable[tuple[bytes, bytes | None]], limit: int) -> list[EncodedBatch]:
-    """Batches of key and value pairs; a value that is None is null. limit: bytes, of one batch where a pair fits it."""
+    """Encode pairs of key and value as batches; the value None is null.
+
+    limit: bytes of one batch where a pair fits it.
+    """
     batches: list[EncodedBatch] = []
     waiting: list[tuple[bytes, bytes | None]] = []
     size = kernels.HEADER_SIZE
@@ -228,7 +231,7 @@ def pack_entries(topic: str, partition: int, pairs: Sequence[tuple[bytes, bytes]
 
 
 def varint(value: int) -> bytes:
-    """A zig-zag varint (DefaultRecord)."""
+    """Encode a zig-zag varint (DefaultRecord)."""
     raw = (value << 1) ^ (value >> 63)
     out = bytearray()
     while raw >= 0x80:

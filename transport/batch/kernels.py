@@ -1,12 +1,12 @@
-"""The compiled passes over record batches: read them into columns, write kept records into a new batch.
+"""Compiled passes over record batches: read them into columns, write kept records into a new batch.
 
 Format: record batch v2 (KIP-98, org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord). All integers of a
 record are zig-zag varints; all of the batch header are big-endian.
 
 Numba compiles these functions on first use and keeps the result (`cache=True`). They take and return plain numpy
-arrays and integers, never raise, and never read or write outside the spans they are given: every length is checked
-against the end of its batch before it is followed. tests/transport/batch/slow_reading.py reads the same bytes record by
-record; the tests hold the two against each other.
+arrays and integers, never raise, and never read or write outside the given spans: every length is checked against the
+end of its batch before it is followed. tests/transport/batch/slow_reading.py reads the same bytes record by record;
+the tests hold the two against each other.
 
 Columns are one int64 array of shape (COLUMNS, capacity), a row per column, so that each column is contiguous:
 
@@ -19,7 +19,7 @@ Columns are one int64 array of shape (COLUMNS, capacity), a row per column, so t
                   spans; length -1 is null
     HEADERS       where the header count stands
     FIRST, FIRST_LENGTH, FIRST_TIMES / SECOND, ...
-                  the two headers asked for by name: span of the last one (length -1 is null, -2 absent), how often it
+                  the two requested headers: span of the last one (length -1 is null, -2 absent), how often it
                   occurs
 """
 
@@ -33,7 +33,7 @@ FIRST, FIRST_LENGTH, FIRST_TIMES, SECOND, SECOND_LENGTH, SECOND_TIMES = range(9,
 COLUMNS = 15
 
 ABSENT = -2
-"""Length of a header that the record does not have (-1 is one whose value is null)."""
+"""Length of an absent header; -1 stands for a null value."""
 
 HEADER_SIZE = 61
 """Bytes of a record batch before its first record."""
@@ -45,20 +45,22 @@ RECORD_OVERHEAD = 26
 """Most bytes a record takes before its body: length (5), attributes (1), timestamp delta (10), offset delta (10)."""
 
 NO_APPEND_TIME = -(2**63)
-"""In place of a batch's append time where its records carry timestamps of their own; -1 is a time that is not known."""
+"""Append time of a batch with timestamps in its records; -1 is an unknown time."""
 
 CONTROL_KEY_LEAST = 4
 """Fewest bytes of a control record's key: version and type, 16 bits each."""
 
 OPTIONS = {"cache": True, "nogil": True, "_nrt": False}
-"""For every compiled pass, here and in `kafka_ratchet.tables.map.kernels`. None of them allocates, so none needs
-Numba's reference counting, with which each helper that is handed an array counts it up and down, atomically: four
-fifths of the time of `read_records`."""
+"""Numba options of every compiled pass, here and in `kafka_ratchet.tables.map.kernels`.
+
+No pass allocates, so none needs Numba's reference counting. With it each helper counts every array up and
+down, atomically: four fifths of the time of `read_records`.
+"""
 
 
 @njit(inline="always", **OPTIONS)
 def read_varint(data, at, end):
-    """A zig-zag varint of at most 64 bits from data[at:end].
+    """Read a zig-zag varint of at most 64 bits from data[at:end].
 
     Returns (value, position after it), or (0, -1) where it does not fit.
     """
@@ -115,7 +117,7 @@ def varint_size(value):
 
 @njit(inline="always", **OPTIONS)
 def read_word(data, at):
-    """Eight bytes of data as a number, the first one lowest; one load, as there is no loop and no signed index."""
+    """Return eight bytes of data as a number, the first one lowest. It is one load: no loop, no signed index."""
     begin = np.uint64(at)
     word = np.uint64(data[begin])
     word |= np.uint64(data[begin + np.uint64(1)]) << np.uint64(8)
@@ -130,7 +132,7 @@ def read_word(data, at):
 
 @njit(inline="always", **OPTIONS)
 def same_bytes(data, at, other, start, length):
-    """Whether data[at:at+length] is other[start:start+length]; eight bytes at a time."""
+    """Return True if data[at:at+length] equals other[start:start+length]; eight bytes at a time."""
     if length >= 8:
         q = 8
         while q < length:
@@ -156,7 +158,7 @@ def _is_name(data, at, length, name):
 
 @njit(inline="always", **OPTIONS)
 def _span(data, at, end):
-    """A length-prefixed span of a record.
+    """Read a length-prefixed span of a record.
 
     Returns (start, length, position after it); length -1 is null; position -1 is damage.
     """
@@ -188,19 +190,19 @@ def read_records(
     """Read the records of some uncompressed batches into columns.
 
     Args:
-        data: uint8[bytes], the batches' bytes
-        starts, ends: int64[batches], where the records of each batch begin and end in data
-        base_offsets, last_deltas, base_times, counts: int64[batches], from the batch headers
-        append_times: int64[batches], ms; NO_APPEND_TIME where records carry their own timestamps
-        first_offset: records below it are left out (a fetch may begin in the middle of a batch)
-        first_name, second_name: uint8[bytes], names of the two headers to look for; empty looks for none
-        replay_name: uint8[bytes], what the names of a replayed record's headers begin with
-        columns: int64[COLUMNS, capacity], at least one; reading ends where they are full
-        replays: int64[capacity], filled with the indices of records that have such a header
+        data: uint8[bytes], the batches' bytes.
+        starts, ends: int64[batches], where the records of each batch begin and end in data.
+        base_offsets, last_deltas, base_times, counts: int64[batches], from the batch headers.
+        append_times: int64[batches], ms; NO_APPEND_TIME where records carry their own timestamps.
+        first_offset: records below it are left out (a fetch may begin in the middle of a batch).
+        first_name, second_name: uint8[bytes], names of the two headers to find; empty for none.
+        replay_name: uint8[bytes], prefix of the header names of a re-sent record.
+        columns: int64[COLUMNS, capacity], at least one; reading ends where they are full.
+        replays: int64[capacity], filled with the indices of records with such a header.
 
     Returns:
-        (records read, index of the first damaged batch or -1, whether there was a record more than fits, how many of
-        them have a header of a replayed record)
+        (records read, index of the first damaged batch or -1, True if a record more was there than fits, number of
+        records with a header of a re-sent record).
     """
     row = found = 0
     for batch in range(len(starts)):
@@ -284,7 +286,7 @@ def read_records(
 
 @njit(**OPTIONS)
 def control_key(data):
-    """Where the key of a control batch's first record begins in data, uint8[bytes]; -1 where there is no sound one."""
+    """Return the start of the key of a control batch's first record; -1 where there is no sound one."""
     end = len(data)
     _, at = read_varint(data, 0, end)
     if at < 0 or at >= end:
@@ -306,15 +308,15 @@ def write_records(data, columns, keep, first, out, limit):
     """Copy kept records, bodies byte for byte, into the record section of one new batch.
 
     Args:
-        data, columns: as `read_records` left them
-        keep: bool[records], which to copy
-        first: index of the first record to look at
-        out: uint8[bytes], room for limit bytes or one whole record, whichever is more; records begin at HEADER_SIZE
-        limit: bytes after which no further record is begun
+        data, columns: results of `read_records`.
+        keep: bool[records], True to copy.
+        first: index of the first record to look at.
+        out: uint8[bytes], room for limit bytes or one whole record, whichever is more; records begin at HEADER_SIZE.
+        limit: bytes after which no further record is begun.
 
     Returns:
         (index of the first record not looked at, position after the last byte, records, base timestamp, highest
-        timestamp)
+        timestamp).
     """
     at = HEADER_SIZE
     count = 0

@@ -14,7 +14,7 @@ SEED, FACTOR = 0x9747B28C, 0x5BD1E995
 @njit(inline="always", **OPTIONS)
 def murmur2(data, start, length):  # type: ignore[no-untyped-def]
     """Hash of data[start : start + length], as org.apache.kafka.common.utils.Utils.murmur2 has it, unsigned."""
-    mask = np.int64(0xFFFFFFFF)  # a factor has 31 bits and what it multiplies 32: no product leaves an int64
+    mask = np.int64(0xFFFFFFFF)  # a factor has 31 bits and its multiplicand 32: no product leaves an int64
     h = np.int64(SEED) ^ length
     at, end = start, start + (length & ~3)
     while at < end:
@@ -45,13 +45,13 @@ def _choose(data, starts, lengths, partitions, count):  # type: ignore[no-untype
 
 
 def choose_partitions(keys: Spans, partitions: Ints, count: int, of_null: int) -> None:
-    """Set the partitions that are -1.
+    """Set the partitions with value -1.
 
     Args:
-        keys: of the records
+        keys: keys of the records
         partitions: int64[records], changed in place
-        count: of the topic's partitions
-        of_null: where a record without a key goes
+        count: number of the topic's partitions
+        of_null: partition of a record without a key
     """
     _choose(*keys, partitions, count)
     partitions[partitions < 0] = of_null

@@ -1,4 +1,4 @@
-"""A record batch as columns: what a lane hands to the agent for one fetched chunk of a partition."""
+"""Record batch as columns: one fetched chunk of a partition, from the lane to the agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kafka_ratchet.transport.batch import kernels
 
 REPLAY_HEADERS: Final = "ratchet-replay"
-"""What the names of the headers begin with that `ratchet dead-letters replay` gives a record."""
+"""Prefix of the header names that `ratchet dead-letters replay` gives a record."""
 
 Bytes = NDArray[np.uint8]
 Column = NDArray[np.int64]
@@ -30,17 +30,17 @@ def _no_records() -> Column:
 
 @dataclass(slots=True)
 class RecordBatch:
-    """The records of one partition from offset `start` up to, not including, `next`.
+    """Records of one partition from offset `start` up to, not including, `next`.
 
     Control batches, aborted transactions and records below `start` are already left out, so `count` may be 0 while
     `next` is ahead of `start`.
 
     Attributes:
-        data: uint8[bytes], what the spans of the columns point into
-        columns: int64[COLUMNS, count], see `kafka_ratchet.transport.batch.kernels`
-        codec: name of the compression of the last data batch ("none", "gzip", "snappy", "lz4", "zstd")
-        epoch: leader epoch of the last batch before `next`, control batches included; -1 where there is none
-        replays: int64[], indices of records with a header whose name begins with REPLAY_HEADERS
+        data: uint8[bytes], bytes of the columns' spans.
+        columns: int64[COLUMNS, count], see `kafka_ratchet.transport.batch.kernels`.
+        codec: name of the compression of the last data batch ("none", "gzip", "snappy", "lz4", "zstd").
+        epoch: leader epoch of the last batch before `next`, control batches included; -1 where there is none.
+        replays: int64[], indices of records with a header named REPLAY_HEADERS...
     """
 
     topic: str
@@ -59,7 +59,7 @@ class RecordBatch:
         return int(self.columns.shape[1])
 
     def release(self) -> None:
-        """Give up the memory: what was to be made of the records is made. No records are left."""
+        """Give up the memory: the records' outputs are made. No records are left."""
         self.data, self.columns, self.replays = self.data[:0].copy(), self.columns[:, :0].copy(), _no_records()
 
     @property
@@ -75,11 +75,11 @@ class RecordBatch:
         return timestamps
 
     def span(self, start: int, length: int) -> bytes | None:
-        """A copy of data[start:start+length]; None for a negative length, which stands for null."""
+        """Return a copy of data[start:start+length]; None for a negative length, which stands for null."""
         return self.data[start : start + length].tobytes() if length >= 0 else None
 
     def only(self, keep: NDArray[np.bool_]) -> RecordBatch:
-        """The same batch with these records alone. keep: bool[count]."""
+        """Return the same batch with these records alone. keep: bool[count]."""
         replays = self.replays
         if len(replays):
             replays = (np.cumsum(keep) - 1)[replays[keep[replays]]]
@@ -94,17 +94,17 @@ class RecordBatch:
         return self.span(int(self.columns[kernels.VALUE, index]), int(self.columns[kernels.VALUE_LENGTH, index]))
 
     def header_bytes(self, index: int) -> bytes:
-        """All headers of a record as they are in it, with their count before them."""
+        """Return all headers of a record in wire form, with their count before them."""
         at, end = int(self.columns[kernels.HEADERS, index]), int(self.columns[kernels.BODY_END, index])
         return self.data[at:end].tobytes()
 
     def headers(self, index: int) -> list[Header]:
-        """All headers of a record, in order. Slow: for dead letters, extractors and people."""
+        """Return all headers of a record, in order. Slow: for dead letters, extractors and display."""
         return unpack_headers(self.header_bytes(index))
 
 
 def unpack_headers(body: bytes) -> list[Header]:
-    """The headers of a record, from their count to its end. For bytes that the compiled pass has found sound."""
+    """Unpack the headers of a record, from their count to its end. For bytes found sound by the compiled pass."""
     count, at = read_varint(body, 0)
     headers = []
     for _ in range(count):
@@ -118,7 +118,7 @@ def unpack_headers(body: bytes) -> list[Header]:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zig-zag varint and the position after it. For bytes that the compiled pass has already found sound."""
+    """Read a zig-zag varint; return it and the position after it. For bytes found sound by the compiled pass."""
     raw = shift = 0
     while True:
         byte = data[at]

@@ -1,4 +1,4 @@
-"""New record batches from keys and values: what an agent yields, and the entries of its tables."""
+"""New record batches from keys and values: outputs of an agent, and entries of its tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka_ratchet.transport.batch.kernels import HEADER_SIZE, OPTIONS, copy_byt
 from kafka_ratchet.transport.batch.record_batch import Bytes
 
 ROW_OVERHEAD: Final = 37
-"""Most bytes a record takes besides key and value: RECORD_OVERHEAD, two lengths (5 each), header count."""
+"""Most bytes of a record other than key and value: RECORD_OVERHEAD, two lengths (5 each), header count."""
 
 Ints = NDArray[np.int64]
 Spans = tuple[Bytes, Ints, Ints]
@@ -42,23 +42,23 @@ def write_rows(  # type: ignore[no-untyped-def]
     """Write records into the record section of one new batch.
 
     Args:
-        keys: uint8[bytes], what the keys' spans point into
-        key_starts: int64[records]
-        key_lengths: int64[records]; -1 is null
-        values: uint8[bytes], what the values' spans point into
-        value_starts: int64[records]
-        value_lengths: int64[records]; -1 is null
-        headers: uint8[bytes], what the headers' spans point into: their count and themselves, as in a record
-        header_starts: int64[records]
-        header_lengths: int64[records]; 0 where there are none
-        times: int64[records], ms
-        first: index of the first record to write
-        out: uint8[bytes], room for limit bytes or one whole record, whichever is more; records begin at HEADER_SIZE
-        limit: bytes after which no further record is begun
+        keys: uint8[bytes] of the keys.
+        key_starts: int64[records].
+        key_lengths: int64[records]; -1 is null.
+        values: uint8[bytes] of the values.
+        value_starts: int64[records].
+        value_lengths: int64[records]; -1 is null.
+        headers: uint8[bytes] of the headers: their count and themselves, as in a record.
+        header_starts: int64[records].
+        header_lengths: int64[records]; 0 where there are none.
+        times: int64[records], ms.
+        first: index of the first record to write.
+        out: uint8[bytes], room for limit bytes or one whole record, whichever is more; records begin at HEADER_SIZE.
+        limit: bytes after which no further record is begun.
 
     Returns:
         (index of the first record not written, position after the last byte, records, base timestamp, highest
-        timestamp)
+        timestamp).
     """
     at = HEADER_SIZE
     count = 0
@@ -118,23 +118,23 @@ def encode_rows(
     compression: str = "none",
     headers: Spans | None = None,
 ) -> list[EncodedBatch]:
-    """Batches of records, of at most limit and about `BATCH_WRITTEN` bytes each.
+    """Encode records as batches of at most limit and about `BATCH_WRITTEN` bytes each.
 
     Args:
-        keys: as `spans` has them
-        values: as `spans` has them
-        times: int64[records], ms
-        limit: bytes, max.message.bytes of where they go
-        what: the topic and where the records come from, for what is said
-        compression: "none", "gzip", "snappy", "lz4" or "zstd"
-        headers: as `spans` has them, each with their count before it; None: no record has any
+        keys: as `spans` has them.
+        values: as `spans` has them.
+        times: int64[records], ms.
+        limit: bytes, max.message.bytes of their topic.
+        what: the topic and the origin of the records, for error messages.
+        compression: "none", "gzip", "snappy", "lz4" or "zstd".
+        headers: as `spans` has them, each with their count before it; None: no record has any.
 
     Raises:
         RecordTooLarge: a single record does not fit.
     """
     if headers is None:
         none = np.zeros(len(times), np.int64)
-        # Read-only, as all bytes that come here are: Numba compiles for each kind of array anew.
+        # Read-only, as all bytes that come here are: Numba compiles separately for each kind of array.
         headers = np.frombuffer(b"", np.uint8), none, none
     sizes = np.maximum(keys[2], 0) + np.maximum(values[2], 0) + headers[2] + ROW_OVERHEAD
     size = min(limit, BATCH_WRITTEN)
@@ -175,6 +175,9 @@ def encode_columns(
     what: str = "changelog",
     times: Sequence[int] | None = None,
 ) -> list[EncodedBatch]:
-    """Batches of keys and their values; a value that is None is null. times: ms of each; None: the present time."""
+    """Encode keys and their values as batches; the value None is null.
+
+    times: ms of each; None: the present time.
+    """
     stamps: Any = np.full(len(keys), time.time_ns() // 1_000_000, np.int64) if times is None else np.array(times)
     return encode_rows(spans(keys), spans(values), stamps, limit, what)

@@ -1,4 +1,4 @@
-"""Reading an answer of Kafka's field by field: for those that are long, or come very often.
+"""Field-by-field reader of Kafka's answers, for long or very frequent ones.
 
 aiokafka reads by schemas, a Python call for each field of each partition.
 """
@@ -37,7 +37,7 @@ class Reader:
         return found
 
     def number(self) -> int:
-        """An unsigned integer of variable length."""
+        """Read an unsigned integer of variable length."""
         found = shift = 0
         try:
             while (byte := self._data[self._at]) & 0x80:
@@ -50,7 +50,7 @@ class Reader:
         return found | byte << shift
 
     def length(self) -> int:
-        """Of the array or bytes that follow; 0 where they are null."""
+        """Read the length of the array or bytes that follow; 0 where they are null."""
         return max(0, self.number() - 1)
 
     def take_bytes(self, size: int) -> bytes:
@@ -60,7 +60,7 @@ class Reader:
         return self._data[begin : self._at]
 
     def text(self) -> str:
-        """A text in UTF-8; "" where it is null."""
+        """Read a text in UTF-8; "" where it is null."""
         return self.take_bytes(self.length()).decode()
 
     def skip(self, size: int) -> None:

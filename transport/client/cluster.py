@@ -1,7 +1,7 @@
-"""Requests to the Kafka cluster over aiokafka's connections: who leads, who coordinates, what is there, fetch.
+"""Requests to the Kafka cluster over aiokafka's connections: leaders, coordinators, topics, fetches.
 
 aiokafka gives sockets, SASL, TLS, version negotiation and metadata. Its consumer and producer are not used: the lanes
-need record batches as bytes, and transactions whose every step is theirs (docs/decisions/0003-lanes.md).
+need record batches as bytes, and transactions under their own control, step by step (docs/decisions/0003-lanes.md).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ ANSWER_LEAST_MS: Final = 100
 
 
 async def connected(options: dict[str, Any], timeout_s: float, request_timeout_ms: int) -> AIOKafkaClient:
-    """A client of a cluster that has answered.
+    """Return a client of a cluster that answers.
 
     Args:
-        options: aiokafka's
+        options: options of aiokafka
         timeout_s: how long to try
         request_timeout_ms: how long it waits for each answer from then on
 
     Raises:
-        BrokerUnavailable: nobody answered within timeout_s.
+        BrokerUnavailable: no broker answered within timeout_s.
         KafkaRefused: Kafka refuses this client, or has a certificate that this client refuses.
     """
     retry = Retry("reach Kafka", bootstrap=options["bootstrap_servers"])
@@ -80,10 +80,13 @@ async def connected(options: dict[str, Any], timeout_s: float, request_timeout_m
 
 
 REFRESH_S: Final = 0.0001
-"""For each partition, until metadata is asked for again: five times of what reading it takes."""
+"""Seconds per partition until metadata is requested again: five times the cost of reading it."""
 SHARED: Final = 16
-"""Connections on which what is answered at once is asked by everyone, instead of on two of each lane's own. A broker
-answers the requests of a connection one after the other, so there are as many as lanes that start at a time."""
+"""Connections that everyone shares for requests answered at once, instead of two of each lane's own.
+
+A broker answers the requests of a connection one after the other, so there are as many as lanes that start at
+a time.
+"""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -92,32 +95,34 @@ GROUP, TRANSACTION = 0, 1
 """Coordinator types of FindCoordinator (KIP-98)."""
 
 GONE_AFTER_S: Final = 10.0
-"""How long a topic may be missing, or a log may not know an epoch, before that is believed: a broker that has just
-returned lists no topics for a moment, and a leader that was replaced has not heard of its successor's epoch."""
+"""Seconds for which a topic may be missing, or an epoch unknown, before that is believed.
+
+A broker that has just returned lists no topics for a moment, and a replaced leader does not know its
+successor's epoch.
+"""
 TOPIC_RESOURCE: Final = 2
 THROTTLED_FOR_S: Final = 15.0
 """Seconds during which a delay by quota explains a standstill."""
 
 
 def shared(number: int) -> Hashable:
-    """The connection for short requests of a partition of this number. Nothing that waits may be asked there."""
+    """Return the connection for short requests of this partition. Requests that wait must not use it."""
     return "shared", number % SHARED
 
 
 class Committed(NamedTuple):
-    """A group's position: the next offset to read, and the text that whoever committed it left with it."""
+    """Committed position of a group: the next offset to read, and the text committed with it."""
 
     offset: int
     metadata: str
 
 
 class Fetched(NamedTuple):
-    """One partition's part of a fetch response.
+    """Part of a fetch response for one partition.
 
-    data: record batches; a view of the response's own memory, which nobody writes to.
-    aborted: (producer id, first offset) of aborted transactions in it.
-    stable_end: the last stable offset; committed readers see nothing beyond it.
-    high_watermark: end of the log for readers of uncommitted records
+    data: record batches; a read-only view of the response's own memory. aborted: (producer id, first offset) of
+    aborted transactions in it. stable_end: the last stable offset; committed readers see nothing beyond it.
+    high_watermark: end of the log for readers of uncommitted records.
     """
 
     data: bytes | memoryview
@@ -127,7 +132,7 @@ class Fetched(NamedTuple):
 
 
 class Cluster:
-    """One per worker; every caller names the connection it wants, so that a long fetch holds up nobody else."""
+    """Cluster client of a worker. Every caller names its connection, so that a long fetch delays no other."""
 
     def __init__(self, options: dict[str, Any], request_timeout_ms: int = 30_000) -> None:
         self._options = options
@@ -143,7 +148,7 @@ class Cluster:
         """Connect.
 
         Raises:
-            BrokerUnavailable: nobody answered within timeout_s.
+            BrokerUnavailable: no broker answered within timeout_s.
             KafkaRefused: Kafka refuses this client, or has a certificate that this client refuses.
         """
         self._client = await connected(self._options, timeout_s, self.request_timeout_ms)
@@ -159,7 +164,7 @@ class Cluster:
 
     @property
     def client(self) -> AIOKafkaClient:
-        """The client; only after `start`."""
+        """Return the client; only after `start`."""
         if self._client is None:
             raise kafka.KafkaConnectionError("the connection to Kafka is closed")
         return self._client
@@ -182,23 +187,23 @@ class Cluster:
         return self._throttle_s if asyncio.get_running_loop().time() < until else 0.0
 
     def watch(self, name: str) -> Watch:
-        """What looks at many partitions for those who wait there: one of each name, with a connection of its own."""
+        """Return the idle watcher of this name, created at first use, with a connection of its own."""
         if name not in self._watches:
             self._watches[name] = Watch(self, name)
         return self._watches[name]
 
     def known_leader(self, topic: str, partition: int) -> int | None:
-        """The broker that leads a partition, as far as it is known."""
+        """Return the known leader of a partition; None where none is known."""
         if self._client is None:
             return None
         node = self._client.cluster.leader_for_partition(TopicPartition(topic, partition))
         return None if node is None or node == -1 else int(node)
 
     async def leader(self, topic: str, partition: int) -> int:
-        """The broker that leads a partition.
+        """Return the broker that leads a partition.
 
         Raises:
-            aiokafka.errors.KafkaError: not known at the moment; metadata is being refreshed.
+            aiokafka.errors.KafkaError: it is unknown at the moment; metadata is being refreshed.
         """
         client = self.client
         node = self.known_leader(topic, partition)
@@ -215,7 +220,7 @@ class Cluster:
         return node
 
     async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Partitions of each topic, asked anew, with one request for all; 0 where there is no such topic.
+        """Fetch the partition count of each topic with one request; 0 where there is no such topic.
 
         While Kafka does not answer, these are the counts it gave last.
         """
@@ -227,7 +232,7 @@ class Cluster:
         return {topic: len(client.cluster.partitions_for_topic(topic) or ()) for topic in asked}
 
     async def coordinator(self, kind: int, key: str) -> int:
-        """The broker that coordinates a group or a transactional id; remembered until `forget_coordinator`."""
+        """Return the coordinator of a group or a transactional id; remembered until `forget_coordinator`."""
         node = self._coordinators.get((kind, key))
         if node is None:
             node = int(await self.client.coordinator_lookup(kind, key))
@@ -237,7 +242,7 @@ class Cluster:
         return node
 
     def forget_coordinator(self, kind: int, key: str) -> None:
-        """Look it up anew next time: it has moved, or did not answer."""
+        """Forget a coordinator: it has moved, or did not answer."""
         self._coordinators.pop((kind, key), None)
 
     @asynccontextmanager
@@ -250,10 +255,10 @@ class Cluster:
             raise
 
     def refresh(self) -> None:
-        """Leaders have moved: fetch the metadata again in the background.
+        """Fetch the metadata again in the background: leaders have moved.
 
-        Not at once where that was done just now: it takes a moment for each partition, and thousands of lanes may ask,
-        again and again. Whoever still fails after that asks once more.
+        Right after another fetch it does nothing: metadata costs a moment for each partition, and thousands of lanes
+        may ask, again and again. A caller that still fails after that calls again.
         """
         if self._client is None:
             return
@@ -281,9 +286,9 @@ class Cluster:
         *,
         isolation: int = READ_COMMITTED,
     ) -> dict[int, int]:
-        """As `offset`, of several partitions, with one request to each broker that leads some.
+        """Return the offsets of several partitions as `offset` does, with one request to each leader.
 
-        which: EARLIEST, LATEST or a time in milliseconds; -1 is its offset where no record is as late.
+        which: EARLIEST, LATEST or a time in milliseconds; the offset of a time after all records is -1.
         """
         missing, found = set(partitions), dict[int, int]()
         retry = Retry("list offsets", topic=topic, partitions=sorted(missing))
@@ -308,7 +313,9 @@ class Cluster:
         return found
 
     async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> Committed | None:
-        """What the group has committed; None where there is nothing. Tries until it is known.
+        """Return the position that the group has committed; None where there is none. Retries until it is known.
+
+        Tries until it is known.
 
         Ask only after the partition's transactional id was initialised: offsets of a transaction still open would be
         missing.
@@ -326,7 +333,9 @@ class Cluster:
                 await retry.wait(error)
 
     async def topics(self, names: Iterable[str]) -> dict[str, TopicState]:
-        """The topics of these names as they are now; one that does not exist is left out. Tries until Kafka answers.
+        """Return the existing topics of these names. Retries until Kafka answers.
+
+        Tries until Kafka answers.
 
         A topic that this user may not see is left out as well.
 
@@ -352,7 +361,9 @@ class Cluster:
         return await self.send(self.client.get_random_node(), request, "topics")
 
     async def found(self, names: Iterable[str], besides: Iterable[str] = ()) -> dict[str, TopicState]:
-        """`topics`, all of them. besides: others that are asked for as well, and may not be there.
+        """Return all of these topics, as `topics` does.
+
+        besides: optional further topics.
 
         Raises:
             TopicReplaced: one does not exist, and did not for GONE_AFTER_S.
@@ -414,21 +425,23 @@ class Cluster:
         topic_id: bytes,
         last_epoch: int = NO_EPOCH,
     ) -> Fetched:
-        """Record batches from position on, committed ones only. Tries until it has an answer, which may be empty.
+        """Fetch committed record batches from a position on. Retries until there is an answer, which may be empty.
+
+        Tries until it has an answer, which may be empty.
 
         Args:
-            topic: name, for the leader and for what is said
-            partition: number
-            position: offset
-            connection: on which to ask
-            max_bytes: of the answer
-            max_wait_ms: how long the broker may hold back an empty answer
-            topic_id: 16 bytes, of the topic that the position is in
-            last_epoch: leader epoch of the last batch before position, as it was read; NO_EPOCH where nothing was
+            topic: name, for the leader and for messages.
+            partition: number.
+            position: offset.
+            connection: connection of the request.
+            max_bytes: size of the answer.
+            max_wait_ms: how long the broker may hold back an empty answer.
+            topic_id: 16 bytes, id of the position's topic.
+            last_epoch: leader epoch of the last batch before position, as it was read; NO_EPOCH where there was none.
 
         Raises:
             PositionLost: the topic does not hold that position (any more).
-            TopicReplaced: the topic of that id is gone, and behind its name is another one or none.
+            TopicReplaced: the topic of that id was deleted, and its name belongs to another one or none.
             LogTruncated: the log lost its end after it was read up to position.
         """
         request = FetchByIdRequest(topic_id, partition, position, last_epoch, max_bytes, max_wait_ms)
@@ -455,7 +468,7 @@ class Cluster:
             except kafka.KafkaError as error:
                 self.refresh()
                 if retry.seconds > GONE_AFTER_S:
-                    await self._still(topic, topic_id)  # a topic that was deleted never has a leader again
+                    await self._still(topic, topic_id)  # a deleted topic never has a leader again
                 await retry.wait(error)
 
     async def _holds(self, topic: str, partition: int, position: int, connection: Hashable) -> None:
@@ -469,7 +482,7 @@ class Cluster:
         if first <= position <= end:
             return
         why = (
-            "Retention has deleted records that were never read"
+            "Retention has deleted unread records"
             if position < first
             else "The topic was deleted and created again, or lost its end"
         )

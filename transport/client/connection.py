@@ -1,17 +1,16 @@
 # ruff: noqa: SLF001 - this replaces methods of aiokafka's
-"""aiokafka's connections: large batches are not copied, and under uvloop a reset one says so in Kafka's words.
+"""Patches of aiokafka's connections: large batches uncopied, and Kafka's errors after a reset.
 
 aiokafka 0.14 copies a request twice on its way to the transport, and each response four times on its way from there
-(`kafka_ratchet.transport.client.receiving`), of which it keeps one until the next response begins.
+(`kafka_ratchet.transport.client.receiving`). It keeps one of the copies until the next response begins.
 
-Where Kafka and this client refuse each other, the error is a sentence (`AccessRefused`). aiokafka keeps to itself what
-a client could not start of; `refused_by` tells it.
+Where Kafka and this client refuse each other, the error is a sentence (`AccessRefused`). aiokafka hides the reason
+why a client could not start; `refused_by` returns it.
 
-asyncio's transports take what is written to them after a reset, and drop it. uvloop's raise RuntimeError until
-aiokafka's reader has heard of the reset, and aiokafka 0.14 expects nothing but OSError there. Whoever asks sees an
-error that no retry is for; and the one task that fetches metadata ends by it without a word, so that a worker goes on
-asking a dead node for the partitions that it led, until somebody restarts the worker (a fault run with a node of three
-killed taught this).
+asyncio's transports accept and drop bytes written after a reset. uvloop's raise RuntimeError until aiokafka's reader
+notices the reset, and aiokafka 0.14 expects nothing but OSError there. Callers see an error without a retry. The one
+task that fetches metadata ends by it without a message, and the worker goes on asking a dead node for its partitions
+until an operator restarts it. A fault run with one of three nodes killed showed this.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">ihhih")
 """Size, API key, version, correlation id, length of the client id that follows (request headers 1 and 2)."""
 WORTH_A_CALL: Final = 64 << 10
-"""bytes of a batch from which on a system call of its own, some 10 µs, costs less than to copy it."""
+"""Smallest batch, in bytes, for which a system call of its own, some 10 µs, costs less than a copy."""
 
 plain_send = AIOKafkaConnection.send
 plain_connect = AIOKafkaConnection.connect
 
 _refused: dict[str, str] = {}
-"""Sentences by host:port, of servers whose last connection was refused."""
+"""Refusal sentences by host:port, for servers that refused their last connection."""
 
 
 def refused_by(servers: Iterable[str]) -> KafkaRefused | None:
-    """What to raise where one of these and this process refused each other when it was connected to last."""
+    """Return the error of the first of these servers in a refused last connection; None: none."""
     return next((KafkaRefused(_refused[server]) for server in servers if server in _refused), None)
 
 
 async def connect(connection: AIOKafkaConnection) -> Any:
-    """As aiokafka's own, which it replaces.
+    """Connect in place of aiokafka's own function.
 
     Raises:
         AccessRefused: Kafka and this client refuse each other.
@@ -68,10 +67,10 @@ async def connect(connection: AIOKafkaConnection) -> Any:
 
 
 def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = True) -> Any:
-    """As aiokafka's own, which it replaces for lanes and Faust alike; see `mend_connections`.
+    """Send in place of aiokafka's own function, for lanes and Faust alike; see `mend_connections`.
 
     Raises:
-        aiokafka.errors.KafkaConnectionError: the connection is gone; it is closed now.
+        aiokafka.errors.KafkaConnectionError: the connection is lost; it is closed now.
     """
     try:
         return _send(connection, request) if expect_response else plain_send(connection, request, expect_response)
@@ -83,7 +82,7 @@ def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = T
 
 
 def _send(connection: Any, asked: Any) -> Any:
-    """As `plain_send`, but that a large batch is handed to the transport as it is, and headers take no schema."""
+    """Send as `plain_send` does, with a large batch uncopied and headers without a schema."""
     if connection._writer is None:
         raise kafka.KafkaConnectionError(f"No connection to broker at {connection.host}:{connection.port}")
     request = asked.prepare(connection._versions)

@@ -46,7 +46,7 @@ class DescribeTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # type: ignore[misc]
-    """What a coordinator knows of a transactional id (KIP-664)."""
+    """Request for a coordinator's state of a transactional id (KIP-664)."""
 
     API_KEY = 65
 
@@ -81,7 +81,10 @@ class ListTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class ListTransactionsRequest(Request[ListTransactionsRequest_v0]):  # type: ignore[misc]
-    """Which transactional ids of these producer ids a broker coordinates, of those that this user may see (KIP-664)."""
+    """Request for a broker's transactional ids of these producer ids (KIP-664).
+
+    The answer has only ids that this user may see.
+    """
 
     API_KEY = 66
 
@@ -141,7 +144,7 @@ class DescribeProducersRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeProducersRequest(Request[DescribeProducersRequest_v0]):  # type: ignore[misc]
-    """Which producers the leader of partitions knows, and where their open transactions begin (KIP-664)."""
+    """Request for the producers known to the leader, and the start of their open transactions (KIP-664)."""
 
     API_KEY = 61
 

@@ -1,4 +1,4 @@
-"""What is behind topics' names, asked by many at once."""
+"""Topic descriptions, requested together for many callers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ K = TypeVar("K")
 A = TypeVar("A")
 
 DESCRIPTIONS: Final = 8
-"""Sets of topics whose last answer is kept; a worker asks for few different ones, again and again."""
+"""Sets of topics with a kept answer; a worker asks for few different ones, again and again."""
 
 
 class Together(Generic[K, A]):
-    """Asks for all together: whoever asks while a request is under way waits for the next one.
+    """Joint requests: a call during a request waits for the next one.
 
-    So the answer is never older than the question.
+    So the answer is never older than the call.
     """
 
     def __init__(self, request: Callable[[set[K]], Awaitable[A]]) -> None:
-        """Nothing is asked. request: asks for all of a set at once; it is called for one set at a time."""
+        """Start without a request. request: asks for all of a set at once; it is called for one set at a time."""
         self._request = request
         self._waiting: set[K] = set()
         self._next: asyncio.Task[A] | None = None
         self._one_at_a_time = asyncio.Lock()
 
     async def ask(self, about: Iterable[K]) -> A:
-        """The answer to a request that is sent from now on, for these and for what others ask meanwhile.
+        """Return the answer to a request sent from now on, for these and other callers' keys.
 
-        Raises what the request raises, to all of them.
+        An error of the request is raised to all of them.
         """
         self._waiting.update(about)
         if self._next is None:
@@ -46,23 +46,23 @@ class Together(Generic[K, A]):
 
 
 def _heard(task: asyncio.Task[A]) -> None:
-    """Or asyncio would log an error that nobody waits for any more."""
+    """Retrieve the exception so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
 
 class Descriptions:
-    """Asks for the topics of all who ask at a time, and reads an answer anew only where it is another."""
+    """Topic descriptions for all callers at a time. An unchanged answer is not read again."""
 
     def __init__(self, send: Callable[[TopicsRequest], Awaitable[MetadataResponse_v12]]) -> None:
         """send: asks any broker."""
         self._send = send
         self._together = Together(self._describe)
         self._known: dict[tuple[str, ...], tuple[bytes, dict[str, TopicState]]] = {}
-        """The last answers, by the names that were asked for, and what they say."""
+        """Last answers by requested names, with their topics."""
 
     async def ask(self, names: set[str]) -> dict[str, TopicState]:
-        """The topics that exist of these, and of those that others ask for meanwhile. Raises what sending raises."""
+        """Return the existing topics of these and of simultaneous callers' names. Raises the errors of sending."""
         return await self._together.ask(names)
 
     async def _describe(self, names: set[str]) -> dict[str, TopicState]:

@@ -1,4 +1,4 @@
-"""Kafka's error codes as exceptions, and the errors of ours for topics and logs that are not what they were."""
+"""Kafka's error codes as exceptions, and our errors for replaced topics and truncated logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ PRODUCER_FENCED: Final = 90
 
 
 class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafka has no types
-    """A record is not what the topic demands: a compacted one takes none without a key. aiokafka 0.14 lacks it."""
+    """Error for a record that the topic does not accept: a compacted one takes none without a key.
+
+    aiokafka 0.14 lacks it.
+    """
 
     errno = 87
     message = "INVALID_RECORD"
@@ -31,13 +34,13 @@ UNAUTHORIZED: Final = (
 
 
 def explained(reason: object) -> str:
-    """What went wrong, in its own words; where a right is missing, also where it is said which."""
+    """Return a reason as text; for a missing right, with the page about rights."""
     more = ". Give this user the rights of docs/guide/rights.md" if isinstance(reason, UNAUTHORIZED) else ""
     return f"{reason!r}{more}"
 
 
 def replaced(topic: str, before: str, now: str) -> TopicReplaced:
-    """The error for a topic that is another one. before, now: ids as text."""
+    """Return the error for a replaced topic. before, now: ids as text."""
     return TopicReplaced(
         f"{topic}: was the topic of id {before}, and is another one of id {now} now: deleted and created again, or "
         "another cluster's. Offsets and last sequences belong to the old one; going on by them would lose or double "
@@ -46,18 +49,18 @@ def replaced(topic: str, before: str, now: str) -> TopicReplaced:
 
 
 def truncated(topic: str, partition: int, position: int, last_epoch: int, instead: str) -> LogTruncated:
-    """The error for a log that lost its end.
+    """Return the error for a log that lost its end.
 
     Args:
         topic: name
         partition: number
         position: offset up to which it was read
         last_epoch: leader epoch of the last batch before that
-        instead: what is there now
+        instead: present content
     """
     return LogTruncated(
         f"{topic}, partition {partition}: was read up to offset {position} in leader epoch {last_epoch}, but in the "
-        f"log as it is now {instead}: it lost its end (unclean leader election?). What was read may be gone, and other "
+        f"log as it is now {instead}: it lost its end (unclean leader election?). Read records may be lost, and other "
         "records may stand at its offsets. `ratchet resume` says how to go on; see docs/reference/halted.md"
     )
 

@@ -1,8 +1,7 @@
-"""Fetching from very many partitions at once, by a session that the broker keeps (KIP-227).
+"""Fetch from very many partitions at once, by a session that the broker keeps (KIP-227).
 
-The first request of a session names every partition; those that follow name what has changed since, and the broker
-answers with those partitions alone of which it has something to say. Kafka 3.1 or newer, as for all that goes by topic
-ids.
+The first request of a session names every partition. Later ones name only changes, and the broker answers with
+changed partitions alone. Kafka 3.1 or newer, as for all requests by topic id.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kafka_ratchet.transport.client.topic_id import DIVERGING_EPOCH, ID_BYTES, N
 
 NO_SESSION: Final = 0
 LEAST_BYTES: Final = 1
-"""Of each partition and of the whole answer: who looks wants to know that there is something, and gets one batch."""
+"""Bytes of each partition and of the whole answer: one batch is enough to show that there is something."""
 
 _HEAD: Final = struct.Struct(">iiiibii")
 _PLACE: Final = struct.Struct(">iiqiqiB")
@@ -32,11 +31,11 @@ _ANSWER_HEAD: Final = struct.Struct(">ihi")
 _ANSWERED: Final = struct.Struct(">ihqqq")
 _ABORTED: Final = 16
 _REPLICA: Final = 4
-"""bytes of fields that nobody here asks for, but for the tags behind them."""
+"""Bytes of fields without use here, except for the tags after them."""
 
 
 class Spot(NamedTuple):
-    """A place in a partition, to be looked at.
+    """Position in a partition to watch.
 
     topic_id: 16 bytes; position: offset; last_epoch: leader epoch of the batch before it, or NO_EPOCH
     """
@@ -51,11 +50,13 @@ NO_OFFSET: Final = -1
 
 
 class Looked(NamedTuple):
-    """What the broker says of a partition.
+    """Broker's answer about a partition.
 
-    error_code: 0 where all is well; stable_end: the last stable offset; has_records: whether the answer brings some;
-    parts: whether the log as it is now is not the one that was read up to the position; high_watermark: the end for
-    readers of uncommitted records
+    error_code: 0 without an error.
+    stable_end: the last stable offset.
+    has_records: True if the answer contains some.
+    parts: True if the log has diverged from the one read up to the position.
+    high_watermark: the end for readers of uncommitted records.
     """
 
     topic_id: bytes
@@ -88,7 +89,7 @@ class SessionFetchResponse_v13(Response):  # type: ignore[misc]
 
     @classmethod
     def decode(cls, data: Any) -> SessionFetchResponse_v13:
-        """All of it."""
+        """Decode the whole answer."""
         return cls(data if isinstance(data, bytes) else data.read())
 
 
@@ -106,7 +107,7 @@ class SessionFetchRequest_v13(RequestStruct):  # type: ignore[misc]
         self.body = body
 
     def encode(self) -> bytes:
-        """As it was made."""
+        """Return the request as it was made."""
         return self.body
 
 
@@ -118,18 +119,18 @@ class SessionFetchRequest(Request[SessionFetchRequest_v13]):  # type: ignore[mis
     def __init__(
         self, session: tuple[int, int], max_wait_ms: int, spots: Iterable[Spot], forgotten: Iterable[tuple[bytes, int]]
     ) -> None:
-        """What is asked for.
+        """Describe the request.
 
         Args:
-            session: its id and the number of this request in it, from 1; (NO_SESSION, 0) begins one
-            max_wait_ms: how long the broker may hold back an answer without records
-            spots: those that are new in the session, or have moved
-            forgotten: topic id and partition of those that are not asked for any more
+            session: its id and the number of this request in it, from 1; (NO_SESSION, 0) begins one.
+            max_wait_ms: how long the broker may hold back an answer without records.
+            spots: new or moved positions of the session.
+            forgotten: topic id and partition of those no longer watched.
         """
         self._body = b"".join(_encoded(session, max_wait_ms, spots, forgotten))
 
     def build(self, request_struct_class: type[SessionFetchRequest_v13]) -> SessionFetchRequest_v13:
-        """For aiokafka."""
+        """Return the request in aiokafka's type."""
         return request_struct_class(self._body)
 
 
@@ -162,7 +163,7 @@ def _length(of: Any) -> bytes:
 
 
 def answer_of(response: SessionFetchResponse_v13) -> SessionAnswer:
-    """What an answer says.
+    """Decode an answer.
 
     Raises:
         aiokafka.errors.KafkaError: it ends before its last field.

@@ -1,7 +1,7 @@
 """Commits of a consumer group as `__consumer_offsets` records them: when, and which clients were members.
 
-An offset tells neither. Reading the topic needs a right that workers do not have by themselves, so every answer here
-may be missing.
+An offset tells neither. Reading the topic needs a right that workers do not need otherwise, so every answer here may
+be missing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bounded reader of one partition's committed record batches, with the worker's client.
 
-Surveys, verify's columns, dead letters, recounts and the group's log read with it. Lanes and changelogs follow a topic
-without an end, and compare leader epochs: they fetch by themselves.
+Surveys, verify's columns, dead letters, recounts and the group's log read with it. Lanes and changelogs follow a
+topic without an end, and compare leader epochs: they have their own fetches.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Place(NamedTuple):
 class Fetching(NamedTuple):
     """Options of each fetch.
 
-    connection: on which to fetch
-    max_bytes: size of an answer
-    wait_ms: time for which the broker may hold back an empty answer
-    batch_most: bytes that one batch may unpack to
-    sequence_header, identity_header: headers to find in every record; b"" for none
-    committed: False: records of aborted transactions too
-    in_thread: unpack in a thread, so that the event loop goes on
+    connection: connection of the fetches.
+    max_bytes: size of an answer.
+    wait_ms: time for which the broker may hold back an empty answer.
+    batch_most: bytes that one batch may unpack to.
+    sequence_header, identity_header: headers to find in every record; b"" for none.
+    committed: False: records of aborted transactions too.
+    in_thread: unpack in a thread, so that the event loop goes on.
     """
 
     connection: Hashable
@@ -141,11 +141,13 @@ class PartitionReader:
         return True
 
     async def batches(self, end: int, *, stops_at_open: bool = False) -> AsyncGenerator[RecordBatch, None]:
-        """Read all batches that have records up to an end. The last one may hold records after it.
+        """Read all batches with records up to an end.
+
+        The last one may hold records after it.
 
         Args:
             end: last stable offset, or an offset before it.
-            stops_at_open: the end may be after an open transaction, which is an end then.
+            stops_at_open: an open transaction before the end ends reading as well.
 
         Raises:
             BrokerUnavailable: Kafka returns no records, though it has some.

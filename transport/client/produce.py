@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiokafka.protocol.produce import ProduceRequest
 
 ALL: Final = -1
-"""acks: every replica in sync has it, or a commit could outlive what it commits."""
+"""acks: every replica in sync has it, or a commit could outlive its records."""
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -21,7 +21,7 @@ class BatchRequest(ProduceRequest):  # type: ignore[misc]  # aiokafka has no typ
     def __init__(
         self, transactional_id: str | None, timeout_ms: int, topic: str, partition: int, batch: memoryview
     ) -> None:
-        """Nothing is copied yet; the batch must stay as it is until this is sent.
+        """Store the batch without a copy; it must not change until this is sent.
 
         transactional_id: None outside a transaction
         """
@@ -29,9 +29,9 @@ class BatchRequest(ProduceRequest):  # type: ignore[misc]  # aiokafka has no typ
         self._batch = batch
 
     def build(self, request_struct_class: Any) -> Any:
-        """The request in a version that the broker knows, as aiokafka asks for it."""
+        """Build the request in a version that the broker knows, as aiokafka requires."""
         request = super().build(request_struct_class)
-        # The batch is the very last field, after its length: all that is before it is as aiokafka writes it.
+        # The batch is the very last field, after its length: aiokafka writes all that precedes it.
         head = request.encode()[: -_LENGTH.size]
         head += _LENGTH.pack(len(self._batch))
         request.encode = lambda: b"".join((head, self._batch))

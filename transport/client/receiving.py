@@ -1,13 +1,13 @@
 # ruff: noqa: SLF001 - these are methods of aiokafka's connections
-"""What Kafka answers is read into memory of its own: a fetched batch is a view of what the socket wrote there.
+"""Receiver of Kafka's answers into their own memory: a fetched batch is a view of the socket's bytes.
 
-aiokafka reads by asyncio's `StreamReader`. By that each fetched byte is copied four times before anybody looks at it:
-out of the event loop's buffer, into the reader's, out of that, and out of the response. Here the event loop (under
-TLS: OpenSSL) writes into the response's own buffer, and a fetch is decoded without a copy.
+aiokafka reads by asyncio's `StreamReader`. By that each fetched byte is copied four times before its first use: out
+of the event loop's buffer, into the reader's, out of that, and out of the response. Here the event loop (under TLS:
+OpenSSL) writes into the response's own buffer, and a fetch is decoded without a copy.
 
-Whose memory it is, is simple on purpose: a batch that is looked at while its buffer is filled anew would be damaged
-without a word. A buffer is made for one response when its length is known, is filled once, is handed over read-only
-when it is full, and is not known here from then on. It is freed with the last view of it; none is used twice.
+Ownership of the memory is simple on purpose: filling a buffer again under a reader would damage its batch silently. A
+buffer is made for one response when its length is known, is filled once, and is handed over read-only when it is
+full. This module keeps no reference to it from then on. It is freed with the last view of it; none is used twice.
 
 aiokafka has no types.
 """
@@ -32,18 +32,27 @@ from kafka_ratchet.transport.client.topic_id import FetchRequest_v13
 SIZE: Final = struct.Struct(">i")
 """The length of a response, before it."""
 ROOM: Final = 1 << 10
-"""bytes that are read while the length of a response is not known. Most responses are shorter, and cost one system
-call; of a longer one, so much is copied. A worker of 1,000 partitions has some thousands of connections."""
+"""Bytes read while the length of a response is unknown.
+
+Most responses are shorter, and cost one system call; so much of a longer one is copied. A worker of 1,000
+partitions has some thousands of connections.
+"""
 RESPONSE_MOST: Final = 1 << 30
-"""bytes. A fetch asks for megabytes, and comes with one whole batch, which Kafka's max.message.bytes bounds by 2 GiB at
-most. Whoever announces more than this does not speak Kafka's protocol."""
+"""Largest response, in bytes: a longer announcement is not Kafka's protocol.
+
+A fetch asks for megabytes, and brings one whole batch, which Kafka's max.message.bytes bounds by 2 GiB at
+most.
+"""
 
 
 class Connected(asyncio.BufferedProtocol):
-    """In place of aiokafka's own protocol, with what `asyncio.StreamWriter` and its connections ask of that."""
+    """Protocol in place of aiokafka's own, with the methods that `asyncio.StreamWriter` and connections need."""
 
     def __init__(self, closed: asyncio.Future[None], reader: asyncio.StreamReader, *, loop: Any) -> None:
-        """As aiokafka makes its own. reader: gets no bytes; it only knows whether there can be more."""
+        """Initialise as aiokafka's own protocol does.
+
+        reader: gets no bytes; it only knows whether there can be more.
+        """
         self._closed, self._reader = closed, reader
         self._flow = cast(Any, FlowControlMixin(loop=loop))
         self.pause_writing, self.resume_writing = self._flow.pause_writing, self._flow.resume_writing  # type: ignore[method-assign]
@@ -52,20 +61,20 @@ class Connected(asyncio.BufferedProtocol):
         self._ended: asyncio.Future[None] | None = None
         self._room, self._used = memoryview(bytearray(ROOM)), 0
         self._frame: memoryview | None = None
-        """The response that is being read, where it is longer than `_room`."""
+        """Response in progress, where it is longer than `_room`."""
         self._filled = 0
 
     def serve(self, connection: Callable[[], Any], ended: asyncio.Future[None]) -> None:
-        """Hand what comes to a connection.
+        """Hand incoming responses to a connection.
 
         Args:
-            connection: it, or None where nobody has it any more
+            connection: returns the connection, or None once it is released
             ended: gets the reason when no more can come
         """
         self._connection, self._ended = connection, ended
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the event loop writes what comes next; never empty."""
+        """Return the buffer for the event loop's next bytes; never empty."""
         return self._room[self._used :] if self._frame is None else self._frame[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -80,11 +89,11 @@ class Connected(asyncio.BufferedProtocol):
                     whole, self._frame = self._frame.toreadonly(), None
                     self._hand_over(whole)
         except Exception as error:
-            # Whatever it is: what follows cannot be told apart any more.
+            # Any error: the boundaries of later responses are lost.
             self._end(error)
 
     def _take_room(self) -> None:
-        """Hand over the responses that are complete, and go on with one that is too long to be read here."""
+        """Hand over the complete responses, and go on with one too long to be read here."""
         room, at = self._room, 0
         while self._used - at >= SIZE.size:
             (size,) = SIZE.unpack_from(room, at)
@@ -119,7 +128,7 @@ class Connected(asyncio.BufferedProtocol):
         self._end(EOFError("Kafka has closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is closed, by whomever."""
+        """Note that the connection is closed, by either side."""
         self._flow.connection_lost(exc)
         self._end(exc or EOFError("the connection is closed"))
         if not self._closed.done():
@@ -127,7 +136,7 @@ class Connected(asyncio.BufferedProtocol):
 
 
 def create_reader_task(connection: Any) -> asyncio.Future[None]:
-    """As aiokafka's own, which it replaces: ends, with the reason, when nothing more can come on a connection."""
+    """Return a future in place of aiokafka's own that ends, with the reason, when a connection ends."""
     known = weakref.ref(connection)
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     ended.add_done_callback(partial(AIOKafkaConnection._on_read_task_error, known))
@@ -136,14 +145,14 @@ def create_reader_task(connection: Any) -> asyncio.Future[None]:
 
 
 def take(connection: Any, response: memoryview) -> None:
-    """Give a response to who has sent its request; as aiokafka's own, but that nothing of a fetch is copied.
+    """Give a response to its requester; a fetch is not copied.
 
     Args:
-        connection: aiokafka's
+        connection: aiokafka's connection
         response: without its length; read-only, and never written to again
 
     Raises:
-        Exception: nobody has asked, or it cannot be decoded.
+        Exception: there was no request, or the response cannot be decoded.
     """
     number, request, answer = connection._requests[0]
     data = Reading(response)
@@ -157,13 +166,13 @@ def take(connection: Any, response: memoryview) -> None:
 
 
 class Reading:
-    """Of a response, what aiokafka's types ask of a file: views instead of copies."""
+    """File interface over a response for aiokafka's types: views instead of copies."""
 
     def __init__(self, response: memoryview) -> None:
         self._response, self._at = response, 0
 
     def read(self, size: int) -> memoryview:
-        """The next bytes; fewer where there are no more."""
+        """Return the next bytes; fewer where there are no more."""
         found = self._response[self._at : self._at + size]
         self._at += len(found)
         return found

@@ -1,4 +1,4 @@
-"""Why a connection of aiokafka's was refused, in the sentences that the other clients have too."""
+"""Reasons of refused aiokafka connections, in the sentences of the other clients."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ class TokenRefused(kafka.KafkaError):  # type: ignore[misc]  # aiokafka has no t
 
 
 def refusal(server: str, error: BaseException, mechanism: str | None) -> str | None:
-    """One sentence: what was refused, by which server, and what to do. None: it is no refusal, or may pass.
+    """Return a sentence on the refusal, its server and the remedy.
+
+    None: it is no refusal, or may pass.
 
     Args:
         server: host:port
-        error: that a connection ended with before it could be used
-        mechanism: of the login
+        error: error that ended the connection before its use
+        mechanism: mechanism of the login
     """
     at = f"Kafka at {server}"
     if isinstance(error, TokenRefused):
@@ -36,7 +38,7 @@ def refusal(server: str, error: BaseException, mechanism: str | None) -> str | N
         return login_refused(at, "unsupported mechanism", mechanism)
     if isinstance(error, kafka.SaslAuthenticationFailed):
         return login_refused(at, str(error.args[0]) if error.args else "authentication failed", mechanism)
-    # Under TLS 1.3 a server says what it thinks of a client's certificate after the client has begun to talk.
+    # Under TLS 1.3 a server answers to a client's certificate after the client has begun to talk.
     reason = error if isinstance(error, ssl.SSLError) else error.__cause__
     if not isinstance(reason, ssl.SSLError) or not reason.reason:
         return None

@@ -26,7 +26,7 @@ _TOKEN = {
     "sasl.oauthbearer.client.secret",
     "sasl.oauthbearer.scope",
 }
-"""What `kafka_ratchet.transport.client.tokens` asks a token server by."""
+"""Options of `kafka_ratchet.transport.client.tokens` for a token server."""
 _SSL = {
     "ssl.ca.location",
     "ssl.certificate.location",
@@ -38,20 +38,20 @@ _SSL = {
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
-"""Options of these families decide who may read what: one that is not understood is refused, not ignored."""
+"""Families of options that decide access: an option not understood there is refused, not ignored."""
 
 
 def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
-    """Keyword arguments for aiokafka clients (AIOKafkaClient, AIOKafkaAdminClient, AIOKafkaConsumer).
+    """Return keyword arguments for aiokafka clients.
 
     Args:
-        bootstrap: host:port[,host:port]
-        options: as in the settings' `kafka` section; those that are not about security or the client id and that only
-            librdkafka knows are left to the librdkafka clients
+        bootstrap: host:port[,host:port].
+        options: as in the settings' `kafka` section; options of librdkafka alone, other than security and client id,
+            are left to the librdkafka clients.
 
     Raises:
-        SettingsError: a security option that aiokafka has no counterpart for or cannot use as it is, or a certificate
-            that cannot be read.
+        SettingsError: a security option without a counterpart in aiokafka or in an unusable form, or an unreadable
+            certificate.
     """
     known: dict[str, Any] = {"bootstrap_servers": bootstrap.split(",")}
     for name, value in options.items():
@@ -95,10 +95,10 @@ def _check_login(known: Mapping[str, Any], options: Options) -> None:
 
 
 def _check_token(options: Options) -> None:
-    """Refuse options that no token can be had by.
+    """Refuse options that cannot lead to a token.
 
     Raises:
-        SettingsError: one is missing or has a value that is not understood.
+        SettingsError: one is missing or has an unknown value.
     """
     if str(options.get("sasl.oauthbearer.method", "default")).lower() != "oidc":
         raise SettingsError(

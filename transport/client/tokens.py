@@ -1,6 +1,8 @@
-"""Tokens for SASL/OAUTHBEARER: fetched from an OpenID server. The one place where Python does it.
+"""Tokens for SASL/OAUTHBEARER, fetched from an OpenID server for the Python clients.
 
-librdkafka and Java's client fetch by themselves, by the same options.
+The one place where Python does it.
+
+librdkafka and Java's client fetch their own, by the same options.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ RENEW_AT: Final = 0.8
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
-    """Gives each connection a token that has not expired. For any event loop and thread.
+    """Provider of unexpired tokens for connections, for any event loop and thread.
+
+    For any event loop and thread.
 
     Args:
         options: as in the settings' `kafka` section, `sasl.oauthbearer.*`
@@ -42,7 +46,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
         self._token, self._until = "", float("-inf")
 
     async def token(self) -> str:
-        """The token to log in with.
+        """Return the token to log in with.
 
         Raises:
             TokenRefused: the server gives none to this client.
@@ -90,7 +94,7 @@ def fetch_token(options: Options) -> tuple[str, float]:
 
 
 def _post(options: Options, body: str, headers: dict[str, str]) -> tuple[int, bytes]:
-    """No redirect is followed: the secret is for that server."""
+    """Post without following a redirect: the secret is for that server alone."""
     url = urlsplit(str(options["sasl.oauthbearer.token.endpoint.url"]))
     connection: http.client.HTTPConnection
     if url.scheme == "https":

@@ -1,8 +1,8 @@
-"""Requests that know a topic by its id and a log by its leader epochs (KIP-516, KIP-320, KIP-595).
+"""Requests with topic ids and leader epochs (KIP-516, KIP-320, KIP-595).
 
-A topic that is deleted and created again has another id under the old name. A log that lost its end and has grown since
-has another leader epoch at the old offset. So a fetch that names the topic id, and the leader epoch of the last batch
-that was read, is refused by the broker itself where what is asked for is not what was read before.
+A topic deleted and created again has another id under the old name. A log that lost its end and has grown
+since has another leader epoch at the old offset. A fetch names the topic id and the leader epoch of the last batch
+read. The broker itself refuses it where the log is another one.
 
 aiokafka 0.14 lacks these versions, and has no types.
 """
@@ -39,13 +39,16 @@ UNKNOWN_TOPIC: Final = 3
 UNKNOWN_TOPIC_ID: Final = 100
 INCONSISTENT_TOPIC_ID: Final = 103
 NOT_THIS_TOPIC: Final = {UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID}
-"""A broker that has not yet heard of a new topic answers so too: only metadata tells whether the topic is another."""
+"""Error codes for another topic; also those of a broker that has not yet learned of a new topic.
+
+Only metadata tells the two apart.
+"""
 
 NO_EPOCH: Final = -1
-"""Nothing was read yet whose leader epoch could be compared."""
+"""Leader epoch before the first read: there is none to compare."""
 
 DIVERGING_EPOCH: Final = 0
-"""Tag of a fetched partition: the log as the leader has it parts from what the reader has seen."""
+"""Tag of a fetched partition: the leader's log diverges from the reader's."""
 
 
 class Uuid(AbstractType):  # type: ignore[misc]
@@ -66,7 +69,7 @@ NO_TOPIC: Final = bytes(ID_BYTES)
 
 
 def id_text(topic_id: bytes) -> str:
-    """As Kafka's tools print it: base64 for URLs, without padding."""
+    """Return the id as Kafka's tools print it: base64 for URLs, without padding."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
@@ -115,7 +118,7 @@ class MetadataRequest_v12(RequestStruct):  # type: ignore[misc]
 
 
 class TopicsRequest(Request[MetadataRequest_v12]):  # type: ignore[misc]
-    """What is behind these names; creates none of them. Kafka 3.1 or newer."""
+    """Request for the topics of these names; creates none of them. Kafka 3.1 or newer."""
 
     API_KEY = 3
 
@@ -127,7 +130,7 @@ class TopicsRequest(Request[MetadataRequest_v12]):  # type: ignore[misc]
 
 
 THROTTLE: Final = 4
-"""bytes of a metadata answer that say how long the broker wants to be left alone; the rest is what was asked for."""
+"""Bytes of a metadata answer with the broker's throttle time; the rest is the answer itself."""
 
 
 def topics_of(response: MetadataResponse_v12) -> dict[str, TopicState]:
@@ -163,7 +166,7 @@ def topics_of(response: MetadataResponse_v12) -> dict[str, TopicState]:
 
 _CODE: Final = struct.Struct(">h")
 _NODE, _PORT, _CONTROLLER, _INTERNAL, _PARTITION, _OPERATIONS = 4, 4, 4, 1, 14, 4
-"""bytes of fields that nobody here asks for."""
+"""Bytes of fields without use here."""
 
 
 class FetchResponse_v13(Response):  # type: ignore[misc]
@@ -236,7 +239,7 @@ class FetchRequest_v13(RequestStruct):  # type: ignore[misc]
     )
 
     def encode(self) -> bytes:
-        """The bytes that `SCHEMA` gives for one partition of one topic.
+        """Return the bytes that `SCHEMA` gives for one partition of one topic.
 
         A worker of 1,000 idle partitions sends 2,000 of these a second: 2 µs each, where the schema takes 40.
         """
@@ -257,7 +260,7 @@ _NO_LOG_START: Final = -1
 
 
 class FetchByIdRequest(Request[FetchRequest_v13]):  # type: ignore[misc]
-    """Committed record batches of one partition, which the broker checks to be the log that was read before.
+    """Fetch of one partition's committed batches; the broker checks that the log is still the same.
 
     Kafka 3.1 or newer.
     """
@@ -267,15 +270,15 @@ class FetchByIdRequest(Request[FetchRequest_v13]):  # type: ignore[misc]
     def __init__(
         self, topic_id: bytes, partition: int, position: int, last_epoch: int, max_bytes: int, max_wait_ms: int
     ) -> None:
-        """What is asked for.
+        """Describe the request.
 
         Args:
-            topic_id: 16 bytes
-            partition: number
-            position: the first offset to read
-            last_epoch: leader epoch of the last batch read before it, or NO_EPOCH
-            max_bytes: of the answer; one batch comes whole all the same
-            max_wait_ms: how long the broker may hold back an empty answer
+            topic_id: 16 bytes.
+            partition: number.
+            position: the first offset to read.
+            last_epoch: leader epoch of the last batch read before it, or NO_EPOCH.
+            max_bytes: size of the answer; one batch always comes whole.
+            max_wait_ms: how long the broker may hold back an empty answer.
         """
         self._topic_id, self._partition, self._position, self._last_epoch = topic_id, partition, position, last_epoch
         self._max_bytes, self._max_wait_ms = max_bytes, max_wait_ms
@@ -306,11 +309,11 @@ class FetchByIdRequest(Request[FetchRequest_v13]):  # type: ignore[misc]
 
 
 def fetched_partition(response: FetchResponse_v13) -> Any:
-    """What the answer to a `FetchByIdRequest` has of its partition.
+    """Return the partition's part of the answer to a `FetchByIdRequest`.
 
     Raises:
-        Throttled: nothing, for this client has used up its quota.
-        aiokafka.errors.KafkaError: it was refused.
+        Throttled: the answer is empty, for this client has used up its quota.
+        aiokafka.errors.KafkaError: the request was refused.
     """
     raise_for(response.error_code)
     if not response.topics:
@@ -319,14 +322,14 @@ def fetched_partition(response: FetchResponse_v13) -> Any:
 
 
 class Diverging(NamedTuple):
-    """Where the log parts from what was read: its largest epoch up to the one asked for, and that epoch's end."""
+    """Point of divergence: the log's largest epoch up to the requested one, and that epoch's end."""
 
     epoch: int
     end: int
 
 
 def diverging(tags: dict[int, bytes]) -> Diverging | None:
-    """What a fetched partition's tags say of it."""
+    """Return the point of divergence in a fetched partition's tags; None where there is none."""
     if (found := tags.get(DIVERGING_EPOCH)) is None:
         return None
     return Diverging(int.from_bytes(found[:4], "big", signed=True), int.from_bytes(found[4:12], "big", signed=True))

@@ -1,12 +1,12 @@
-"""Looks at very many partitions at once, for those who wait there until something comes.
+"""Idle watcher: looks at very many partitions at once, for idle lanes.
 
-A partition without records costs its lane a request every quarter of a second, and its changelog one every second. With
-a thousand such lanes that is most of a core, here and at the broker. So who waits where nothing comes asks to be
-called: one long fetch for each broker looks at all of their partitions (docs/decisions/0066-lanes-at-rest.md).
+A partition without records costs its lane a request every quarter of a second, and its changelog one every second.
+With a thousand such lanes that is most of a core, here and at the broker. So idle lanes ask to be called: one long
+fetch for each broker looks at all of their partitions (docs/decisions/0066-lanes-at-rest.md).
 
-Nothing that it brings is used. It says that it is worth looking, and whoever waits there then looks by itself, by its
-own request, as if it had never waited: what is judged, and what is said of a log that is not what it was, has one way
-only. So it may call once too often, and at any time, but never too seldom: where the watch itself fails, it calls all.
+Its records are not used. A call only says that a fetch is worthwhile. The lane then sends its own request, as if it
+had never waited, so that verdicts and errors about replaced logs have one path only. The watcher may call too often,
+and at any time, but never too seldom: where it fails itself, it calls all.
 """
 
 from __future__ import annotations
@@ -31,24 +31,26 @@ from kafka_ratchet.transport.client.fetch_session import (
 log = structlog.get_logger(__name__)
 
 WAIT_MS: Final = 500
-"""How long the broker may hold back an empty answer. Who begins to wait is looked at from the next request on."""
+"""Milliseconds that the broker may hold back an empty answer. A new place joins with the next request."""
 NUMBERS_MOST: Final = (1 << 31) - 1
 PAUSE_S: Final = 0.1
-"""After a request that failed; twice as long after the next one, up to PAUSE_MOST_S, until one is answered."""
+"""Seconds of pause after a failed request, doubled up to PAUSE_MOST_S until one is answered."""
 PAUSE_MOST_S: Final = 30.0
 PATIENT_S: Final = 1.0
-"""Nobody waits for the watch during a longer pause: each asks Kafka itself, as if there were no watch. They would be
-called only at the pause's end, too late, and again after each further failure."""
+"""Longest pause, in seconds, in which lanes still wait for the watcher: else each asks Kafka itself.
+
+They would be called only at the pause's end, too late, and again after each further failure.
+"""
 
 Key = tuple[bytes, int]
 """Topic id and partition."""
 
 
 class Asking(Protocol):
-    """What a watch needs of a cluster."""
+    """Requests that a watcher needs of a cluster."""
 
     def known_leader(self, topic: str, partition: int) -> int | None:
-        """The broker that leads a partition, as far as it is known."""
+        """Return the known leader of a partition; None where none is known."""
 
     async def send(self, node: int, request: object, connection: Hashable) -> object:
         """Send a request, and wait for the answer."""
@@ -60,24 +62,30 @@ class Place:
     def __init__(self, spot: Spot, session: _Session) -> None:
         self.spot, self._session = spot, session
         self.is_covered = False
-        """Whether a request that looks there was answered. The next one is under way then, so what comes is noticed at
-        once; of the first nobody knows whether it has reached the broker: its connection may still be made."""
+        """True once a request about this place was answered.
+
+        The next one is in flight then, so changes are noticed at once. The first may not have reached the
+        broker: its connection may still be made.
+        """
         self.high_watermark = NO_OFFSET
         """Last one that the broker gave for this partition; NO_OFFSET before the first."""
         self._called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def is_called(self) -> bool:
-        """Whether it is worth looking. It stays so: who looks, and waits again, needs another place."""
+        """Return True once a fetch is worthwhile. It stays so: another wait needs another place."""
         return self._called.done()
 
     @property
     def answered_at(self) -> float:
-        """When the broker has last said something of all its places, in seconds since 1970; 0 where it has not."""
+        """Return the time of the broker's last answer about all its places.
+
+        It is in seconds since 1970; 0 without an answer.
+        """
         return self._session.answered_at
 
     def call(self) -> None:
-        """It is worth looking."""
+        """Tell the waiting lane that a fetch is worthwhile."""
         if not self._called.done():
             self._called.set_result(None)
 
@@ -88,7 +96,7 @@ class Place:
 
 
 class _Session:
-    """The places at one broker, and the session in which it is asked about them: one request at a time."""
+    """Watched places at one broker, and their fetch session: one request at a time."""
 
     def __init__(self) -> None:
         self.places: dict[Key, Place] = {}
@@ -96,32 +104,32 @@ class _Session:
         self.answered_at = 0.0
         self._id, self._number = NO_SESSION, 0
         self._known: dict[Key, Place] = {}
-        """As the broker was told them last."""
+        """Places as last sent to the broker."""
         self._new: dict[Key, Place] = {}
         self._gone: set[Key] = set()
         self._asked: list[Place] = []
         """Those that the request under way names for the first time."""
         self.pause_s = 0.0
-        """After the last request, if that has failed."""
+        """Pause after the last request, if it failed."""
         self.goes_on_at = float("-inf")
-        """By the event loop's clock, where that pause is a long one: its end."""
+        """End of a long pause, by the event loop's clock."""
 
     def add(self, key: Key, place: Place) -> None:
-        """From the next request on."""
+        """Watch a place from the next request on."""
         self.places[key] = self._new[key] = place
 
     def remove(self, key: Key, place: Place) -> None:
-        """It may be gone already."""
+        """Remove a place, if it is still watched."""
         if self.places.get(key) is place:
             del self.places[key]
             self._new.pop(key, None)
             self._gone.add(key)
 
     def request(self) -> SessionFetchRequest:
-        """The next one, about every place that there is now."""
+        """Return the next request, about every present place."""
         if self._id == NO_SESSION:
             self._known, self._number, self._new, self._gone = {}, 0, dict(self.places), set()
-        # What is named as forgotten would be forgotten, even if it is named as new as well.
+        # A place named as forgotten would be forgotten even where it is named as new as well.
         forgotten = [key for key in self._gone if key in self._known and key not in self.places]
         for key in forgotten:
             del self._known[key]
@@ -132,7 +140,7 @@ class _Session:
         return SessionFetchRequest((self._id, self._number), WAIT_MS, spots, forgotten)
 
     def answered(self, session_id: int, looked: list[Looked]) -> None:
-        """Call those of whom the broker has something to say."""
+        """Call the places with news in the broker's answer."""
         self._id, self.answered_at = session_id, time.time()
         self._number = self._number % NUMBERS_MOST + 1
         self.pause_s = 0.0
@@ -140,7 +148,7 @@ class _Session:
             asked.is_covered = True
         for topic_id, partition, code, stable_end, has_records, parts, high in looked:
             key = topic_id, partition
-            place = self._known.get(key)  # the one that was asked for, whoever waits there now
+            place = self._known.get(key)  # the requested place, even if another lane waits there now
             if place is not None and not code:
                 place.high_watermark = high
             if place is not None and (code or has_records or parts or stable_end > place.spot.position):
@@ -148,7 +156,7 @@ class _Session:
                 place.call()
 
     def failed(self) -> None:
-        """Begin anew, and let everyone look by himself."""
+        """End the session, and call every lane."""
         self._id = NO_SESSION
         self.pause_s = min(max(PAUSE_S, 2 * self.pause_s), PAUSE_MOST_S)
         if self.pause_s > PATIENT_S:
@@ -162,14 +170,16 @@ class Watch:
     """Looks for those who wait, at each spot of a partition for one of them at most."""
 
     def __init__(self, cluster: Asking, name: str) -> None:
-        """Nothing is asked before somebody waits. name: of the connection."""
+        """Start without requests until the first place. name: of the connection."""
         self._cluster, self._connection = cluster, ("watch", name)
         self._sessions: dict[int, _Session] = {}
 
     def place(self, topic: str, spot: Spot) -> Place | None:
-        """Look at a spot from now on. None: ask by yourself.
+        """Watch a position from now on; None: the lane must use its own requests.
 
-        Nobody leads the partition, as far as is known, or another waits there, or the watch fails again and again.
+        None: ask by yourself.
+
+        The partition has no known leader, or another lane waits there, or the watcher fails again and again.
         """
         node = self._cluster.known_leader(topic, spot.partition)
         if node is None:
@@ -208,7 +218,7 @@ class Watch:
                     raise kafka.for_code(answer.error_code)
                 session.answered(answer.session_id, answer.looked)
             except Exception as error:
-                # Whatever it is: nobody may wait for a call that never comes.
+                # Any error: a lane must not wait for a call that never comes.
                 session.failed()
-                log.debug("the watch begins anew", node=node, reason=repr(error))
+                log.debug("the idle watcher starts again", node=node, reason=repr(error))
                 await asyncio.sleep(session.pause_s)

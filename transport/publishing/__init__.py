@@ -1,1 +1,1 @@
-"""Publishing in whole record batches, encoded here: a file's lines, or what a program sends."""
+"""Publishing in whole record batches, encoded here: a file's lines, or a program's records."""

@@ -24,11 +24,11 @@ class _Read(NamedTuple):
     records: Records | None
     """None: there are none."""
     last: tuple[int, int] | None
-    """Of the last record, its first byte and the one behind its line."""
+    """First byte of the last record, and the byte after its line."""
     text: bytes
     """The block, as far as it can be read."""
     bad: SourceError | None
-    """What is wrong with the line behind that."""
+    """Error of the line after the records, if any."""
 
 
 def publish_blocks(
@@ -38,13 +38,13 @@ def publish_blocks(
     from_start: bool = False,
     on_records: Callable[[int, int], None] | None = None,
 ) -> Published:
-    """As `kafka_ratchet.producers.publish`, of a file whose `blocks_of` is not None.
+    """Publish a file in blocks, as `kafka_ratchet.producers.publish` does by record.
 
     Args:
         source: the file that the producer was made with.
         producer: to send with.
         from_start: publish from the beginning; the producer must have been made with it as well.
-        on_records: called with the last sequence of records that are on their way, and how many there are.
+        on_records: called with the last sequence of the records in flight, and their number.
 
     Raises:
         SourceError: a line cannot be read. Everything before it is published and acknowledged.
@@ -56,7 +56,7 @@ def publish_blocks(
         first = 0 if from_start else resumed_after + 1
         for offset, text in source.read_blocks(first, producer.block_bytes):
             read = read_block(source, offset, text)
-            source.took(offset, read.text, read.last)  # its mark may be asked for as soon as it is sent
+            source.took(offset, read.text, read.last)  # its mark may be needed as soon as it is sent
             crash_point("block-read")
             if read.records is not None:
                 producer.send_block(read.records)
@@ -74,11 +74,11 @@ def publish_blocks(
 
 
 def read_block(source: FileSource, offset: int, text: bytes) -> _Read:
-    """The records of a block, those that `source.read` gives.
+    """Return the records of a block, the same as `source.read` gives.
 
     Args:
-        source: whose block it is
-        offset: of its first byte
+        source: source of the block
+        offset: offset of its first byte
         text: whole lines
     """
     format, key = source.blocks_of or ("lines", None)
@@ -102,7 +102,7 @@ def read_block(source: FileSource, offset: int, text: bytes) -> _Read:
         if parsed is not None and parsed.key is not None:
             keys[row] = parsed.key
     data = where_keys = np.frombuffer(text, np.uint8)
-    if keys:  # behind the text: an escaped one does not stand in it
+    if keys:  # after the text: an escaped key does not stand in it
         lengths = np.fromiter(map(len, keys.values()), np.int64, len(keys))
         lines[KEY_LENGTH, list(keys)] = lengths
         lines[KEY, list(keys)] = len(text) + np.cumsum(lengths) - lengths

@@ -18,10 +18,10 @@ from kafka_ratchet.transport.batch.rows import Ints, Spans, spans
 from kafka_ratchet.transport.publishing.lines import find_lines
 
 RECORD_OVERHEAD: Final = 24
-"""Most bytes of a record besides key, value and headers: length, attributes, two deltas, and two lengths."""
+"""Most bytes of a record other than key, value and headers: length, attributes, two deltas, and two lengths."""
 
 _CRC_TABLE: Final = np.array([zlib.crc32(bytes([n ^ 0xFF])) ^ 0xFF000000 for n in range(256)], np.uint32)
-"""Of the CRC-32 of zlib, by which `partition_of` chooses."""
+"""Table of zlib's CRC-32, the hash of `partition_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def _first(spans: Spans, count: int) -> Spans:
 
 
 class Outgoing(NamedTuple):
-    """A batch that is to go to a partition."""
+    """Batch for a partition."""
 
     partition: int
     batch: EncodedBatch
@@ -54,13 +54,13 @@ class Outgoing(NamedTuple):
 
 
 class Encoder:
-    """Puts the records of one name into batches of its topic's partitions.
+    """Encoder of one name's records into batches of its topic's partitions.
 
     Args:
-        topic: for what is said.
+        topic: name, for error messages.
         name: the producer's, as `name_bytes` has it.
-        partitions: the count that the name began with.
-        limit: bytes of one batch, before it is compressed.
+        partitions: the name's first partition count.
+        limit: bytes of one batch, before compression.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
     """
 
@@ -78,13 +78,13 @@ class Encoder:
         """Bytes of key and value of one record."""
 
     def fits(self, records: Records) -> int:
-        """How many of the records may be sent before one that is too large for a batch."""
+        """Return the number of records before the first one too large for a batch."""
         sizes = np.maximum(records.keys[2], 0) + np.maximum(records.values[2], 0)
         too_large = np.flatnonzero(sizes > self.most)
         return int(too_large[0]) if len(too_large) else len(sizes)
 
     def too_large(self, sequence: int, takes: int) -> RecordTooLarge:
-        """The error for a record that does not fit a batch."""
+        """Return the error for a record that does not fit a batch."""
         return RecordTooLarge(
             f"topic {self._topic!r}, producer {self._name.decode()!r}, sequence {sequence}: {takes} bytes of key and "
             f"value do not fit a batch of {self._limit} bytes. Raise max.message.bytes of the topic and "
@@ -92,7 +92,7 @@ class Encoder:
         )
 
     def encode(self, records: Records) -> list[Outgoing]:
-        """The batches, those of a partition in its order; all records have to fit."""
+        """Return the batches, those of a partition in its order; all records have to fit."""
         count = len(records.sequences)
         order, ends = np.empty(count, np.int64), np.zeros(self._partitions + 1, np.int64)
         room = np.zeros(self._partitions, np.int64)
@@ -120,20 +120,20 @@ class Encoder:
 def _by_partition(  # type: ignore[no-untyped-def]
     keys, key_starts, key_lengths, value_lengths, table, keyless, each, chosen, order, ends, room
 ):
-    """Order records by their partition, and within it as they are.
+    """Order records by partition, keeping their order within it.
 
     Args:
-        keys: uint8[bytes], what the keys' spans point into
-        key_starts: int64[records]
-        key_lengths: int64[records]; -1 is null
-        value_lengths: int64[records]; -1 is null
-        table: uint32[256], of CRC-32
-        keyless: the partition of records without a key
-        each: bytes of a record besides key and value
-        chosen: int64[records], filled with partitions
-        order: int64[records], filled with indices of records, partition by partition
-        ends: int64[partitions + 1], zeros, filled with where in order the partitions begin; the last is where they end
-        room: int64[partitions], zeros, filled with the bytes that the records of each take at most
+        keys: uint8[bytes] of the keys.
+        key_starts: int64[records].
+        key_lengths: int64[records]; -1 is null.
+        value_lengths: int64[records]; -1 is null.
+        table: uint32[256], of CRC-32.
+        keyless: the partition of records without a key.
+        each: bytes of a record other than key and value.
+        chosen: int64[records], filled with partitions.
+        order: int64[records], filled with indices of records, partition by partition.
+        ends: int64[partitions + 1], zeros, filled with the partitions' starts in order; the last is their end.
+        room: int64[partitions], zeros, filled with the most bytes of each partition's records.
     """
     partitions = len(room)
     full = np.uint32(0xFFFFFFFF)
@@ -181,23 +181,22 @@ def _write(  # type: ignore[no-untyped-def]
     """Write records, all of one time, into the record section of one new batch.
 
     Args:
-        keys: as `write_rows` takes them
-        key_starts: likewise
-        key_lengths: likewise
-        values: likewise
-        value_starts: likewise
-        value_lengths: likewise
-        sequences: int64[records]
-        headers: uint8[bytes], those of a record but for its sequence
-        order: int64[records], indices of records
-        first: where in order to begin
-        end: where in order to end
-        out: uint8[limit], records begin at HEADER_SIZE
-        limit: bytes; one record always fits
+        keys: as `write_rows` takes them.
+        key_starts: likewise.
+        key_lengths: likewise.
+        values: likewise.
+        value_starts: likewise.
+        value_lengths: likewise.
+        sequences: int64[records].
+        headers: uint8[bytes], headers of a record without its sequence.
+        order: int64[records], indices of records.
+        first: where in order to begin.
+        end: where in order to end.
+        out: uint8[limit], records begin at HEADER_SIZE.
+        limit: bytes; one record always fits.
 
     Returns:
-        (where in order the first record is that was not written, position after the last byte, bytes of keys and
-        values)
+        (index in order of the first record not written, position after the last byte, bytes of keys and values).
     """
     at = HEADER_SIZE
     taken = np.int64(0)
@@ -232,6 +231,9 @@ def _write(  # type: ignore[no-untyped-def]
 
 
 def compile_publishing() -> None:
-    """Take one record all the way through. Numba keeps the result beside the source or in the user's cache."""
+    """Encode one record, to compile the functions.
+
+    Numba keeps the result next to the source or in the user's cache.
+    """
     find_lines(b'{"a":"b"}\n', True, "a")
     Encoder("compile", b"a", 1, 1000, "none").encode(Records(np.arange(1), spans([b"a"]), spans([b"b"])))

@@ -14,12 +14,12 @@ from numba import njit
 from kafka_ratchet.transport.batch.kernels import OPTIONS
 
 BLANK, RECORD, ODD = 0, 1, 2
-"""What a line is: no record; one; to be read by `LineFormat`."""
+"""Kinds of lines: no record; one; to be read by `LineFormat`."""
 
 DEPTH_MOST: Final = 32
-"""Of objects and arrays within each other; msgspec takes more."""
+"""Deepest nesting of objects and arrays; msgspec takes more."""
 DIGITS_MOST: Final = 18
-"""Of a number, together: longer ones, and those with an exponent, may be out of the range that msgspec takes."""
+"""Most digits of a number: longer ones, and those with an exponent, may be out of msgspec's range."""
 
 NL, CR, TAB, SPACE, QUOTE, BACKSLASH = 10, 13, 9, 32, 34, 92
 
@@ -38,9 +38,12 @@ def _blanks(data, at, end):  # type: ignore[no-untyped-def]
 
 @njit(**OPTIONS)
 def _string(data, at, end, in_string):  # type: ignore[no-untyped-def]
-    """The byte behind the quote that ends a string whose first byte is at, and whether there are escapes; or -1."""
+    """Return the byte after a string's closing quote and whether there are escapes; or -1.
+
+    at: the string's first byte
+    """
     escaped = False
-    # Unsigned: a signed index may count from the end, and is looked at for it each time.
+    # Unsigned: numpy checks each signed index for counting from the end.
     last, one = np.uint64(end), np.uint64(1)
     while at < end:
         to = np.uint64(at)
@@ -83,7 +86,7 @@ def _string(data, at, end, in_string):  # type: ignore[no-untyped-def]
 
 @njit(**OPTIONS)
 def _number(data, at, end):  # type: ignore[no-untyped-def]
-    """The byte behind a number without an exponent, or -1."""
+    """Return the byte after a number without an exponent, or -1."""
     if data[at] == 0x2D:
         at += 1
     first = at
@@ -107,7 +110,7 @@ def _number(data, at, end):  # type: ignore[no-untyped-def]
 
 @njit(**OPTIONS)
 def _word(data, at, end):  # type: ignore[no-untyped-def]
-    """The byte behind true, false or null, or -1."""
+    """Return the byte after true, false or null, or -1."""
     if at + 4 <= end and data[at] == 0x74 and data[at + 1] == 0x72 and data[at + 2] == 0x75 and data[at + 3] == 0x65:
         return at + 4
     if at + 4 <= end and data[at] == 0x6E and data[at + 1] == 0x75 and data[at + 2] == 0x6C and data[at + 3] == 0x6C:
@@ -136,7 +139,7 @@ def _is_name(data, at, end, name):  # type: ignore[no-untyped-def]
 
 @njit(inline="always", **OPTIONS)
 def _scalar(data, at, end, in_string):  # type: ignore[no-untyped-def]
-    """Return the byte behind a string, number or word, and whether escapes are in it; -1 where there is none."""
+    """Return the byte after a string, number or word, and whether it has escapes; -1 where there is none."""
     c = data[at]
     if c == QUOTE:
         return _string(data, at + 1, end, in_string)
@@ -145,7 +148,7 @@ def _scalar(data, at, end, in_string):  # type: ignore[no-untyped-def]
 
 @njit(inline="always", **OPTIONS)
 def _next_value(data, at, end, depth, objects):  # type: ignore[no-untyped-def]
-    """Pass the ends of levels behind a value, and a comma.
+    """Pass the ends of levels after a value, and a comma.
 
     Returns:
         (position, -1 where the text is no JSON; depth, 0 at the end of the text; `objects` of `_json`)
@@ -187,18 +190,18 @@ def _json(data, at, end, name, wanted, in_string):  # type: ignore[no-untyped-de
     """Read one JSON text in data[at:end], which does not begin with a blank.
 
     Args:
-        data: uint8[bytes]
-        at: of the line
-        end: of the line, without its line end
-        name: uint8[bytes], the member of the outermost object whose text is the key
-        wanted: whether there is to be a key
-        in_string: `_IN_STRING`
+        data: uint8[bytes].
+        at: start of the line.
+        end: end of the line, without its line end.
+        name: uint8[bytes], the member of the outermost object with the key as its text.
+        wanted: True if records have a key.
+        in_string: `_IN_STRING`.
 
     Returns:
-        (RECORD or ODD, where the key begins, its length; -1 where there is none)
+        (RECORD or ODD, start of the key, its length; -1 where there is none).
     """
     depth = 0
-    objects = np.uint64(0)  # a bit for each level that is one, the innermost lowest
+    objects = np.uint64(0)  # a bit for each level, set for an object, the innermost lowest
     key, key_length = np.int64(0), np.int64(-1)
     is_key = False
     if wanted and data[at] != 0x7B:
@@ -254,16 +257,16 @@ def _find(data, ends, is_json, name, wanted, in_string, out):  # type: ignore[no
 
 
 def find_lines(data: bytes, is_json: bool, key: str | None):  # type: ignore[no-untyped-def]
-    """The lines of some text.
+    """Return the lines of some text.
 
     Args:
-        data: whole lines; the last one may lack its end
-        is_json: of ndjson; otherwise every line is a record
-        key: the member whose text is the key; None: records have none
+        data: whole lines; the last one may lack its end.
+        is_json: True for ndjson; otherwise every line is a record.
+        key: the member with the key as its text; None: records have none.
 
     Returns:
-        int64[6, lines]: where a line begins, the bytes without its end, where the next one begins; BLANK, RECORD or
-        ODD; where the key begins, and its bytes (-1: none)
+        int64[6, lines]: start of a line, the bytes without its end, start of the next one; BLANK, RECORD or ODD;
+        start of the key, and its bytes (-1: none).
     """
     text = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(text == NL)

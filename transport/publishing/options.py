@@ -1,4 +1,4 @@
-"""What librdkafka is told by a user's client options, as far as it means something to the batches that we send."""
+"""User's librdkafka options, as far as they affect batches that we send."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECURITY: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "client.id")
 _NUMBERS: Final = ("message.max.bytes", "queue.buffering.max.kbytes", "request.timeout.ms", "linger.ms")
 _COMPRESSION: Final = ("compression.type", "compression.codec")
 _SETTLED: Final = (
-    # What the guarantees rest on: the same in both producers, whatever is given.
+    # Options that the guarantees need: the same in both producers, whatever the user gives.
     "acks",
     "request.required.acks",
     "enable.idempotence",
@@ -37,7 +37,7 @@ _SETTLED: Final = (
     "sticky.partitioning.linger.ms",
     # Records are given their partition here.
     "partitioner",
-    # What it logs and counts.
+    # Options of its log and statistics.
     "log_level",
     "statistics.interval.ms",
 )
@@ -56,17 +56,17 @@ class Understood(NamedTuple):
 
 
 def understood(options: Options) -> Understood:
-    """The options, each in its place.
+    """Sort the options into their places.
 
     Raises:
-        SettingsError: one is not understood, or has a value that it cannot have, by its name; or they name no Kafka.
+        SettingsError: an option is unknown, or has an invalid value, by its name; or the options name no Kafka.
     """
     require_servers(options)
     for name in options:
         known = (*_NUMBERS, *_COMPRESSION, *_SETTLED, "bootstrap.servers")
         if name not in known and not name.startswith(_SECURITY):
             raise SettingsError(
-                f"kafka.{name}: only librdkafka has this option, and records that are sent in batches of our own do "
+                f"kafka.{name}: only librdkafka has this option, and records sent in batches of our own do "
                 "not pass through it. Leave it out, or publish without batches"
             )
     compression = next((str(options[name]).lower() for name in _COMPRESSION if name in options), "none")

@@ -23,35 +23,40 @@ from kafka_ratchet.transport.publishing.options import understood
 from kafka_ratchet.transport.publishing.sender import BatchSender
 
 TAKEN: Final = frozenset((bytes, type(None)))
-"""Types of values and keys. Records wait here until they are encoded, so a buffer that its owner writes to again would
-be sent as it is by then; one whose items are no bytes would be cut wrongly."""
+"""Types of values and keys.
+
+Records wait here until they are encoded. A buffer that its owner changes in between would be sent with the
+change, and one with items other than bytes would be cut wrongly.
+"""
 
 BLOCK_LEAST: Final = 1 << 20
 BLOCK_MOST: Final = 16 << 20
 BLOCK_OF_PARTITION: Final = 64 << 10
-"""Bytes of values that are encoded at once: what each call costs is nothing by then, and of many partitions each gets a
-batch that is worth a request."""
+"""Bytes of values encoded at once.
+
+The cost of each call then vanishes, and each of many partitions gets a batch worth a request.
+"""
 
 RECORD_COSTS: Final = 128
 """So many bytes more are counted for each record: at most 8,192 records, however short, are encoded at once."""
 
 
 class BatchProducer(NamedProducer[BatchSender]):
-    """A `kafka_ratchet.producers.Producer` with the same arguments, promises and errors, for many records a second.
+    """Producer of whole record batches, with the arguments and promises of `Producer`.
 
-    It encodes whole record batches and sends them itself, in place of librdkafka, which takes headers record by record.
-    So it needs the worker's extra. A name may be taken over by the one from the other: partitions, numbers, headers and
-    progress are the same.
+    It is for many records a second: it encodes record batches and sends them itself, in place of librdkafka, which
+    takes headers record by record. So it needs the worker's extra. A name may change between the two kinds:
+    partitions, numbers, headers and progress are the same.
 
-    Records that `send` has taken are on their way when there are enough of them, or after `linger.ms` (5). What has
-    been reached moves by whole blocks of some thousand records, so a little more is sent again after a crash.
+    Records that `send` has taken are sent when there are enough of them, or after `linger.ms` (5). Progress moves by
+    whole blocks of some thousand records, so a little more is sent again after a crash.
 
     Of librdkafka's options it understands those of security, `client.id`, `compression.type`, `linger.ms`,
     `message.max.bytes`, `queue.buffering.max.kbytes` and `request.timeout.ms`. Others are refused by their names,
-    except those that only say how librdkafka makes batches, logs and counts.
+    except those that only affect how librdkafka makes batches, logs and counts.
 
     Raises:
-        SettingsError: also for an option that it does not understand.
+        SettingsError: also for an unknown option.
     """
 
     def __init__(
@@ -91,18 +96,18 @@ class BatchProducer(NamedProducer[BatchSender]):
         self._values: list[bytes | None] = []
         self._keys: list[bytes | None] = []
         self._sequences: list[int] = []
-        """Of these records; empty where they are automatic, and end with the last sent."""
+        """Sequences of these records; empty where they are automatic, and end with the last sent."""
         self._last_put = self._last_sent
-        """Of the records that were encoded."""
+        """Last sequence of the encoded records."""
         self._bytes = 0
         self._began = threading.Event()
-        """Whether records wait for more."""
+        """Set while records wait for more."""
         self._lingering = threading.Thread(target=self._linger, name=f"linger-{topic}", daemon=True)
         self._lingering.start()
 
     def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
-        """As `Producer.send`."""
-        # Called for each record: what is written out here, and not called, is a third of a record's time.
+        """Send as `Producer.send` does."""
+        # Runs for each record: calls written out here save a third of a record's time.
         if type(value) is not bytes or (key is not None and type(key) is not bytes):
             check_bytes(value, key)
         try:
@@ -137,7 +142,7 @@ class BatchProducer(NamedProducer[BatchSender]):
         *,
         sequences: Iterable[int] | None = None,
     ) -> int | None:
-        """As `Producer.send_many`."""
+        """Send as `Producer.send_many` does."""
         number = None
         for part in in_parts(values, keys, sequences):
             with self._turn:
@@ -168,11 +173,11 @@ class BatchProducer(NamedProducer[BatchSender]):
         return number
 
     def send_block(self, records: Records) -> None:
-        """Send records that have their sequences, all in one step; for a source that is read in blocks.
+        """Send numbered records in one step; for a source read in blocks.
 
         Raises:
             SourceError: the first of them does not rise above the last one sent.
-            RatchetError: as `send`; of a record that is too large, those before it are on their way.
+            RatchetError: as `send`; the records before one too large are in flight.
         """
         with self._turn:
             self._send_taken()
@@ -186,13 +191,13 @@ class BatchProducer(NamedProducer[BatchSender]):
                 raise self._encoder.too_large(int(records.sequences[fits]), size)
 
     def flush(self) -> None:
-        """As `Producer.flush`."""
+        """Flush as `Producer.flush` does."""
         with self._turn:
             self._send_taken()
         super().flush()
 
     def metrics(self) -> ProducerMetrics:
-        """As `Producer.metrics`. Of each batch one acknowledgement is measured."""
+        """Return the figures of `Producer.metrics`. One acknowledgement is measured per batch."""
         taken = len(self._values)  # not in its turn: a `send` that waits for Kafka would have to be waited for
         told = super().metrics()
         return replace(told, sent=told.sent + taken, in_flight=told.in_flight + taken)
@@ -237,12 +242,12 @@ class BatchProducer(NamedProducer[BatchSender]):
         except Exception as error:
             # They were taken, and what follows must not overtake them.
             failure = TransportError(
-                f"producer {self.name!r}: records cannot be encoded: {error!r}. What was acknowledged stays published; "
+                f"producer {self.name!r}: records cannot be encoded: {error!r}. Acknowledged records stay published; "
                 "start again to go on after it"
             )
             self._accumulator.fail(failure)
             raise failure from error
-        # Not before: who is interrupted meanwhile, and goes on or closes, still has them.
+        # Not before: a caller interrupted here, that goes on or closes, still has them.
         self._last_put = last
         self._values, self._keys, self._sequences, self._bytes = [], [], [], 0
 

@@ -1,7 +1,7 @@
-"""Record batches on their way: an idempotent producer of batches, in order per partition and without end.
+"""Sender of record batches: idempotent, in order per partition, with endless retries.
 
-What Kafka promises an idempotent producer: of the last five batches of a partition it appends none twice, and none but
-in the order of their sequences. It knows a producer by its first batch there; so that is sent alone, and so is each
+Kafka promises an idempotent producer: of the last five batches of a partition it appends none twice, and none but in
+the order of their sequences. It knows a producer by its first batch there; so that is sent alone, and so is each
 after a failure, until Kafka's answers are certain again.
 """
 
@@ -40,7 +40,7 @@ IN_FLIGHT: Final = 5
 """Batches of a partition that wait for an answer: as many as Kafka recognises when they come again."""
 
 SILENCE_S: Final = 3.0
-"""As of librdkafka's path (`kafka_ratchet.producers.accumulator`): when Kafka's silence is said, and how often."""
+"""Seconds of Kafka's silence before a warning and between warnings, as in `kafka_ratchet.producers.accumulator`."""
 
 TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 AWAY: Final = (kafka.KafkaConnectionError, kafka.NodeNotReadyError, kafka.RequestTimedOutError)
@@ -51,7 +51,7 @@ LOST: Final = (
     kafka.InvalidProducerEpoch,
     kafka.InvalidProducerIdMapping,
 )
-"""What Kafka answers that has not what it had acknowledged, or that waits for a batch before this one."""
+"""Kafka's errors for lost acknowledged batches, or for a batch ahead of a missing one."""
 
 
 class _Under(NamedTuple):
@@ -59,7 +59,7 @@ class _Under(NamedTuple):
     data: memoryview
     put_at: float
     again: bool = False
-    """Whether it was sent before."""
+    """True for a batch sent before."""
 
 
 @dataclass(slots=True)
@@ -70,24 +70,27 @@ class _Lane:
     waiting: deque[_Under] = field(default_factory=deque)
     under_way: deque[tuple[_Under, asyncio.Task[None]]] = field(default_factory=deque)
     window: int = 1
-    """How many may be under way; 1 until an answer has come to one that was sent alone."""
+    """Most batches in flight; 1 until a batch sent alone has got its answer."""
     attendant: asyncio.Task[None] | None = None
 
 
 class BatchSender:
-    """Sends batches to one topic, from a thread of its own. The first failure, of whatever kind, ends it.
+    """Sender of batches to one topic, from its own thread; it ends at its first failure.
+
+    The first failure, of whatever kind, ends it.
 
     `put` is for one thread at a time, the rest for any.
 
     Args:
-        topic: where to.
-        name: the producer's, for what is said.
+        topic: topic of the batches.
+        name: the producer's name, for messages.
         options: aiokafka's, as `client_options` makes them.
-        room_bytes: of batches that wait to be sent or acknowledged; `wait_for_room` waits for more.
-        request_timeout_ms: how long an answer is waited for, before a batch is sent again.
+        room_bytes: most bytes of batches waiting to be sent or acknowledged; `wait_for_room` waits for more.
+        request_timeout_ms: time without an answer before a batch is sent again.
         timeout_s: how long to look for Kafka at the start, in seconds.
-        say: told, every few seconds, that Kafka does not answer.
-        acknowledged: told of each batch that Kafka has, in the order of its partition: the partition, and its seconds.
+        say: called, every few seconds, while Kafka does not answer.
+        acknowledged: called for each acknowledged batch, in the order of its partition, with the partition and the
+            seconds.
         why: finds the cause of missing acknowledgements, from seconds of delay by quota and the last connection error.
 
     Raises:
@@ -112,7 +115,7 @@ class BatchSender:
         self.measures = Measures()
         self.failure: RatchetError | None = None
         self.is_over = False
-        """Whether it has failed or is closed: `check` says which. Asked before each record."""
+        """True once it has failed or is closed: `check` says which. Read before each record."""
         self._room_bytes = room_bytes
         self._changed = threading.Condition()  # guards the two below
         self._records = self._bytes = 0
@@ -142,15 +145,15 @@ class BatchSender:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `stop` has been called."""
+        """Return True once `stop` has been called."""
         return self.closed.is_set()
 
     def is_empty(self) -> bool:
-        """Whether Kafka has everything; False once it has failed."""
+        """Return True when Kafka has everything; False once it has failed."""
         return not self._records and self.failure is None
 
     def limit(self, most: int) -> int:
-        """The topic's max.message.bytes, if this user may ask for it and it is below `most`; else `most`."""
+        """Return the topic's max.message.bytes where it is known and below `most`; else `most`."""
 
         async def ask() -> int:
             return (await self._cluster.message_limits([self.topic], "limits"))[self.topic]
@@ -175,7 +178,7 @@ class BatchSender:
         self._loop.call_soon_threadsafe(self._take, sealed)
 
     def wait_for_room(self) -> None:
-        """Wait until another batch may be put. Raises what has ended it."""
+        """Wait until another batch may be put; raise the error that ended the sender."""
         self.check()
         with self._changed:
             self._changed.wait_for(lambda: self._bytes < self._room_bytes or self.is_over)
@@ -188,13 +191,13 @@ class BatchSender:
                 self._changed.wait(timeout_s)
 
     def drain(self) -> None:
-        """Wait until everything is acknowledged, however long that takes; raises what has ended it."""
+        """Wait until everything is acknowledged, however long; raise the error that ends it."""
         with self._changed:
             self._changed.wait_for(lambda: not self._records or self.is_over)
         self.check()
 
     def check(self) -> None:
-        """Raise what has ended it, if anything has."""
+        """Raise the error that ended this sender, if any."""
         if self.failure is not None:
             raise self.failure
         if self.closed.is_set():
@@ -208,7 +211,7 @@ class BatchSender:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Stop at once, without waiting for what is in flight."""
+        """Stop at once, without waiting for batches in flight."""
         if not self._thread.is_alive():
             return
         self.closed.set()
@@ -290,14 +293,14 @@ class BatchSender:
                 lane.window, pause_s = IN_FLIGHT, RETRY_FIRST_S
                 self._has(each)
         except Exception as error:
-            # A task has nobody to raise to: without this, `drain` would wait for it for ever.
+            # A task has no caller to raise to: without this, `drain` would wait for it for ever.
             self.fail(TransportError(f"batches of producer {self.name!r} are not sent any more: {error!r}"))
         finally:
             # Kafka forgets a producer that sends nothing for a day (producer.id.expiration.ms).
             lane.attendant, lane.window = None, 1
 
     async def _settle(self, lane: _Lane) -> None:
-        """Wait for all answers, and put everything that is not known to be appended back in its order."""
+        """Wait for all answers, and put every batch not known to be appended back in its order."""
         under_way = list(lane.under_way)
         lane.window = 1
         await asyncio.gather(*(answer for _, answer in under_way), return_exceptions=True)
@@ -324,11 +327,11 @@ class BatchSender:
             self._changed.notify_all()
 
     def _final(self, error: Exception, each: _Under, is_alone: bool) -> RatchetError | None:
-        """What ends everything; None where trying again may help."""
+        """Return the error that ends the sender; None where another try may help."""
         servers = [f"{node.host}:{node.port}" for node in self._cluster.client.cluster.brokers()]
         if isinstance(error, kafka.KafkaConnectionError | kafka.NodeNotReadyError) and (away := refused_by(servers)):
             return TransportError(
-                f"topic {self.topic!r}, producer {self.name!r}: {away}. What was acknowledged stays published; "
+                f"topic {self.topic!r}, producer {self.name!r}: {away}. Acknowledged records stay published; "
                 "start again to go on after it"
             )
         if isinstance(error, (*TOO_LARGE, *REFUSED, *UNAUTHORIZED)) or (isinstance(error, LOST) and is_alone):
@@ -346,7 +349,7 @@ class BatchSender:
         if isinstance(error, UNAUTHORIZED):
             return TopicError(said)
         kind = RecordRefused if isinstance(error, REFUSED) else TransportError
-        return kind(f"{said}. What was acknowledged stays published; start again to go on after it")
+        return kind(f"{said}. Acknowledged records stay published; start again to go on after it")
 
     async def _attend(self) -> None:
         """Say that Kafka is silent."""

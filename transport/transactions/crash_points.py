@@ -1,4 +1,4 @@
-"""Named points in the durable order at which a test can have this process killed.
+"""Crash points in the durable order at which a test can have this process killed.
 
 `TRANSPORT_CRASH_AT=NAME:N` kills the process, with SIGKILL, the Nth time it comes to the point (N from 1). Off, it is a
 call of an empty function, a few times per commit. The order of the points is the durable order (docs/decisions/0001):
@@ -14,13 +14,13 @@ call of an empty function, a few times per commit. The order of the points is th
     remembered    step 6: pushed has become persisted, the local store does not know
     saved         step 6: the local store knows
 
-Only where an agent of one's own runs, between `fetched` and `judged`:
+Only where a program's agent runs, between `fetched` and `judged`:
 
     agent         it has worked through a batch: it has yielded and written to tables
 
-What it has yielded is in memory at `agent` and `judged`, on its way at `produced` and `logged`, acknowledged at
-`offered`; what it has written to tables is in memory up to `produced`, on its way at `logged`, and acknowledged at
-`offered`. The local store has it at `saved`, never before `committed`.
+Its outputs are in memory at `agent` and `judged`, in flight at `produced` and `logged`, acknowledged at `offered`.
+Its table writes are in memory up to `produced`, in flight at `logged`, and acknowledged at `offered`. The local store
+has them at `saved`, never before `committed`.
 
 Only where Kafka has left a transaction open (docs/decisions/0016-a-note-before-taking-over.md), and before `fenced`:
 
@@ -76,7 +76,7 @@ class _Plan:
 
 
 def _never(point: str) -> None:
-    """No crash is planned."""
+    """Do nothing: no crash is planned."""
 
 
 crash_point = _Plan(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else _never

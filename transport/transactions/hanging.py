@@ -1,12 +1,12 @@
-"""Hanging transactions that no worker can end by itself any more: how an operator ends them.
+"""Hanging transactions that no worker can end alone, and their end by an operator.
 
-A lane completes by itself what Kafka has left open, as long as somebody knows how it was to end
-(docs/decisions/0006-settlement.md, 0016). Where nobody does, or the id was given another producer id meanwhile, a
-operator decides: for our own producer id by recording an outcome, by which the lane ends it, for another with the
-markers that Kafka's own
-`kafka-transactions.sh abort` writes (KIP-664), which need the right to alter the cluster.
+A lane completes a transaction that Kafka left open, as long as its intended end is known
+(docs/decisions/0006-settlement.md, 0016). Where it is unknown, or the id has got another producer id since, an
+operator decides. For our own producer id the operator records an outcome, by which the lane ends it. For another one
+it takes the markers that Kafka's own `kafka-transactions.sh abort` writes (KIP-664), which need the right to alter
+the cluster.
 
-An operator cannot decide against an end that is known. Where a coordinator or a recorded outcome still says how the
+An operator cannot decide against a known end. Where a coordinator or a recorded outcome still says how the
 transaction ended, only that end is accepted (docs/decisions/0079-the-coordinators-word.md).
 """
 
@@ -43,17 +43,19 @@ from kafka_ratchet.transport.transactions.outcome import (
 )
 
 HANGS_AFTER_S: Final = 60.0
-"""Beyond the transaction's own time-out. Kafka looks for those that have timed out every 10 s, and a lane completes
-what was left open within about as long."""
+"""Seconds beyond the transaction's own time-out before it counts as hanging.
+
+Kafka looks for timed-out transactions every 10 s, and a lane completes a left-open one within about as long.
+"""
 
 ENDED: Final = {"commit": "committed", "abort": "aborted"}
 
 ONGOING: Final = "Ongoing"
-"""A coordinator's word for a transaction that is open; it aborts one that has timed out."""
+"""Coordinator's word for an open transaction; it aborts one after its time-out."""
 
 
 class Hanging(NamedTuple):
-    """An open transaction in one partition that has outlived its time-out.
+    """Open transaction in one partition, older than its time-out.
 
     start: offset of its first record; idle_s: since the time of its last record, by our clock. It is the record's own
     time: in a topic that keeps events' times, that of an event;
@@ -75,7 +77,7 @@ class Hanging(NamedTuple):
         return self.topic, self.partition, self.producer_id, self.epoch, self.start
 
     def is_old(self, timeout_ms: int) -> bool:
-        """Whether its last record says that it has outlived a time-out of so many ms."""
+        """Return True if its last record shows that it has outlived a time-out of so many ms."""
         return self.idle_s > timeout_ms / 1000 + HANGS_AFTER_S
 
     def __str__(self) -> str:
@@ -152,26 +154,26 @@ async def find_hanging(
     connection: Hashable,
     now: Callable[[], float] = time.time,
 ) -> list[Hanging]:
-    """Open transactions in these partitions that are older than their time-out and HANGS_AFTER_S, and in no good hands.
+    """Return open transactions older than their time-out and HANGS_AFTER_S, without a coordinator.
 
-    One that its coordinator has open is left out, however old its last record says it is: it may be at work, and if
-    not, its coordinator ends it. Of ids that this user may not see, only the time is known.
+    One that its coordinator has open is left out, however old its last record is: it may be in use, and if not, its
+    coordinator ends it. Of ids that this user may not see, only the time is known.
 
     Args:
-        cluster: connected
-        partitions: topic and partition of each to look at
-        timeout_ms: of the lanes' transactions
-        connection: on which to ask
-        now: seconds since the epoch; held against the time of a transaction's last record
+        cluster: connected.
+        partitions: topic and partition of each to look at.
+        timeout_ms: time-out of the lanes' transactions.
+        connection: connection of the requests.
+        now: seconds since the epoch; held against the time of a transaction's last record.
 
     Raises:
-        TransactionError: this user may not ask.
+        TransactionError: this user lacks the right.
     """
     found = [one for one in await _open_in(cluster, partitions, connection, now) if one.is_old(timeout_ms)]
     if not found:
         return []
     coordinated = await _coordinated(cluster, found, connection)
-    # One that was at work may have ended before its coordinator was asked.
+    # One in use may have ended before the request to its coordinator.
     still_open = {one.place for one in await _open_in(cluster, partitions, connection, now)}
     return [one for one in found if one not in coordinated and one.place in still_open]
 
@@ -179,7 +181,7 @@ async def find_hanging(
 async def _open_in(
     cluster: Cluster, partitions: Collection[tuple[str, int]], connection: Hashable, now: Callable[[], float]
 ) -> list[Hanging]:
-    """All open transactions in these partitions."""
+    """Return all open transactions in these partitions."""
     found = []
     for topic, partition in partitions:
         retry = Retry("ask for open transactions", topic=topic, partition=partition)
@@ -238,7 +240,7 @@ async def _ask_coordinators(cluster: Cluster, found: Collection[Hanging], connec
             if code == ID_NOT_FOUND:
                 continue
             raise_for(code, name)
-        # One that is ended raises the epoch before its markers are written.
+        # The end of a transaction raises the epoch before its markers are written.
         open_in = {(topic, number) for topic, numbers, *_ in topics for number in numbers}
         coordinated |= {
             one
@@ -304,11 +306,11 @@ async def end_hanging(
     """End hanging transactions as an operator has decided.
 
     Args:
-        cluster: connected
-        transactional_id: of the partition's lane
-        hanging: as `find_hanging` found them
-        connection: on which to ask
-        commit: whether their records are to count
+        cluster: connected.
+        transactional_id: transactional id of the partition's lane.
+        hanging: as `find_hanging` found them.
+        connection: connection of the requests.
+        commit: True: commit their records.
 
     Raises:
         TransactionError: one of them is known to have ended otherwise, or Kafka refuses.

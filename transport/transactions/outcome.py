@@ -1,18 +1,17 @@
-"""Transactions that Kafka calls complete although one of their partitions never got the marker.
+"""Transactions that Kafka calls complete although a partition never got the marker.
 
-When a transaction ends while one of its partitions has no leader, Kafka 4.3 takes the partition for deleted, skips its
-marker and reports success (tests/transport/transactions/test_outcome.py). The records stay open there: invisible to
-committed readers, and everything behind them too, until the producer id's next marker ends them together with what
-that one is meant for. A worker that reads the changelog meanwhile does not see what it has committed, judges the same
-input once more, and its next commit makes both visible. So whoever takes over asks first
-(docs/decisions/0006-settlement.md).
+When a transaction ends while one of its partitions has no leader, Kafka 4.3 takes the partition for deleted, skips
+its marker and reports success (tests/transport/transactions/test_outcome.py). The records stay open there: they and
+all later ones are invisible to committed readers until the producer id's next marker, which ends them too. A worker
+that reads the changelog in between does not see its own commit, judges the same input once more, and its next commit
+makes both visible. So a lane that takes over asks first (docs/decisions/0006-settlement.md).
 
-Taking over makes the coordinator forget how the last transaction ended. Whoever is about to take over records that
-outcome before: as the committed offset of a group that is named as the transactional id, for each partition that is
-still open, with the outcome as the offset's metadata (docs/decisions/0016-a-note-before-taking-over.md).
+Taking over makes the coordinator forget how the last transaction ended. So a lane records that outcome before it
+takes over: as the committed offset of a group named as the transactional id, for each open partition, with the
+outcome as the offset's metadata (docs/decisions/0016-a-note-before-taking-over.md).
 
-A record of an outcome can be wrong: a coordinator that was replaced answers from memory, and the record may be written
-long after it was decided. So the coordinator's word counts more, unless the epochs show a take-over since; and a record
+A record of an outcome can be wrong: a replaced coordinator answers from memory, and the record may be written long
+after it was decided. So the coordinator's word counts more, unless the epochs show a take-over since; and a record
 counts only where the id is still about as old as it says (docs/decisions/0079-the-coordinators-word.md).
 """
 
@@ -39,24 +38,29 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 ID_NOT_FOUND: Final = 105
-"""TRANSACTIONAL_ID_NOT_FOUND: nobody has used it yet, or not for transactional.id.expiration.ms."""
+"""TRANSACTIONAL_ID_NOT_FOUND: the id was never used, or not for transactional.id.expiration.ms."""
 EMPTY: Final = "Empty"
 """Taken over, and no transaction has begun since."""
 COMPLETE: Final = {"CompleteCommit": True, "CompleteAbort": False}
 OFFSETS: Final = "__consumer_offsets"
 NO_TRANSACTION: Final = -1
 MARKERS_S: Final = 0.005
-"""A few times of what the markers of a transaction take while all is well."""
+"""Seconds: a few times the usual duration of writing a transaction's markers."""
 COMPLETE_WITHIN_S: Final = 5.0
-"""From taking an id over until its new owner may begin to complete what was left open: after that it starts again."""
+"""Seconds after taking an id over in which its owner may begin to complete a left-open transaction.
+
+After that the owner starts again.
+"""
 OWNER_S: Final = 2 * COMPLETE_WITHIN_S
-"""After so long without a change that owner is taken for dead: it may not begin any more, and what it sent before has
-arrived."""
+"""Seconds without a change after which that owner counts as dead.
+
+It may not begin any more, and its requests have arrived.
+"""
 ORPHANED_FOR_S: Final = 60.0
-"""How long to wait for a recorded outcome before the lane halts, and an operator has to decide."""
+"""Seconds to wait for a recorded outcome before the lane halts, and an operator has to decide."""
 ORPHANED: Final = (
-    "Kafka has left a transaction open, and whoever took its id over has recorded no outcome: nobody knows how it "
-    "was meant to end. See docs/reference/halted.md"
+    "Kafka has left a transaction open, and the id was taken over without a recorded outcome: its intended end is "
+    "unknown. See docs/reference/halted.md"
 )
 OUTCOME: Final = "ratchet: {end} by producer {producer_id}, epoch {epoch}, seen at epoch {seen}"
 RECORDED: Final = re.compile(r"ratchet: (commit|abort) by producer (\d+), epoch (\d+), seen at epoch (\d+)")
@@ -70,15 +74,18 @@ TIMED_OUT: Final = 1
 """Further epochs where the coordinator has aborted the completing transaction after its time-out."""
 
 LEADERS_WITHIN_S: Final = 10.0
-"""How long a transaction that is to begin waits for leaders, whose change takes less. Then its lane starts again: there
-it waits for as long as it takes, finds out which topic is gone, and can be stopped."""
+"""Seconds that a new transaction waits for leaders; a change of leaders takes less.
+
+Then its lane starts again, where it waits as long as needed, finds out which topic is missing, and can be
+stopped.
+"""
 
 TopicPartition = tuple[str, int]
 """topic, partition"""
 
 
 class LastTransaction(NamedTuple):
-    """What the coordinator of a transactional id knows of its last transaction.
+    """Coordinator's state of an id's last transaction.
 
     started_ms: milliseconds since the epoch; 0 or -1 where no transaction has begun
     state: Kafka's word, as in DescribeTransactions
@@ -93,14 +100,14 @@ class LastTransaction(NamedTuple):
 
 
 class OpenAt(NamedTuple):
-    """An open transaction in a partition: of which epoch, and the offset of its first record."""
+    """Open transaction in a partition: its epoch, and the offset of its first record."""
 
     epoch: int
     start: int
 
 
 class HangingTransaction(NamedTuple):
-    """A transaction that has ended, and the partitions in which it is still open because they got no marker."""
+    """Ended transaction, and the partitions without its marker, where it is still open."""
 
     producer_id: int
     committed: bool
@@ -109,7 +116,7 @@ class HangingTransaction(NamedTuple):
     """The epoch that the transactional id had when this was found out."""
 
     def explains(self, producer_id: int, stuck: Mapping[TopicPartition, OpenAt]) -> bool:
-        """Whether these open records are part of it."""
+        """Return True if these open records are part of it."""
         return producer_id == self.producer_id and stuck.items() <= self.open.items()
 
 
@@ -138,31 +145,32 @@ async def find_hanging_transaction(
     connection: Hashable,
     remembered: HangingTransaction | None = None,
 ) -> HangingTransaction | None:
-    """What the last transaction of an id has left open; None where it left nothing, or has no end yet.
+    """Return the left-open transaction of an id; None where there is none, or it has no end yet.
 
-    Waits for the leaders of all partitions: the next owner of the id wipes out how its last transaction ended, so it
-    must be able to act on the answer at once.
+    Waits for the leaders of all partitions: the next owner of the id erases the outcome of its last transaction, so
+    it must be able to act on the answer at once.
 
     Args:
         cluster: connected.
-        transactional_id: of the transaction.
-        partitions: all that the id writes to.
-        connection: on which to ask.
-        remembered: what this process knew before it asked to take the id over. It counts like a recorded outcome: a
-            user who may not record one, and gets no answer from the coordinator, has nothing else.
+        transactional_id: id of the transaction.
+        partitions: all partitions that the id writes to.
+        connection: connection of the requests.
+        remembered: hanging transaction known to this process before its request to take the id over. It counts like a
+            recorded outcome: a user without the right to record one, and without the coordinator's answer, has
+            nothing else.
 
     Raises:
-        TransactionError: this user may not ask, or Kafka is too old to be asked.
-        Orphaned: records are open, and the coordinator does not know any more how they were to end.
+        TransactionError: this user lacks the right, or Kafka is too old for the request.
+        Orphaned: records are open, and the coordinator no longer knows their intended end.
         aiokafka.errors.KafkaError: a coordinator does not answer, or is about to end a transaction.
     """
     while (known := await last_transaction(cluster, transactional_id, connection)) is not None:
         left = await left_open(cluster, known.producer_id, partitions, connection)
         is_over = known.state in COMPLETE
-        # The coordinator will end what an open transaction has written itself, and nothing older than that.
+        # The coordinator will end the records of an open transaction itself, and nothing older.
         stuck = {where: there for where, there in left.items() if is_over or there.epoch < known.epoch}
         recorded = await recorded_ends(cluster, transactional_id, known.producer_id, stuck, connection) if stuck else []
-        # The leaders may have kept us waiting while an owner that is alive has ended its transaction.
+        # During the wait for leaders a live owner may have ended its transaction.
         if await last_transaction(cluster, transactional_id, connection) == known:
             break
     else:
@@ -205,13 +213,13 @@ async def last_end(
     connection: Hashable,
     remembered: HangingTransaction | None = None,
 ) -> HangingTransaction | None:
-    """What the last transaction of an id has left open: `find_hanging_transaction`, tried until there is an answer.
+    """Return the left-open transaction of an id, retried until there is an answer.
 
-    Where another owner has taken the id over and not yet ended it, that is waited for. After OWNER_S it is ended here,
-    as the recorded outcome says.
+    It waits for another owner that has taken the id over and not yet ended it. After OWNER_S it ends that transaction
+    itself, by the recorded outcome.
 
     Raises:
-        TransactionError: this user may not ask, Kafka is too old to be asked, or nobody knows how records were to end.
+        TransactionError: this user lacks the right, Kafka is too old for the request, or the intended end is unknown.
     """
     retry = Retry("ask for the last transaction", id=transactional_id)
     retry.pause_s = MARKERS_S
@@ -245,7 +253,7 @@ async def last_end(
 
 
 def may_not_ask(transactional_id: str, error: kafka.KafkaError) -> TransactionError:
-    """The error where this user may not use a transactional id."""
+    """Return the error for a user who may not use a transactional id."""
     return TransactionError(
         f"{transactional_id}: this user may not ask how its last transaction ended: {explained(error)}"
     )
@@ -283,7 +291,7 @@ async def record_outcome(
     ]
     request = OffsetCommitRequest(
         transactional_id,
-        OffsetCommitRequest.DEFAULT_GENERATION_ID,  # no member: nobody subscribes as this group
+        OffsetCommitRequest.DEFAULT_GENERATION_ID,  # no member: this group has no subscribers
         "",
         OffsetCommitRequest.DEFAULT_RETENTION_TIME,
         topics,
@@ -337,10 +345,10 @@ async def _ask_group(cluster: Cluster, group: str, request: Any, connection: Has
 
 
 async def last_transaction(cluster: Cluster, transactional_id: str, connection: Hashable) -> LastTransaction | None:
-    """What the coordinator knows of an id; None where it knows nothing.
+    """Return the coordinator's state of an id; None where it has none.
 
     Raises:
-        TransactionError: Kafka is older than 3.0 and cannot be asked.
+        TransactionError: Kafka is older than 3.0 and lacks the request.
         aiokafka.errors.KafkaError: it does not answer, or the markers are being written.
     """
     try:
@@ -361,11 +369,13 @@ async def last_transaction(cluster: Cluster, transactional_id: str, connection: 
 async def left_open(
     cluster: Cluster, producer_id: int, partitions: Iterable[TopicPartition], connection: Hashable
 ) -> dict[TopicPartition, OpenAt]:
-    """Where a producer has an open transaction. Tries until all leaders have answered.
+    """Return the open transactions of a producer by partition. Retries until all leaders have answered.
+
+    Tries until all leaders have answered.
 
     Raises:
-        TransactionError: this user may not ask.
-        TopicReplaced: one of the topics is gone.
+        TransactionError: this user lacks the right.
+        TopicReplaced: one of the topics was deleted.
     """
     asked = list(partitions)
     retry = Retry("ask for open transactions", partitions=[f"{topic}-{partition}" for topic, partition in asked])
@@ -392,26 +402,26 @@ async def left_open(
         except kafka.KafkaError as error:
             cluster.refresh()
             if retry.seconds > GONE_AFTER_S:
-                await cluster.found({topic for topic, _ in asked})  # one that was deleted never has a leader again
+                await cluster.found({topic for topic, _ in asked})  # a deleted topic never has a leader again
             await retry.wait(error)
 
 
 async def soon(answer: Awaitable[T]) -> T:
-    """What leaders answer to who is about to begin a transaction.
+    """Return the leaders' answer to a lane about to begin a transaction.
 
     Raises:
-        Aborted: they did not within LEADERS_WITHIN_S.
+        Aborted: there was no answer within LEADERS_WITHIN_S.
     """
     try:
         async with asyncio.timeout(LEADERS_WITHIN_S):
             return await answer
     except TimeoutError:
         raise Aborted(
-            f"nobody has said within {LEADERS_WITHIN_S:.0f} s whether the last transaction has ended everywhere"
+            f"no leader answered within {LEADERS_WITHIN_S:.0f} s whether the last transaction has ended everywhere"
         ) from None
 
 
 def describe(hanging: HangingTransaction) -> dict[str, Any]:
-    """A hanging transaction as the fields of a line in the log."""
+    """Return a hanging transaction as the fields of a line in the log."""
     still_open = [f"{topic}-{partition}" for topic, partition in hanging.open]
     return {"producer_id": hanging.producer_id, "ended": ENDS[hanging.committed], "open": still_open}

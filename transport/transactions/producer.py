@@ -1,15 +1,15 @@
-"""The transactional producer (KIP-98) of an input partition; each has a transactional id of its own.
+"""Transactional producer (KIP-98) of an input partition, with a transactional id of its own.
 
-The calls, in this order; each raises `Aborted` or `Fenced` when it does not go through (states.py has the states):
+The calls, in this order; each raises `Aborted` or `Fenced` when it fails (states.py has the states):
 
     initialise ─▶ begin ─▶ produce* ─▶ commit ─▶ begin ...
         ▲           └────────┴───────────┘
         └── after any failure: whatever was open is ended, and the epoch rises
 
-Nothing is retried inside a transaction except its end: the transaction as a whole is the unit that is tried again.
-That costs a re-read of at most one commit interval when a leader moves, and saves every question about order and
-repetition of single requests. Only the outcome of the end can be unknown; it is asked for until there is an answer. If
-that took more than one request, or there is none, `initialise` makes the broker end it, and the changelog tells how.
+Nothing is retried inside a transaction except its end: the transaction as a whole is the unit of a retry. That costs
+a re-read of at most one commit interval when a leader moves, and saves every question about order and repetition of
+single requests. Only the outcome of the end can be unknown; the request is repeated until there is an answer. If that
+took more than one request, or there is none, `initialise` makes the broker end it, and the changelog tells how.
 
 The group's generation (KIP-447) is not sent: with one transactional id per input partition, initialising it on
 take-over fences the previous owner completely (docs/decisions/0003-lanes.md).
@@ -54,11 +54,11 @@ REFUSED: Final = (
     kafka.TopicAuthorizationFailedError,
     kafka.UnsupportedForMessageFormatError,
 )
-"""What is wrong with the record or the topic, and stays so however often it is tried."""
+"""Errors of the record or the topic that no further try changes."""
 
 
 def as_ours(error: kafka.KafkaError, transactional_id: str, timeout_ms: int) -> RatchetError:
-    """The error for what has ended a transaction. timeout_ms: after which the coordinator would have aborted it."""
+    """Return the error for an ended transaction. timeout_ms: after which the coordinator would have aborted it."""
     if isinstance(error, FENCED):
         return Fenced(
             f"{transactional_id}: fenced ({error!r}): another worker owns the partition now, or the "
@@ -68,7 +68,7 @@ def as_ours(error: kafka.KafkaError, transactional_id: str, timeout_ms: int) -> 
         return RecordTooLarge(f"{transactional_id}: {error!r}. Raise max.message.bytes of the topic written to")
     if isinstance(error, REFUSED):
         return RecordRefused(
-            f"{transactional_id}: Kafka refuses what is written: {error!r}. Look at that topic's "
+            f"{transactional_id}: Kafka refuses the records: {error!r}. Look at that topic's "
             "cleanup.policy (a compacted topic takes no record without a key), message.timestamp.after.max.ms and "
             "message.timestamp.before.max.ms, and at this user's right to write"
         )
@@ -98,16 +98,15 @@ class TransactionalProducer:
         partitions: Iterable[TopicPartition],
         asking: Hashable = None,
     ) -> None:
-        """Nothing is sent yet.
+        """Prepare the producer without sending anything.
 
         Args:
             cluster: connected.
             transactional_id: one per input partition.
-            group: whose offsets are committed.
+            group: group of the committed offsets.
             timeout_ms: after which the coordinator aborts an open transaction.
-            partitions: all that this id writes to; looked at for what an earlier owner has left open.
-            asking: the connection on which the id is taken over; None: its own, which is not made before a transaction
-                begins.
+            partitions: all partitions that this id writes to; searched for an earlier owner's open transaction.
+            asking: connection for taking the id over; None: its own, made at the first transaction.
         """
         self.cluster, self.transactional_id, self.timeout_ms = cluster, transactional_id, timeout_ms
         self.partitions = list(partitions)
@@ -122,16 +121,18 @@ class TransactionalProducer:
         self._owed: HangingTransaction | None = None
         """The hanging transaction that this producer has to end; taking the id over makes Kafka forget how."""
         self._written: set[TopicPartition] = set()
-        """Where the last transaction has left records."""
+        """Partitions of the last transaction's records."""
         self._joining: asyncio.Task[None] | None = None
         self._sent: list[asyncio.Task[Appended]] = []
 
     async def initialise(self) -> None:
-        """Fence whoever had this id before and end its open transaction. Tries until the coordinator answers.
+        """Fence the former owner of this id and end its open transaction.
+
+        Retries until the coordinator answers.
 
         Raises:
             TransactionError: the coordinator refuses this id.
-            Fenced: another owner has taken over meanwhile.
+            Fenced: another owner has taken over in between.
         """
         await self._drop()
         self._to(State.INITIALISING)
@@ -160,9 +161,11 @@ class TransactionalProducer:
         self._to(State.READY)
 
     async def _take_over(self) -> float:
-        """Fence whoever had the id. Returns when that was asked for, in seconds of the event loop's clock.
+        """Fence the former owner. Return the time of the request, by the event loop's clock in seconds.
 
-        Before that `_owed` becomes the hanging transaction whose outcome Kafka forgets by it.
+        It is in seconds.
+
+        Before that `_owed` becomes the hanging transaction with the outcome that Kafka forgets by it.
         """
         retry = Retry("initialise transactional id", id=self.transactional_id)
         recorded: HangingTransaction | None = None
@@ -187,18 +190,18 @@ class TransactionalProducer:
                     continue
                 recorded = self._owed
                 crash_point("noted")
-                continue  # it took a moment, in which an owner that is alive may have gone on
+                continue  # a live owner may have gone on in that moment
             asked = asyncio.get_running_loop().time()
             if self._owed is not None and self._owed.taken_over_at >= LAST_EPOCH:
-                # Taking over would give it another producer id, which could not end it. There is nobody to fence: under
-                # this epoch no owner begins anything.
+                # Taking over would give another producer id, which could not end it. There is no owner to
+                # fence: under this epoch no owner begins anything.
                 self._requests.resume(self._owed.producer_id, self._owed.taken_over_at)
                 break
             try:
                 await self._requests.initialise(self.timeout_ms, ends_raise=ends_raise)
                 if await self._is_known(node):
                     break
-                # The look was answered by a coordinator that had been replaced.
+                # The answer came from a replaced coordinator.
                 await retry.wait(kafka.NotCoordinatorForGroupError())
             except REFUSED_ID as error:
                 raise TransactionError(
@@ -238,7 +241,7 @@ class TransactionalProducer:
             await record_outcome(self.cluster, self.transactional_id, hanging, self._asking)
         except kafka.GroupAuthorizationFailedError:
             log.warning(
-                "this user may not commit offsets for a group that is named as its transactional id: if the "
+                "this user may not commit offsets for a group named as its transactional id: if the "
                 "worker dies in the next moment, an operator has to decide how the transaction ends",
                 id=self.transactional_id,
                 **describe(hanging),
@@ -247,8 +250,7 @@ class TransactionalProducer:
     async def _complete(self, hanging: HangingTransaction, taken_over: float) -> None:
         """End a hanging transaction as it ended elsewhere: by an empty transaction of the same producer id.
 
-        The marker of the empty transaction also ends the records that are still open. taken_over: seconds, see
-        `_take_over`.
+        The marker of the empty transaction also ends the open records. taken_over: seconds, see `_take_over`.
         """
         log.warning("completing a transaction that Kafka left open", id=self.transactional_id, **describe(hanging))
         if hanging.producer_id != self._requests.producer_id:
@@ -258,7 +260,7 @@ class TransactionalProducer:
                 f"--open-transaction {'commit' if hanging.committed else 'abort'}`, which is how it was to end, and "
                 "end it with --execute; see docs/reference/halted.md"
             )
-        # Its epoch stays what it is, and when this is done the id is initialised once more.
+        # Its epoch stays, and when this is done the id is initialised once more.
         self._requests.resume(self._requests.producer_id, self._requests.epoch)
         retry = Retry("complete a transaction that Kafka left open", id=self.transactional_id)
         while True:
@@ -276,11 +278,11 @@ class TransactionalProducer:
                 await retry.wait(error)
 
     async def still_owns(self) -> None:
-        """Return if nobody else has initialised the id since `initialise`; not while a transaction is ended.
+        """Return if the id was not initialised elsewhere since `initialise`; not during the end of a transaction.
 
         Raises:
-            Fenced: somebody has.
-            Aborted: the coordinator does not say.
+            Fenced: another owner has taken over.
+            Aborted: the coordinator does not answer.
         """
         last = await self._guard(last_transaction(self.cluster, self.transactional_id, self._connection))
         if last is None or (last.producer_id, last.epoch) != (self._requests.producer_id, self._requests.epoch):
@@ -352,11 +354,11 @@ class TransactionalProducer:
         crash_point("offered")
         await self._guard(self._requests.end(commit=True))
         if self._requests.in_doubt:
-            # Perhaps answered by a coordinator that was replaced and does not know: where ends do not raise the epoch,
-            # it tells of the transaction before, and this one is about to be aborted.
+            # The answer may come from a replaced coordinator: where ends do not raise the epoch, it describes
+            # the transaction before, and this one is about to be aborted.
             self._to(State.FAILED)
             raise Aborted(
-                f"{self.transactional_id}: its end was asked for more than once; whether it is committed is read from "
+                f"{self.transactional_id}: its end was requested more than once; whether it is committed is read from "
                 "the changelog, after the id is initialised"
             )
         if self._requests.ends_raise_epoch:
@@ -400,10 +402,10 @@ class TransactionalProducer:
             raise ours from None
 
     async def check_ended(self) -> None:
-        """Where no transaction is open, ask whether Kafka has ended the last one everywhere; nothing, once it has.
+        """Check that Kafka has ended the last transaction everywhere, while no other is open.
 
         Raises:
-            Aborted: it has not, and nobody sees what was committed. `initialise` ends it.
+            Aborted: it has not, and the commit is invisible. `initialise` ends it.
         """
         if self.state is not State.READY or not self._written:
             return
@@ -411,14 +413,14 @@ class TransactionalProducer:
         try:
             is_hanging = await self._is_hanging(self._asking)
         except Aborted:
-            return  # leaders are away; whoever looks again asks again
+            return  # leaders are away; the next check asks again
         if self.state is State.READY and self.begun == begun:  # else the next transaction has asked
             if is_hanging:
                 raise Aborted(f"{self.transactional_id}: {HANGS}")
             self._written.clear()
 
     async def _is_hanging(self, connection: Hashable) -> bool:
-        """Whether the last transaction is left open somewhere."""
+        """Return True if the last transaction is left open somewhere."""
         left = await soon(left_open(self.cluster, self._requests.producer_id, self._written, connection))
         return bool(left) and await soon(self._hanging()) is not None
 
@@ -427,8 +429,8 @@ class TransactionalProducer:
             await self._guard(self._joining)
 
     async def _open(self, partitions: list[TopicPartition]) -> None:
-        # Otherwise our end marker would also end the records that the previous transaction left open. The state stays
-        # what it is: the lane hears of this when it produces or commits.
+        # Otherwise our end marker would also end the open records of the previous transaction. The state
+        # stays: the lane learns of this when it produces or commits.
         if await self._is_hanging(self._connection):
             raise Aborted(f"{self.transactional_id}: {HANGS}")
         self._written.clear()

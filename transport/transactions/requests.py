@@ -1,4 +1,4 @@
-"""The requests of a transaction (KIP-98), each as one transactional id sends it; what is legal when is not known here.
+"""Requests of a transaction (KIP-98), each from one transactional id; states.py has their legal order.
 
 aiokafka has no types.
 """
@@ -26,32 +26,39 @@ from kafka_ratchet.transport.client.retry import Retry
 from kafka_ratchet.transport.transactions.version_2 import GiveUpRequest, RaisingEndRequest, ends_raise_epochs
 
 FENCED: Final = (
-    kafka.InvalidProducerEpoch,  # also what a transaction gets that the coordinator has timed out (version 0 requests)
+    # also the answer for a transaction that the coordinator has timed out (version 0 requests)
+    kafka.InvalidProducerEpoch,
     kafka.ProducerFenced,
     kafka.InvalidProducerIdMapping,
     kafka.InvalidTxnState,
 )
 LAST_EPOCH: Final = (1 << 15) - 2
-"""With the next end Kafka would give out another producer id, and nobody could end under the old one any more what
-Kafka has left open in spite of it. So the id is initialised at this epoch, after a look at that."""
+"""Last epoch used: the next end would bring another producer id.
+
+Then no owner could end records of the old producer id that Kafka left open. So the id is initialised at this
+epoch, after a check for such records.
+"""
 END_FOR_S: Final = 60.0
-"""How long the end of a transaction is asked for before its outcome is left to the next `initialise`."""
+"""Seconds of requests for the end of a transaction, before its outcome is left to the next `initialise`."""
 OFFSET_METADATA: Final = "ratchet 1 {topic} {epoch}"
-"""Left with every offset that is committed together with changelog entries: the id of the topic that the offset is in,
-and the leader epoch of the batch before it. An operator who moves the group's offset with Kafka's tools leaves none: so
-a position that the changelog must know of differs from one that was set on purpose."""
+"""Metadata of every offset committed together with changelog entries.
+
+It has the id of the offset's topic, and the leader epoch of the batch before it. An operator who moves the
+group's offset with Kafka's tools leaves none. So a position that the changelog must know differs from one set
+on purpose.
+"""
 OURS: Final = re.compile(r"ratchet 1 (?P<topic>[\w-]{22}) (?P<epoch>-?\d+)")
 NEWER: Final = re.compile(r"ratchet (?P<format>(?!1\b)\d+)\b.*")
-"""Of what is not `OURS`: a newer version has left it, with an offset that no person has set."""
+"""Metadata of a newer version, among texts other than `OURS`: no operator has set that offset."""
 
 
 def offset_metadata(topic_id: str, epoch: int) -> str:
-    """What is left with an offset. topic_id: as text; epoch: of the batch before it."""
+    """Return the metadata of an offset. topic_id: as text; epoch: of the batch before it."""
     return OFFSET_METADATA.format(topic=topic_id, epoch=epoch)
 
 
 def is_ours(metadata: str) -> bool:
-    """Whether an offset was committed in a lane's transaction, by what was left with it."""
+    """Return True if the metadata shows an offset committed in a lane's transaction."""
     return OURS.fullmatch(metadata) is not None
 
 
@@ -62,9 +69,9 @@ def topic_in(metadata: str) -> str | None:
 
 
 class Appended(NamedTuple):
-    """Where a batch is in its partition.
+    """Place of an appended batch in its partition.
 
-    offset: of its first record; at_ms: when the broker has appended it, in a topic with LogAppendTime, else -1
+    offset: of its first record; at_ms: the broker's append time, in a topic with LogAppendTime, else -1
     """
 
     offset: int
@@ -72,41 +79,44 @@ class Appended(NamedTuple):
 
 
 class TransactionRequests:
-    """Each raises `aiokafka.errors.KafkaError` when it was refused, or nobody knows whether it was carried out."""
+    """Requests of a transactional id.
+
+    Each raises `aiokafka.errors.KafkaError` when it was refused, or its execution is unknown.
+    """
 
     def __init__(
         self, cluster: Cluster, transactional_id: str, group: str, connection: Hashable, asking: Hashable
     ) -> None:
-        """Nothing is sent yet.
+        """Prepare the requests without sending any.
 
         Args:
             cluster: connected.
-            transactional_id: whose requests these are.
-            group: whose offsets are committed.
-            connection: that those of a transaction go on, in this order.
-            asking: that the id is taken over on.
+            transactional_id: id of the requests.
+            group: group of the committed offsets.
+            connection: connection for a transaction's requests, in this order.
+            asking: connection for taking the id over.
         """
         self.cluster, self.transactional_id, self.group = cluster, transactional_id, group
         self.connection, self.asking = connection, asking
         self.producer_id, self.epoch = -1, -1
         self.ends_raise_epoch = False
-        """Whether every end gives the producer a new epoch (KIP-890, part 2), as of the last `initialise`."""
+        """True if every end gives the producer a new epoch (KIP-890, part 2), as of the last `initialise`."""
         self.in_doubt = False
-        """Whether a request has got no clear answer since then: it may still be carried out."""
+        """True if a request has got no clear answer since then: it may still be executed."""
         self.has_begun = False
-        """Whether the coordinator was asked to begin a transaction of this owner, and has not said that it is over."""
+        """True from the request to begin a transaction of this owner until its confirmed end."""
 
     async def ends_raise_epochs(self) -> bool:
-        """Whether the cluster raises the epoch with every end; to be asked before `initialise`."""
+        """Return True if the cluster raises the epoch with every end; to be called before `initialise`."""
         async with self.cluster.asking_coordinator(TRANSACTION, self.transactional_id) as node:
             return await ends_raise_epochs(self.cluster, node, self.asking)
 
     async def initialise(self, timeout_ms: int, *, ends_raise: bool) -> None:
-        """Take the id over: whoever had it is fenced, and what it has open is aborted.
+        """Take the id over: the former owner is fenced, and its open transaction aborted.
 
         Args:
-            timeout_ms: after which the coordinator aborts an open transaction.
-            ends_raise: what `ends_raise_epochs` has answered.
+            timeout_ms: time after which the coordinator aborts an open transaction.
+            ends_raise: the answer of `ends_raise_epochs`.
         """
         request = InitProducerIdRequest(self.transactional_id, timeout_ms)
         async with self.cluster.asking_coordinator(TRANSACTION, self.transactional_id) as node:
@@ -122,7 +132,7 @@ class TransactionRequests:
 
     @property
     def spent(self) -> bool:
-        """Whether the id has to be initialised before anything else begins."""
+        """Return True if the id has to be initialised before anything else begins."""
         return self.in_doubt or self.epoch >= LAST_EPOCH
 
     async def join(self, partitions: list[tuple[str, int]], *, with_offsets: bool) -> None:
@@ -144,7 +154,10 @@ class TransactionRequests:
             )
 
     async def _until_settled(self, request: Any, codes: Any) -> None:
-        """The coordinator refuses a new transaction while the markers of the last are still being written."""
+        """Repeat a request until the markers of the last transaction are written.
+
+        The coordinator refuses it before.
+        """
         retry = Retry("join transaction", id=self.transactional_id)
         while True:
             try:
@@ -191,10 +204,12 @@ class TransactionRequests:
                 raise_for(code)
 
     async def end(self, *, commit: bool) -> None:
-        """Commit or abort. Tries for END_FOR_S: it is the one request whose repetition changes nothing by itself.
+        """Commit or abort, retried for END_FOR_S: repetition of this request alone changes nothing.
 
-        But a copy that is still on its way would end whatever is open under its epoch when it arrives, and an answer
-        to a later try may be about the transaction before: after more than one this is `in_doubt`.
+        It is the only request with that property.
+
+        But a late copy would end any transaction open under its epoch, and an answer to a later try may be about the
+        transaction before: after more than one this is `in_doubt`.
         """
         retry = Retry("end transaction", id=self.transactional_id)
         while True:
@@ -219,10 +234,10 @@ class TransactionRequests:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
     async def give_up(self, timeout_ms: int) -> None:
-        """Abort what is open so that nothing which was sent for it can be appended any more, with one request.
+        """Abort the open transaction so that none of its late requests can be appended.
 
-        Sends nothing where no transaction has begun. The coordinator would apply the abort to the transaction before,
-        which is committed: it would record that one as aborted, or forget how it ended.
+        Sends nothing where no transaction has begun. The coordinator would apply the abort to the committed
+        transaction before: it would record that one as aborted, or forget its end.
         """
         if not self.has_begun:
             return None

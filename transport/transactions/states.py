@@ -15,24 +15,24 @@ from typing import Final
 
 
 class State(StrEnum):
-    """What a transactional producer is doing."""
+    """State of a transactional producer."""
 
     NEW = "new"
     """Nothing has been sent."""
     INITIALISING = "initialising"
-    """It takes the transactional id over, which fences whoever had it."""
+    """Taking over the transactional id, which fences the former owner."""
     COMPLETING = "completing"
-    """It ends what an earlier owner's transaction has left open, and takes the id over again after that."""
+    """Ending the open transaction of an earlier owner; the id is taken over again after that."""
     READY = "ready"
     """No transaction is open, and the next may begin."""
     OPEN = "open"
     """A transaction has begun and takes records."""
     COMMITTING = "committing"
-    """The transaction takes nothing more. Until there is an answer, nobody knows how it ends."""
+    """Ending the transaction, which takes nothing more. Until there is an answer, its end is unknown."""
     SPENT = "spent"
     """Committed, and the id has to be initialised before the next transaction begins."""
     FAILED = "failed"
-    """Something went wrong. What was open will be aborted, unless its end was asked for already."""
+    """Failed. An open transaction will be aborted, unless its end was requested already."""
 
 
 LEGAL: Final = {
@@ -49,11 +49,11 @@ LEGAL: Final = {
 
 
 def transition(state: State, to: State) -> State:
-    """The new state, which is `to`.
+    """Return the new state `to`.
 
     Raises:
-        ValueError: it may not follow. That is a mistake in the program, not something that Kafka can bring about.
+        ValueError: `to` may not follow. That is a mistake in the program, and Kafka cannot cause it.
     """
     if to not in LEGAL[state]:
-        raise ValueError(f"a transactional producer that is {state} cannot become {to}")
+        raise ValueError(f"a transactional producer in state {state} cannot become {to}")
     return to

@@ -1,4 +1,4 @@
-"""Transactions whose end raises the producer's epoch (KIP-890, part 2), and other requests that aiokafka 0.14 lacks.
+"""Transactions that raise the producer's epoch at their end (KIP-890, part 2), and further requests.
 
 With such an end no request of one transaction can have an effect in the next. The rest of that protocol is not used:
 docs/decisions/0017-late-requests.md says why. Also here: how to take over an id only if it is still ours (KIP-360).
@@ -28,7 +28,7 @@ from kafka_ratchet.transport.client.errors import raise_for
 
 FEATURE: Final = "transaction.version"
 FINALIZED_FEATURES: Final = 2
-"""Tag of the answer's field that says what the whole cluster has agreed on."""
+"""Tag of the answer's field with the features that the whole cluster has agreed on."""
 RAISES_EPOCHS: Final = 2
 
 
@@ -51,12 +51,12 @@ class FeaturesRequest_v3(RequestStruct):  # type: ignore[misc]
     SCHEMA = Schema(("software_name", TEXT), ("software_version", TEXT), TAGS)
 
     def parse_response_header(self, read_buffer: BytesIO | bytes) -> ResponseHeader_v0:
-        """The answer to this request alone never has tags in its header: its reader may not know them yet."""
+        """Decode a header without tags: only this answer never has them, for its reader may not know them yet."""
         return ResponseHeader_v0.decode(read_buffer)
 
 
 class FeaturesRequest(Request[FeaturesRequest_v3]):  # type: ignore[misc]
-    """What the cluster can do (ApiVersions)."""
+    """Request for the cluster's features (ApiVersions)."""
 
     API_KEY = 18
 
@@ -65,7 +65,7 @@ class FeaturesRequest(Request[FeaturesRequest_v3]):  # type: ignore[misc]
 
 
 async def ends_raise_epochs(cluster: Cluster, node: int, connection: Hashable) -> bool:
-    """Whether the cluster has agreed to raise the epoch with every end (feature transaction.version).
+    """Return True if the cluster raises the epoch with every end (feature transaction.version).
 
     Raises:
         aiokafka.errors.KafkaError: the node does not answer.
@@ -147,10 +147,10 @@ class InitRequest_v3(RequestStruct):  # type: ignore[misc]
 
 
 class GiveUpRequest(Request[InitRequest_v3]):  # type: ignore[misc]
-    """Takes over an id that is ours, if it still is (InitProducerId with the owner's epoch, KIP-360).
+    """Take-over of an id only if it is still ours (InitProducerId with the owner's epoch, KIP-360).
 
-    What is open is aborted, and its markers carry the next epoch: what was sent to those partitions before and comes
-    later is refused there. An EndTxn that aborts marks them with the present epoch.
+    An open transaction is aborted, and its markers carry the next epoch: late requests to those partitions are
+    refused there. An EndTxn that aborts marks them with the present epoch.
     """
 
     API_KEY = 22

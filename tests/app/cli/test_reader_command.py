@@ -91,7 +91,7 @@ def test_status_names_the_open_transaction_that_a_reader_waits_for(
     assert run(["reader", "status", *store]) == 0
     assert row["stalled"]["cause"] == "open-transaction"
     shown = "".join(capsys.readouterr().out.split("\n"))
-    assert f"1 offsets, from 0 on, wait behind an open transaction (transactional id 'foreign-{topic}'" in shown
+    assert f"1 offsets, from 0 on, wait for an open transaction (transactional id 'foreign-{topic}'" in shown
     foreign.abort_transaction(30)
 
     def status() -> dict[str, Any]:

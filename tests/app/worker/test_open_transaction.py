@@ -15,7 +15,7 @@ from tests.app.worker.test_worker import publish, site
 from tests.app.worker_process import WorkerProcess
 
 BEFORE, INSIDE, AFTER = range(1, 101), range(101, 102), range(102, 152)
-SAID = "51 offsets, from 100 on, wait behind an open transaction"
+SAID = "51 offsets, from 100 on, wait for an open transaction"
 
 
 def test_what_waits_behind_an_open_transaction_is_named_everywhere(broker: str, tmp_path: Path) -> None:
