@@ -11,25 +11,29 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, first_line
+from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated, first_line
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job, records, slices
 from kafka_ratchet.spark_sink.job.start import require_first_job
+from kafka_ratchet.spark_sink.rows.judging.reading import sequence_of
 from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors_named
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
+from kafka_ratchet.spark_sink.spark.micro_batch import micro_batch
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
-from kafka_ratchet.spark_sink.stores.store import require_local_master
+from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, require_local_master
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.stores.store import ResultStore
@@ -43,8 +47,7 @@ PRODUCER_HEADER: Final = "ratchet-producer"
 PLACE: Final = {"partition": "_kafka_partition", "offset": "_kafka_offset"}
 """Names of a record's place in Spark's Kafka source, and in result tables."""
 
-QUERY_ID: Final = "sql.streaming.queryId"
-"""Local property of a thread with a micro-batch."""
+_SEQUENCE_BYTES: Final = "_ratchet_sequence_bytes"
 
 SERVERS: Final = {
     "postgresql": ("postgres", "postgresql"),
@@ -106,10 +109,13 @@ class Sink:
         self._partition_by = partition_fields(tuple(options.get("partition_by", ())))
         self._location = _location(target, options)
         self._store: ResultStore | None = None
-        self._topic = ""
+        self._topic: tuple[str, int] = ("", 0)
+        """Name and id of the topic that the store is open for."""
         self._offsets: dict[int, int] | None = None
-        """Stored offsets, once the table is taken over."""
+        """Stored offsets, once the table is taken over. None after a commit that failed: it may be visible."""
         self._schema: StructType | None = None
+        self._generation: int | None = None
+        """Generation of the store that this run has taken over with."""
 
     # -- a loop
 
@@ -149,22 +155,28 @@ class Sink:
             second_job=self._options.get("second_job", False),
             with_headers=True,
         )
+        self.close()  # each loop is a run of its own
         store = self._open_store(spark, topic, planner.topic_id())
         require_first_job(job, store)
         stored = store.offsets()
         offset_range = planner.offset_range()
         warn_of_missing_beginning(offset_range, stored)
+        start = resume(offset_range, stored)
         while True:
-            yield from self._up_to(spark, job, planner, offset_range, resume(offset_range, stored))
+            yield from self._up_to(spark, job, planner, offset_range, start)
             if not follow:
                 return
-            stored = self._offsets or store.offsets()
-            while (offset_range := planner.offset_range()).end == stored:
+            start = offset_range.end
+            while start == offset_range.end:
                 time.sleep(FOLLOW_S)
+                offset_range = planner.offset_range()
+                stored = store.offsets() if self._offsets is None else self._offsets
+                start = resume(offset_range, stored)
 
     def _up_to(
         self, spark: SparkSession, job: Job, planner: TopicPlanner, offset_range: OffsetRange, start: dict[int, int]
     ) -> Iterator[Batch]:
+        """Give out the batches up to the end of the range. Each has to be committed before the next one."""
         for begin, end in slices(start, offset_range.end, job.max_records):
             planner.require_first_topic(planner.topic_id(), begin)
             read = with_producer(records(spark, job, begin, end))
@@ -175,6 +187,8 @@ class Sink:
                     f"job {self.job}: offsets {ranges(begin, end)} of topic {job.topic} are not committed. Call "
                     "sink.commit(dataframe, batch) before the loop goes on; for no rows, with batch.records.limit(0)"
                 )
+            # Spark reads by the topic's name, and reads in the commit.
+            planner.require_first_topic(planner.topic_id(), end)
 
     def commit(self, dataframe: DataFrame, batch: Batch) -> int:
         """Make the rows and the offsets of a batch visible in one action.
@@ -188,7 +202,8 @@ class Sink:
             Rows of the commit.
 
         Raises:
-            Fenced: another run of the job has taken over; nothing of this call is visible.
+            Fenced: another run of the job has taken over, or the batch is in the table; nothing of this call is
+                visible.
             SchemaDiffers: the table has other columns.
             StoreError: the table cannot be written; nothing of this call is visible.
         """
@@ -209,10 +224,12 @@ class Sink:
         Raises:
             OptionRefused: the query reads something else than one topic, or offsets of rows are needed and not there.
             OffsetsLost: the query begins behind the table's offsets, so that records would be missing.
+            TopicRecreated: the table's offsets belong to a deleted topic of the same name.
             SinkError: see `commit`.
         """
-        topic, start, end = micro_batch_offsets(dataframe)
-        store = self._open_store(dataframe.sparkSession, topic, 0)
+        given = micro_batch(dataframe)
+        topic, start, topic_id = given.topic, given.start, given.topic_id()
+        store = self._open_store(dataframe.sparkSession, topic, topic_id)
         if self._offsets is None:
             require_first_job(Job("", topic, self.job, second_job=self._options.get("second_job", False)), store)
         stored = self._offsets if self._offsets is not None else store.offsets()
@@ -224,34 +241,43 @@ class Sink:
                 f"at {begins}: {begins - held} offsets would be missing. Start the query without its checkpoint, with "
                 'option("startingOffsets", sink.starting_offsets(topic))'
             )
-        begin = {each: stored.get(each, start[each]) for each in end}
+        begin = {each: stored.get(each, start[each]) for each in given.end}
         ahead = {each: at for each, at in begin.items() if at > start[each]}
-        if all(begin[each] >= end[each] for each in end):
+        if all(begin[each] >= at for each, at in given.end.items()):
             log.info("job %s: micro-batch %s is in the table already", self.job, number)
             return
-        end = {each: max(at, begin[each]) for each, at in end.items()}
+        end = {each: max(at, begin[each]) for each, at in given.end.items()}
         with _described(dataframe.sparkSession, f"{self.job}: {topic} {ranges(begin, end)}"):
             self._commit(_without_stored(dataframe, ahead, self.job) if ahead else dataframe, topic, begin, end)
+        if given.topic_id() != topic_id:
+            raise TopicRecreated(
+                f"topic {topic} was deleted and created again while micro-batch {number} read it ({ranges(begin, end)})"
+                f": rows of both may be in the table. {NEW_TOPIC}"
+            )
 
     def starting_offsets(self, topic: str) -> str:
         """Return the table's offsets of a topic as Spark's Kafka source takes them in `startingOffsets`.
 
         "earliest" where nothing was committed; partitions without an offset begin at their first one.
         """
-        stored = self._open_store(None, topic, 0).offsets()
+        stored = self.offsets(topic)
         return json.dumps({topic: {str(each): at for each, at in sorted(stored.items())}}) if stored else "earliest"
 
     # --
 
     def offsets(self, topic: str) -> dict[int, int]:
         """Return the next offset of each partition of a topic, as the table has it."""
-        return self._open_store(None, topic, 0).offsets()
+        store = self._make_store(None, topic, 0)  # of its own: a run may hold the other one
+        try:
+            return store.offsets()
+        finally:
+            store.close()
 
     def close(self) -> None:
         """Close the connection to the table."""
         if self._store is not None:
             self._store.close()
-        self._store, self._offsets, self._schema = None, None, None
+        self._store, self._offsets, self._schema, self._generation = None, None, None, None
 
     def __enter__(self) -> Sink:
         return self
@@ -259,15 +285,21 @@ class Sink:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _open_store(self, spark: SparkSession | None, topic: str, topic_id: int) -> ResultStore:
-        if self._store is not None and self._topic == topic:
-            return self._store
-        self.close()
+    def _open_store(self, spark: SparkSession, topic: str, topic_id: int) -> ResultStore:
+        """Return the run's store of a topic; another id of the same name gets another store, which compares them."""
+        if self._store is None or self._topic != (topic, topic_id):
+            self.close()
+            self._store = self._make_store(spark, topic, topic_id)
+            self._topic = topic, topic_id
+            require_local_master(self._store, spark.conf.get("spark.master", None))
+        return self._store
+
+    def _make_store(self, spark: SparkSession | None, topic: str, topic_id: int) -> ResultStore:
         location = self._location if self._location is not None else _of_catalog(self.target, spark, self._options)
         made = store_class(location.kind)
         if self._options.get("evolve") and not made.evolves:
             raise OptionRefused(f"store {location.kind} adds no columns to a table. Leave evolve out")
-        self._store = made(
+        return made(
             location,
             self.job,
             topic,
@@ -276,31 +308,42 @@ class Sink:
             evolve=self._options.get("evolve", False),
             partition_by=self._partition_by,
         )
-        self._topic = topic
-        if spark is not None:
-            require_local_master(self._store, spark.conf.get("spark.master", None))
-        return self._store
 
     def _commit(self, dataframe: DataFrame, topic: str, start: dict[int, int], end: dict[int, int]) -> int:
-        if self._store is None or self._topic != topic:
+        if self._store is None or self._topic[0] != topic:
             raise OptionRefused(f"job {self.job}: this batch is of another loop. Commit the batch that came last")
         rows = _with_place(dataframe) if self._write_mode.kind == "upsert" else dataframe
-        schema = _nullable(table_schema(self._write_mode, rows.schema))
-        if self._offsets is None or self._schema != schema:
-            held = self._store.open(schema)
-            if self._offsets is None:
-                self._offsets = held
-            self._schema = schema
-        expected = {each: at for each, at in start.items() if each in self._offsets}
-        if any(self._offsets[each] != at for each, at in expected.items()):
+        held = self._take_over(self._store, _nullable(table_schema(self._write_mode, rows.schema)))
+        expected = {each: at for each, at in start.items() if each in held}
+        if any(held[each] != at for each, at in expected.items()):
             raise Fenced(
-                f"job {self.job}: the table has offsets {self._offsets} of topic {topic}, and this batch begins at "
+                f"job {self.job}: the table has offsets {held} of topic {topic}, and this batch begins at "
                 f"{start}: another run has committed, or the batch was committed before. Go on with a new loop"
             )
+        self._offsets = None  # until it is known how the commit ends
         with spark_errors_named(topic, start, end):
             count = self._store.commit(reduced(rows, self._write_mode), start, end)
-        self._offsets = {**self._offsets, **end}
+        self._offsets = {**held, **end}
         return count
+
+    def _take_over(self, store: ResultStore, schema: StructType) -> dict[int, int]:
+        """Return the stored offsets. Opens the table for the first commit, other columns, and after a failure.
+
+        Raises:
+            Fenced: another run has taken over since this one did.
+        """
+        if self._offsets is not None and self._schema == schema:
+            return self._offsets
+        if self._generation is not None and (newest := store.generation()) != self._generation:
+            raise Fenced(
+                f"job {self.job}: another run has taken the table over (generation {newest} after "
+                f"{self._generation}). Let it go on, or go on with a new loop"
+            )
+        held = store.open(schema)
+        self._generation, self._schema = store.generation(), schema
+        if self._offsets is None:
+            self._offsets = held
+        return self._offsets
 
 
 def exactly_once(
@@ -332,65 +375,16 @@ def exactly_once(
 
 
 def with_producer(read: DataFrame) -> DataFrame:
-    """Add the columns sequence and producer, null where a record has no such headers."""
+    """Add the columns sequence and producer, null where a record has not exactly one such header."""
     from pyspark.sql import functions as F
 
-    def header(name: str) -> Any:
+    def only(name: str) -> Column:
         found = F.filter("headers", lambda each: each["key"] == name)
-        return F.get(found, F.lit(0))["value"]
+        return F.when(F.size(found) == 1, F.get(found, F.lit(0))["value"])
 
-    # Casts, since `decode` refuses bytes outside UTF-8, and `conv` more than eight bytes (ANSI mode).
-    value = header(SEQUENCE_HEADER)
-    text = value.cast("string")
-    is_text = text.rlike(r"^\d{1,19}$")
-    eight = F.when(~is_text & (F.length(value) == 8), value)
-    number = F.coalesce(F.when(is_text, text), F.conv(F.hex(eight), 16, 10)).cast("decimal(20,0)")
-    sequence = F.when(number <= F.lit(2**63 - 1), number.cast("bigint"))
-    return read.withColumns({"sequence": sequence, "producer": header(PRODUCER_HEADER).cast("string")})
-
-
-def micro_batch_offsets(dataframe: DataFrame) -> tuple[str, dict[int, int], dict[int, int]]:
-    """Return topic, first and next offsets of the micro-batch that Spark runs in this thread.
-
-    Raises:
-        OptionRefused: no query is found, or it does not read one topic alone.
-    """
-    execution = _stream_execution(dataframe).lastExecution()
-    leaves = execution.logical().collectLeaves()
-    found = []
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
-        with suppress(Exception):  # py4j: other leaves have no such members
-            found.append((leaf.startOffset(), leaf.endOffset()))
-    offsets = [tuple(json.loads(each.get().json()) for each in pair) for pair in found if pair[1].isDefined()]
-    if len(offsets) != 1 or len(offsets[0][1]) != 1:
-        raise OptionRefused(
-            "the query reads something else than one Kafka topic, and the table has offsets of one. Use a query for "
-            "each topic, and read the others as tables"
-        )
-    first, last = offsets[0]
-    ((topic, end),) = last.items()
-    start = first.get(topic, {})
-    ends = {int(each): int(at) for each, at in end.items()}
-    # A partition added since the last micro-batch begins at 0.
-    return topic, {each: int(start.get(str(each), 0)) for each in ends}, ends
-
-
-def _stream_execution(dataframe: DataFrame) -> Any:
-    """Return Spark's own object of the query that runs in this thread."""
-    context: Any = getattr(dataframe.sparkSession, "_sc", None)
-    query_id = None if context is None else context.getLocalProperty(QUERY_ID)
-    if not query_id:
-        raise OptionRefused("sink.batch is a function for foreachBatch, and Spark runs no micro-batch in this thread")
-    sessions = context._jvm.org.apache.spark.sql.SparkSession  # noqa: SLF001 - pyspark has no public way to it
-    found = []
-    for each in (sessions.getDefaultSession(), sessions.getActiveSession()):
-        if each.isDefined():
-            found.append(each.get().streams().get(query_id))
-    query = next((each for each in found if each is not None), None)
-    if query is None:
-        raise OptionRefused("the query of this micro-batch was started by another session than Spark's default one")
-    return query.streamingQuery()
+    found = read.withColumn(_SEQUENCE_BYTES, only(SEQUENCE_HEADER))
+    added = {"sequence": sequence_of(_SEQUENCE_BYTES, "guess"), "producer": only(PRODUCER_HEADER).cast("string")}
+    return found.withColumns(added).drop(_SEQUENCE_BYTES)
 
 
 def _without_stored(dataframe: DataFrame, ahead: Mapping[int, int], job: str) -> DataFrame:
@@ -406,10 +400,13 @@ def _without_stored(dataframe: DataFrame, ahead: Mapping[int, int], job: str) ->
             'option("startingOffsets", sink.starting_offsets(topic))'
         )
     partition, offset = map(F.col, place)
-    stored = [(partition == each) & (offset < at) for each, at in ahead.items()]
-    for condition in stored:
-        dataframe = dataframe.where(~condition)
-    return dataframe
+    nowhere = F.raise_error(
+        f"job {job}: the table has a part of this micro-batch, and rows without partition and offset may be of it. "
+        "Leave such rows out, or start the query where the table ends (sink.starting_offsets)"
+    ).cast("boolean")
+    known = partition.isNotNull() & offset.isNotNull()
+    stored = reduce(or_, [(partition == each) & (offset < at) for each, at in ahead.items()])
+    return dataframe.where(F.when(known, ~stored).otherwise(nowhere))
 
 
 def _with_place(dataframe: DataFrame) -> DataFrame:

@@ -5,19 +5,30 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewTopic as TopicToMake
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kafka_ratchet.spark_sink import Batch, exactly_once
-from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused
-from kafka_ratchet.spark_sink.library import Sink, SinkOptions, _iceberg_catalog, _location, with_producer
+from kafka_ratchet.spark_sink import Batch, exactly_once, library
+from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, StoreError, TopicRecreated
+from kafka_ratchet.spark_sink.library import (
+    Sink,
+    SinkOptions,
+    _iceberg_catalog,
+    _location,
+    _without_stored,
+    with_producer,
+)
 
 NewTopic = Callable[..., str]
 
@@ -91,6 +102,9 @@ def test_sequences_and_producers_of_any_bytes(spark: SparkSession) -> None:
     read = spark.createDataFrame(rows, "headers array<struct<key: string, value: binary>>")
     found = [row["sequence"] for row in with_producer(read).collect()]
     assert found == list(values.values())
+    twice = [([("ratchet-sequence", bytearray(b"7")), ("ratchet-sequence", bytearray(b"8"))],)]
+    read = spark.createDataFrame(twice, "headers array<struct<key: string, value: binary>>")
+    assert with_producer(read).collect()[0]["sequence"] is None
 
 
 def test_a_batch_that_is_not_committed_ends_the_loop(
@@ -205,6 +219,108 @@ def test_a_query_that_begins_behind_the_table_is_refused(
         query.awaitTermination(120)
     assert isinstance(failed[0], OffsetsLost)
     assert ids(path) == list(range(10))
+
+
+def recreate(broker: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 60
+    while True:
+        answer = admin.create_topics([TopicToMake(topic, partitions, 1)])[topic].exception(30)
+        if answer is None:
+            return
+        # Kafka answers before the deletion is done.
+        assert "already exists" in str(answer)
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_topic_that_was_created_again_is_refused_by_both_forms(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path, looped = new_topic(1), tmp_path / "t", tmp_path / "looped"
+    fill(broker, topic, range(10), partitions=1)
+    sink = exactly_once(str(path), job="orders")
+    run_query(stream(spark, broker, topic), sink, tmp_path / "a")
+    run_loop(exactly_once(str(looped), job="orders"), spark, broker, topic)
+    recreate(broker, topic, 1)
+    fill(broker, topic, range(100, 105), partitions=1)
+    for each in (sink, exactly_once(str(path), job="orders")):
+        query = (
+            stream(spark, broker, topic)
+            .writeStream.foreachBatch(each.batch)
+            .option("checkpointLocation", str(tmp_path / f"b{id(each)}"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        with pytest.raises(Exception, match="deleted and created again"):
+            query.awaitTermination(120)
+    with pytest.raises(TopicRecreated):
+        run_loop(exactly_once(str(looped), job="orders"), spark, broker, topic)
+    assert ids(path) == ids(looped) == list(range(10))
+
+
+def test_a_loop_that_follows_rests_and_a_failed_commit_is_made_once(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, path, rested = new_topic(2), tmp_path / "t", list[float]()
+
+    def rest(seconds: float) -> None:
+        rested.append(seconds)
+        if len(rested) in (3, 5):
+            fill(broker, topic, range(len(rested) * 10, len(rested) * 10 + 10))
+
+    monkeypatch.setattr(library, "time", SimpleNamespace(sleep=rest))
+    sink = exactly_once(str(path), job="orders")
+    seen = 0
+    for batch in sink.batches(spark, bootstrap=broker, topic=topic, follow=True):
+        seen += 1
+        assert sink._store is not None
+        with monkeypatch.context() as patch:
+            commit = sink._store.commit
+
+            def then_fail(*given: Any, **named: Any) -> int:
+                commit(*given, **named)  # noqa: B023 - called before the next turn
+                raise StoreError("the answer was lost")
+
+            if seen == 2:
+                patch.setattr(sink._store, "commit", then_fail)
+                with pytest.raises(StoreError):
+                    sink.commit(enrich(batch.records), batch)
+        if seen == 2:
+            with pytest.raises(Fenced, match="was committed before"):
+                sink.commit(enrich(batch.records), batch)
+            break
+        sink.commit(enrich(batch.records), batch)
+    assert len(rested) == 5
+    assert ids(path) == [*range(30, 40), *range(50, 60)]
+
+
+def test_other_columns_do_not_fence_a_newer_run(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = new_topic(1), tmp_path / "t"
+    fill(broker, topic, range(20), partitions=1)
+    first, second = (exactly_once(str(path), job="orders", evolve=True) for _ in range(2))
+    older = first.batches(spark, bootstrap=broker, topic=topic, max_records=5)
+    batch = next(older)
+    first.commit(enrich(batch.records), batch)
+    newer = second.batches(spark, bootstrap=broker, topic=topic, max_records=5)
+    ahead = next(newer)
+    second.commit(enrich(ahead.records), ahead)
+    batch = next(older)
+    with pytest.raises(Fenced):
+        first.commit(enrich(batch.records).withColumn("more", F.lit(1)), batch)
+    ahead = next(newer)
+    second.commit(enrich(ahead.records), ahead)
+    assert ids(path) == list(range(15))
+
+
+def test_rows_without_a_place_are_refused_amid_a_committed_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(0, 5, 1), (0, 9, 2), (None, None, 3)], "partition int, offset long, id int")
+    assert [row["id"] for row in _without_stored(frame.where("partition = 0"), {0: 7, 1: 3}, "orders").collect()] == [2]
+    with pytest.raises(Exception, match="rows without partition and offset"):
+        _without_stored(frame, {0: 7}, "orders").collect()
 
 
 def test_targets() -> None:

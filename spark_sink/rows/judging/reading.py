@@ -82,25 +82,48 @@ def _sequence(rule: JudgeRule) -> tuple[Column, Column]:
     if rule.sequence_header is None:
         return F.lit(0).cast("long"), nothing
     value, times = F.col(f"{_FOUND}0"), F.col(f"{_TIMES}0")
-    text = value.cast("string")
-    is_text = text.rlike(r"\A-?[0-9]+\z") if rule.sequence_form in ("guess", "text") else F.lit(False)
-    is_integer = F.length(value) == 8 if rule.sequence_form != "text" else F.lit(False)
-    of_text = F.expr(f"try_cast(cast({_FOUND}0 AS string) AS bigint)")
-    # Its first bit is the sign: from 2^63 on, try_cast finds no whole number of 64 bits.
-    digits = f"hex({_FOUND}0)"
-    if rule.sequence_form == "little-endian":
-        digits = "concat(" + ", ".join(f"substring({digits}, {at}, 2)" for at in range(15, 0, -2)) + ")"
-    of_bytes = F.expr(f"coalesce(try_cast(conv({digits}, 16, 10) AS bigint), -1L)")
+    is_text, of_text, is_integer, of_bytes = _forms(f"{_FOUND}0", rule.sequence_form)
     reason = (
         F.when(times > 1, "sequence-repeated")
         .when(value.isNull() | (F.length(value) == 0), "sequence-missing")
         .when(~is_text & ~is_integer, "sequence-not-a-number")
         .when(
             is_text & of_text.isNull(),
-            F.when(text.startswith("-"), "sequence-negative").otherwise("sequence-out-of-range"),
+            F.when(value.cast("string").startswith("-"), "sequence-negative").otherwise("sequence-out-of-range"),
         )
     )
     return F.when(is_text, of_text).when(is_integer, of_bytes), reason
+
+
+def sequence_of(name: str, form: str) -> Column:
+    """Read the sequence of a header's bytes; null where they are none from 0 to 2^63 - 1.
+
+    Args:
+        name: column with the bytes.
+        form: see `JudgeRule.sequence_form`.
+    """
+    from pyspark.sql import functions as F
+
+    is_text, of_text, is_integer, of_bytes = _forms(name, form)
+    number = F.when(is_text, of_text).when(is_integer, of_bytes)
+    return F.when(number >= 0, number)
+
+
+def _forms(name: str, form: str) -> tuple[Column, Column, Column, Column]:
+    """Return, for a column of bytes: is it digits, their number, is it eight bytes, their number or -1."""
+    from pyspark.sql import functions as F
+
+    value = F.col(name)
+    is_text = value.cast("string").rlike(r"\A-?[0-9]+\z") if form in ("guess", "text") else F.lit(False)
+    is_integer = F.length(value) == 8 if form != "text" else F.lit(False)
+    of_text = F.expr(f"try_cast(cast({name} AS string) AS bigint)")
+    # Its first bit is the sign: from 2^63 on, try_cast finds no whole number of 64 bits.
+    digits = f"hex({name})"
+    if form == "little-endian":
+        digits = "concat(" + ", ".join(f"substring({digits}, {at}, 2)" for at in range(15, 0, -2)) + ")"
+    # `conv` refuses more than eight bytes in ANSI mode.
+    of_bytes = F.expr(f"if(length({name}) = 8, coalesce(try_cast(conv({digits}, 16, 10) AS bigint), -1L), -1L)")
+    return is_text, of_text, is_integer, of_bytes
 
 
 def _identity(rule: JudgeRule) -> tuple[Column, Column]:
