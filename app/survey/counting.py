@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents.kernels import GUESS, TEXT
+from kafka_ratchet.agents.kernels import GUESS, TEXT, VARINT_BYTE_MOST
 from kafka_ratchet.app.survey import kernels, seen
 from kafka_ratchet.app.survey.json_check import field_readers, parse_odd
 from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, Place, joined, joined_paths
@@ -192,6 +192,7 @@ class Found:
         wholes = np.empty(batch.count, np.uint64)
         kernels.hash_records(batch.data, batch.columns, reader.seed, self.values, wholes)
         self.hashes = {WHOLE: wholes}
+        self.sizes: dict[Place, NDArray[np.int64]] = {}
         self.numbers: dict[Place, NDArray[np.int64]] = {}
         self.broken = 0
         self._add(batch, reader)
@@ -219,8 +220,22 @@ class Found:
                 self.hashes[place] = np.empty(batch.count, np.uint64)
                 least = 0 if place == KEY else 1  # an empty key is an identity, as the worker has it
                 kernels.hash_spans(data, starts, lengths, least, MAX_IDENTITY_BYTES, reader.seed, self.hashes[place])
+            if place in reader.parts:
+                self.sizes[place] = lengths + np.where(lengths > VARINT_BYTE_MOST, 2, 1)
         if PARTITION in reader.identities:
             self.hashes[PARTITION] = np.full(batch.count, np.uint64(self.partition + 1))
+
+    def joined(self, identity: tuple[Place, ...], seed: np.uint64) -> NDArray[np.uint64]:
+        """Return hashes of an identity of several parts; 0 where one is missing, or all together are too long."""
+        hashes = self.hashes[identity[0]]
+        for place in identity[1:]:
+            joint = np.empty(len(hashes), np.uint64)
+            kernels.join_hashes(hashes, self.hashes[place], seed, joint)
+            hashes = joint
+        if len(identity) > 1:
+            size = sum(self.sizes[place] for place in identity if place in self.sizes)
+            hashes[size > MAX_IDENTITY_BYTES] = 0
+        return hashes
 
 
 class PlaceReader:
@@ -234,6 +249,7 @@ class PlaceReader:
         self.field_readers = field_readers(candidates.fields)
         self.masks = np.zeros(kernels.DEPTH_MOST + 1, np.uint64)
         self.identities = {place for each in candidates.chosen for place in each.identity}
+        self.parts = {place for each in candidates.chosen for place in each.identity if len(each.identity) > 1}
         self.numbers = {each.sequence for each in candidates.chosen if each.sequence is not None}
 
 
@@ -247,12 +263,7 @@ class Count:
 
     def add(self, found: Found, clocks: NDArray[np.int64], seed: np.uint64, is_whole: bool) -> None:
         """Count the records of a batch. clocks: int64[records], ms, of its partition, which may be read whole."""
-        hashes = found.hashes[self.candidate.identity[0]]
-        for place in self.candidate.identity[1:]:
-            joint = np.empty(len(hashes), np.uint64)
-            kernels.join_hashes(hashes, found.hashes[place], seed, joint)
-            hashes = joint
-        owners = hashes
+        hashes = owners = found.joined(self.candidate.identity, seed)
         if self.candidate.sequence is not None:
             hashes = np.empty(len(owners), np.uint64)
             kernels.join_numbers(owners, found.numbers[self.candidate.sequence], seed, hashes)
