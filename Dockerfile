@@ -25,6 +25,7 @@ COPY app/ app/
 COPY kafka_ratchet/ kafka_ratchet/
 COPY producers/ producers/
 COPY reader/ reader/
+COPY rule/ rule/
 COPY spark_sink/ spark_sink/
 COPY tables/ tables/
 COPY testing/ testing/

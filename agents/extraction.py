@@ -1,6 +1,6 @@
 """Readers of sequences and identities: from a header (compiled), a field of a JSON value, or the user's own function.
 
-Identities in the columns of a batch are read by `kafka_ratchet.tables.identities.in_columns`.
+Identities in the columns of a batch are read by `kafka_ratchet.rule.identities.in_columns`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.agents import kernels
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identities import Identities, in_columns
-from kafka_ratchet.tables.identity import (
+from kafka_ratchet.rule.identities import Identities, in_columns
+from kafka_ratchet.rule.identity import (
     MAX_IDENTITY_BYTES,
     SEQUENCE_MAX,
     Identity,
@@ -29,9 +29,8 @@ from kafka_ratchet.tables.identity import (
     SequenceSource,
     path_names,
 )
-from kafka_ratchet.tables.map import kernels as map_kernels
-from kafka_ratchet.tables.nesting import decoded, is_too_deep
-from kafka_ratchet.tables.reasons import (
+from kafka_ratchet.rule.nesting import decoded, is_too_deep
+from kafka_ratchet.rule.reasons import (
     IDENTITY_MISSING,
     IDENTITY_TOO_LONG,
     NONE,
@@ -40,6 +39,7 @@ from kafka_ratchet.tables.reasons import (
     SEQUENCE_OUT_OF_RANGE,
     not_json,
 )
+from kafka_ratchet.tables.map import kernels as map_kernels
 from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 
 log = structlog.get_logger(__name__)
@@ -327,7 +327,7 @@ def _identities(
 
 
 def _joined(parts: Sequence[Whose], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
-    """Join all parts of each record's identity, as `kafka_ratchet.tables.identity.joined` does."""
+    """Join all parts of each record's identity, as `kafka_ratchet.rule.identity.joined` does."""
     found = [part(batch, reasons) for part in parts]
     lengths = np.zeros(batch.count, np.int64)
     for each in found:

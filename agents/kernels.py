@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from kafka_ratchet.tables.reasons import (
+from kafka_ratchet.rule.reasons import (
     NONE,
     SEQUENCE_MISSING,
     SEQUENCE_NEGATIVE,
@@ -17,7 +17,7 @@ from kafka_ratchet.tables.reasons import (
 from kafka_ratchet.transport.batch import kernels as records
 
 GUESS, TEXT, INTEGER, LITTLE = 0, 1, 2, 3
-"""Forms of a sequence in a header, see `kafka_ratchet.tables.identity.SequenceForm`."""
+"""Forms of a sequence in a header, see `kafka_ratchet.rule.identity.SequenceForm`."""
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -152,7 +152,7 @@ def append_part(data: U8, begins: I64, lengths: I64, is_good: NDArray[np.bool_],
 
     Args:
         data: uint8[bytes]
-        begins: int64[records], as `kafka_ratchet.tables.identities.Identities` has them
+        begins: int64[records], as `kafka_ratchet.rule.identities.Identities` has them
         lengths: int64[records]
         is_good: bool[records]
         out: uint8[bytes]

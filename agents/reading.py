@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.agents.event import Event, event_ids, ids_sent_again
 from kafka_ratchet.errors import AgentFailed
-from kafka_ratchet.tables.identity import PRODUCER_HEADER
-from kafka_ratchet.tables.nesting import NESTING_MOST, SHALLOW_BYTES, decoded, is_too_deep
+from kafka_ratchet.rule.identity import PRODUCER_HEADER
+from kafka_ratchet.rule.nesting import NESTING_MOST, SHALLOW_BYTES, decoded, is_too_deep
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.delivery import Delivery

@@ -17,8 +17,8 @@ from kafka_ratchet.agents.extraction import reads
 from kafka_ratchet.agents.outputs import encode_json, output_value
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
 from kafka_ratchet.errors import SendRefused
-from kafka_ratchet.tables.identity import Identity
-from kafka_ratchet.tables.reasons import NONE, REASONS
+from kafka_ratchet.rule.identity import Identity
+from kafka_ratchet.rule.reasons import NONE, REASONS
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import varint
 from kafka_ratchet.transport.batch.partitioner import choose_partitions

@@ -20,8 +20,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
+from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 from kafka_ratchet.spark_sink.stores.registry import STORES
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""

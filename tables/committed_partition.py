@@ -9,9 +9,9 @@ from pathlib import Path
 import structlog
 
 from kafka_ratchet.errors import Aborted, StateError, StoreDamaged
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.activity import Tally
 from kafka_ratchet.tables.edits import Edits, remaining_entries
-from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.map.windows import Kept

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.errors import StoreDamaged
+from kafka_ratchet.rule.identities import Identities, in_columns
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity
 from kafka_ratchet.tables.activity import MOST_MOVED
 from kafka_ratchet.tables.committed_partition import CommittedPartition
 from kafka_ratchet.tables.edits import edits_of, entries_of_decision
 from kafka_ratchet.tables.eviction import Bounds, Eviction
-from kafka_ratchet.tables.identities import Identities, in_columns
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity
 from kafka_ratchet.tables.invalid_share import RecentShare
 from kafka_ratchet.tables.jumps import JumpReport
 from kafka_ratchet.tables.map import kernels

@@ -13,8 +13,8 @@ from faust.stores.base import Store
 from faust.tables.table import Table as FaustTable
 
 from kafka_ratchet.errors import StateError
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.partition import SequencePartition

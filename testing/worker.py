@@ -25,7 +25,7 @@ from kafka_ratchet.app.names import repartition_topic
 from kafka_ratchet.app.worker.program import load_program
 from kafka_ratchet.errors import FaultRunFailed
 from kafka_ratchet.producers import create_topic
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER
+from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER
 from kafka_ratchet.testing.program_run import Output, Record, pair, value_of
 from kafka_ratchet.testing.topics import (
     PATIENCE_S,

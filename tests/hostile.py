@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kafka_ratchet.tables.nesting import NESTING_MOST
+from kafka_ratchet.rule.nesting import NESTING_MOST
 
 MISSING, NOT_A_NUMBER, NEGATIVE, TOO_LARGE = (
     "sequence-missing",

@@ -20,16 +20,14 @@ ORDER = [
     "reader",
     # Kafka's bytes and requests, what is committed, and the lane that brings them together.
     "transport.batch",
+    # What a record's verdict is.
+    "rule",
     "transport.client",
     "transport.transactions",
     "transport.publishing",
     "transport",
     # Topics read for commands, the page and checks.
     "topic_log",
-    "tables.nesting",
-    "tables.reasons",
-    "tables.identity",
-    "tables.identities",
     "tables.map",
     "tables",
     "agents",
@@ -81,6 +79,7 @@ ORDER = [
 ALONE = {
     "producers": {"errors"},
     "reader": {"errors", "producers"},
+    "rule": {"transport"},
     "spark_sink": set[str](),
     "topic_log": {"errors", "producers", "transport"},
     "transport": {"errors", "producers"},

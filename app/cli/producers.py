@@ -66,7 +66,7 @@ async def _pages(
 
     from kafka_ratchet.app.repartition import arrives_in, judging
     from kafka_ratchet.app.status.producers import ProducersPage, read_published, with_published
-    from kafka_ratchet.tables.identity import Identity
+    from kafka_ratchet.rule.identity import Identity
 
     published = await asyncio.to_thread(read_published, settings, bootstrap)
     judged = judging(settings.streams)

@@ -97,7 +97,7 @@ def _identity(
 ) -> bytes:
     """The identity's bytes; refuses one that the stream does not have."""
     from kafka_ratchet.app.status.lookup import QueryError, parse_parts
-    from kafka_ratchet.tables.identity import Identity
+    from kafka_ratchet.rule.identity import Identity
 
     given = [each for each in (producer, texts or None, hexadecimal) if each is not None]
     if spec.identity == Identity.PARTITION:

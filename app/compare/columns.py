@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from kafka_ratchet.app.compare.address import Address
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import path_names
+from kafka_ratchet.rule.identity import path_names
 
 PARTS: Final = re.compile(r"\s*,\s*(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)")
 """A comma outside of double quotes."""

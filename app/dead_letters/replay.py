@@ -33,7 +33,7 @@ from kafka_ratchet.app.worker.claims import read_claims
 from kafka_ratchet.app.worker.topics import config_of, prepare_single
 from kafka_ratchet.errors import Aborted, Fenced, SettingsError, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, partition_of
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.transport.batch.encoding import encode_entries
 from kafka_ratchet.transport.lane_spec import letters_in
 from kafka_ratchet.transport.transactions.crash_points import crash_point

@@ -45,7 +45,7 @@ from kafka_ratchet.app.status.unserved import Unserved
 from kafka_ratchet.app.status.worker_client import Body, WorkerClient
 from kafka_ratchet.app.streams import STREAM_NAME
 from kafka_ratchet.errors import BrokerUnavailable
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.transport.client.security import client_options
 
 

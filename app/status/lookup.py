@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from kafka_ratchet.errors import RatchetError
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identity, joined
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identity, joined
 
 Verdict = Literal["fresh", "duplicate", "unknown", "too-late"]
 Answer = Literal["persisted", "in flight", "unseen", "forgotten", "depends", "unknown", "waiting"]

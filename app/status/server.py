@@ -54,7 +54,7 @@ from kafka_ratchet.app.status.own_tables import TableAnswer, parse_table_query
 from kafka_ratchet.app.status.producers import ProducersAnswer
 from kafka_ratchet.app.version import ratchet_version
 from kafka_ratchet.errors import SetupError
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -11,7 +11,7 @@ from kafka_ratchet.agents.kernels import GUESS, TEXT, VARINT_BYTE_MOST
 from kafka_ratchet.app.survey import kernels, seen
 from kafka_ratchet.app.survey.json_check import field_readers, parse_odd
 from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, Place, joined, joined_paths
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 

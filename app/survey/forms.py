@@ -8,9 +8,9 @@ from typing import Final
 
 from kafka_ratchet.app.survey.looking import PRESENT_LEAST, Sample
 from kafka_ratchet.app.survey.places import KEY, PARTITION, PRODUCER, SEQUENCE, Place
-from kafka_ratchet.tables.form_look import FormLook
-from kafka_ratchet.tables.identity import SEQUENCE_MAX
-from kafka_ratchet.tables.number_forms import is_hexadecimal
+from kafka_ratchet.rule.form_look import FormLook
+from kafka_ratchet.rule.identity import SEQUENCE_MAX
+from kafka_ratchet.rule.number_forms import is_hexadecimal
 
 NUMBERED: Final = re.compile(
     r"seq|count|offset|version|number|revision|serial|(^|[._-])(no|nr|n|lsn|scn)$", re.IGNORECASE

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kafka_ratchet.agents.extraction import field_reader, parse_id
 from kafka_ratchet.app.survey import kernels
 from kafka_ratchet.app.survey.kernels import I64, U8
-from kafka_ratchet.tables.nesting import NESTING_MOST
+from kafka_ratchet.rule.nesting import NESTING_MOST
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 

@@ -23,9 +23,9 @@ from kafka_ratchet.app.survey.places import (
     Candidates,
     Place,
 )
-from kafka_ratchet.tables.identity import path_of
-from kafka_ratchet.tables.nesting import decoded, is_too_deep
-from kafka_ratchet.tables.reasons import has_registry_bytes
+from kafka_ratchet.rule.identity import path_of
+from kafka_ratchet.rule.nesting import decoded, is_too_deep
+from kafka_ratchet.rule.reasons import has_registry_bytes
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 SAMPLE_MOST: Final = 20_000

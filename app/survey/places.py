@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.app.survey.kernels import DEPTH_MOST
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import Identity, path_names, split_parts
+from kafka_ratchet.rule.identity import Identity, path_names, split_parts
 
 PLACES_MOST: Final = 60
 """Bits of the word in which the compiled pass follows the paths of fields."""

@@ -17,7 +17,7 @@ from kafka_ratchet.app.verify.letters import origin_of
 from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.transport.owner import Owner
 
 DIGEST_BYTES: Final = 16

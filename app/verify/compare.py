@@ -17,8 +17,8 @@ from kafka_ratchet.app.verify.rows import content, identity_and_sequence
 from kafka_ratchet.app.verify.rule import RecordView, Rule, only_header, was_replayed
 from kafka_ratchet.app.verify.state import Baseline, Known
 from kafka_ratchet.app.verify.windows import CONFLICT, DUPLICATE, FRESH, LATE, Windows
+from kafka_ratchet.rule.form_look import FormLook
 from kafka_ratchet.tables.edits import FORGET, Edit
-from kafka_ratchet.tables.form_look import FormLook
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import JudgingFrom
 

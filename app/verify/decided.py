@@ -22,8 +22,8 @@ from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.app.verify.state import Baseline, Known
 from kafka_ratchet.app.verify.windows import judging_of
+from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.edits import FORGET, NOTHING, Edit
-from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import OUTPUT, Mark, Owner
 

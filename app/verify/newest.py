@@ -10,7 +10,7 @@ from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.worker.policy_topic import read_policies
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.producers import admin_client
-from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.rule.identity import SequenceSource
 from kafka_ratchet.topic_log.clients import OffsetRange, consumer, offset_ranges, partition_counts
 from kafka_ratchet.topic_log.reading import records_between, second_read
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import (
+from kafka_ratchet.rule.identity import (
     MAX_IDENTITY_BYTES,
     PRODUCER_HEADER,
     SEQUENCE_MAX,
@@ -24,7 +24,7 @@ from kafka_ratchet.tables.identity import (
     SequenceSource,
     path_names,
 )
-from kafka_ratchet.tables.nesting import decoded, is_too_deep
+from kafka_ratchet.rule.nesting import decoded, is_too_deep
 
 Headers = list[tuple[str, bytes | None]]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from kafka_ratchet.errors import StateFileRefused
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
 from kafka_ratchet.transport.owner import RECORDS
 
 KIND = "ratchet verify state"

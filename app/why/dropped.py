@@ -16,7 +16,7 @@ from kafka_ratchet.app.verify.rule import Headers, RecordView, Rule
 from kafka_ratchet.app.why.answer import moment
 from kafka_ratchet.app.why.origin import Origin, origin_of
 from kafka_ratchet.errors import TopicMissing
-from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.rule.identity import SequenceSource
 from kafka_ratchet.topic_log.clients import (
     OffsetRange,
     close_later,

@@ -22,8 +22,8 @@ from kafka_ratchet.app.why.follow import DROPPED, Following
 from kafka_ratchet.app.why.origin import Origin, origin_of
 from kafka_ratchet.app.why.scan import Scan, Watch
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.edits import FORGET
-from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.transport.owner import AGENTS
 
 

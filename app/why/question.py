@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.lookup import QueryError, parse_offset, parse_partition, parse_parts, parse_sequence
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 
 
 class Question(NamedTuple):

@@ -23,8 +23,8 @@ from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
 from kafka_ratchet.app.worker.policy_topic import write_record
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, TopicMissing
 from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.edits import EDIT, Edit
-from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.topic_log.clients import OffsetRange, consumer, offset_ranges, partition_counts
 from kafka_ratchet.transport.policy import Forget
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from kafka_ratchet.app.streams import STREAM_NAME
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
 from kafka_ratchet.transport.policy import Forget, Requests
 
 FORGET: Final = "forget"

@@ -26,7 +26,7 @@ from kafka_ratchet.app.worker.compile import compile_kernels
 from kafka_ratchet.app.worker.parent import Later, Parent, Role, ask, refuse_threads
 from kafka_ratchet.app.worker.process import STOP_WITHIN_S, Prepared, Seat, prepare, serve, state_folder
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, SetupError
-from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.rule.identity import SequenceSource
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.app.settings import StreamSettings
+from kafka_ratchet.rule.identity import SequenceSource
 from kafka_ratchet.tables.edits import FORGET, Edit
-from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.tables.map.kernels import FRESH, INVALID
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.client.cluster import Cluster

@@ -27,8 +27,8 @@ from kafka_ratchet.app.worker.steps import prepare_streams
 from kafka_ratchet.app.worker.topics import prepare_policy
 from kafka_ratchet.errors import SettingsError, TopicMissing
 from kafka_ratchet.producers import admin_client
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.edits import IMPORT, Edit
-from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.map.entries import ENTRY_PREFIX
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.replays import LETTER

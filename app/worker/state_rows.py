@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
 
 AT_ONCE: Final = 10_000
 """Rows of a group of a Parquet file."""

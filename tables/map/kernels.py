@@ -32,7 +32,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from kafka_ratchet.tables.reasons import IDENTITY_MISSING, IDENTITY_REPEATED, IDENTITY_TOO_LONG, NONE
+from kafka_ratchet.rule.reasons import IDENTITY_MISSING, IDENTITY_REPEATED, IDENTITY_TOO_LONG, NONE
 from kafka_ratchet.transport.batch import kernels as records
 
 USED, ARENA, CHANGED, KNOWN, TOUCHED = range(5)

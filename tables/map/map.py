@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.tables.identities import Identities
+from kafka_ratchet.rule.identities import Identities
 from kafka_ratchet.tables.map import aging, entries, kernels, windows, written
 from kafka_ratchet.tables.map.slots import FIRST_SLOTS, Slots, longer
 from kafka_ratchet.tables.map.windows import PLAIN, Extras, Kept

@@ -20,10 +20,10 @@ from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.rule import Rule
-from kafka_ratchet.tables.identity import SequenceSource
+from kafka_ratchet.rule.identity import SequenceSource
+from kafka_ratchet.rule.reasons import REASONS
 from kafka_ratchet.tables.map.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.tables.reasons import REASONS
 from tests.tables.fetched_records import Sent, fetched
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "debezium.md").read_text("utf-8")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import SEQUENCE_MAX, Identity, SequenceSource
-from kafka_ratchet.tables.reasons import REASONS
+from kafka_ratchet.rule.identity import SEQUENCE_MAX, Identity, SequenceSource
+from kafka_ratchet.rule.reasons import REASONS
 from tests.tables.fetched_records import Sent, fetched
 
 DEEP = b'{"n": 5, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"

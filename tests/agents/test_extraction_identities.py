@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from kafka_ratchet.agents.extraction import whose
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identities import in_columns
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource, joined
+from kafka_ratchet.rule.identities import in_columns
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource, joined
+from kafka_ratchet.rule.reasons import REASONS
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.reasons import REASONS
 from tests.tables.fetched_records import Sent, fetched
 
 LONGEST = "x" * MAX_IDENTITY_BYTES

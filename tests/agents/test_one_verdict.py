@@ -17,9 +17,9 @@ from kafka_ratchet.app.survey.looking import Sample
 from kafka_ratchet.app.survey.places import KEY, Candidate, Candidates, Place
 from kafka_ratchet.app.verify.columns.judging import Judging, Places
 from kafka_ratchet.app.verify.rule import RecordView, Rule
-from kafka_ratchet.tables.identity import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
-from kafka_ratchet.tables.nesting import NESTING_MOST, is_too_deep
-from kafka_ratchet.tables.reasons import REASONS
+from kafka_ratchet.rule.identity import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.nesting import NESTING_MOST, is_too_deep
+from kafka_ratchet.rule.reasons import REASONS
 from tests import hostile
 from tests.tables.fetched_records import Sent, fetched
 

@@ -11,7 +11,7 @@ import pytest
 
 from kafka_ratchet.agents.sends import router
 from kafka_ratchet.app.partitioner import Partitioner
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.testing.program_run import lane_spec
 from kafka_ratchet.transport.delivery import Delivery
 from kafka_ratchet.transport.policy import Policy

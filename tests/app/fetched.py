@@ -7,7 +7,7 @@ from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER
+from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 

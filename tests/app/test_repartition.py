@@ -14,7 +14,7 @@ from kafka_ratchet.app.worker.steps import with_steps
 from kafka_ratchet.app.worker.stream import Stream
 from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 
 TOML = """
 app = "shop"

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from kafka_ratchet.app.settings import OTHER_VARIABLES, Settings, StreamSettings, WebSettings, load
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from tests.app.written_settings import STREAM, other_stream, refusal, written
 
 pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")

@@ -2,7 +2,7 @@ import pytest
 
 from kafka_ratchet.errors import SettingsError, SourceError
 from kafka_ratchet.producers import headers
-from kafka_ratchet.tables import identity as tables
+from kafka_ratchet.rule import identity as tables
 
 
 def test_names_and_limits_are_those_the_worker_reads() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from kafka_ratchet.app.settings import StreamSettings
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX
 
 NOON_MS: Final = 1_700_000_000_000
 FRESH, DUPLICATE, LATE, CONFLICT = "fresh", "duplicate", "too-late", "content-differs"

@@ -21,9 +21,9 @@ from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.worker.kept import kept_of
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SequenceSource
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SequenceSource
+from kafka_ratchet.rule.reasons import REASONS
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.reasons import REASONS
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.owner import JudgingFrom

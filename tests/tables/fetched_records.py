@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from numpy.typing import NDArray
 
 from kafka_ratchet.agents.extraction import Reader
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER
+from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.batch.chunk import read_chunk

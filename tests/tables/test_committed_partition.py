@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kafka_ratchet.errors import StateError, StateFolderInUse
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
 from kafka_ratchet.tables.store import Store
@@ -263,7 +263,7 @@ import resource, signal, sys
 from itertools import count
 from pathlib import Path
 from kafka_ratchet.errors import StateError, StateFolderInUse
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.encoding import pack_entries
 

@@ -11,9 +11,9 @@ import pytest
 
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import StateError
+from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.edits import Edit, Edits
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import encode_entries

@@ -12,10 +12,10 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from kafka_ratchet.tables import number_forms
-from kafka_ratchet.tables.form_look import FormLook
-from kafka_ratchet.tables.form_scan import FormWatch
-from kafka_ratchet.tables.number_forms import FLOATING, HEXADECIMAL, LETTERS, LITTLE
+from kafka_ratchet.rule import number_forms
+from kafka_ratchet.rule.form_look import FormLook
+from kafka_ratchet.rule.form_scan import FormWatch
+from kafka_ratchet.rule.number_forms import FLOATING, HEXADECIMAL, LETTERS, LITTLE
 
 INVALID, VALID = 2, 0
 NOW_MS = 1_763_000_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.totals import Progress
 from kafka_ratchet.transport.batch.chunk import read_chunk

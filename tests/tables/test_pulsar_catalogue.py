@@ -15,8 +15,8 @@ import pytest
 
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.app.status.lookup import verdict_of
+from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.snapshots import SNAPSHOT_EVERY_S
 from kafka_ratchet.tables.totals import Evicted

@@ -1,8 +1,8 @@
 import re
 from pathlib import Path
 
-from kafka_ratchet.tables import reasons
-from kafka_ratchet.tables.reasons import CONTENT_DIFFERS, LATE, REASONS
+from kafka_ratchet.rule import reasons
+from kafka_ratchet.rule.reasons import CONTENT_DIFFERS, LATE, REASONS
 
 HEADERS = Path(__file__).parents[2] / "docs" / "reference" / "headers.md"
 

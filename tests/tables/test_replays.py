@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from kafka_ratchet.agents.extraction import reader_for
-from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.rule.identity import Identity, SequenceSource
+from kafka_ratchet.rule.reasons import NONE, REPLAY_NOT_NEW, SEQUENCE_MISSING
 from kafka_ratchet.tables.map.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.tables.partition import SequencePartition
-from kafka_ratchet.tables.reasons import NONE, REPLAY_NOT_NEW, SEQUENCE_MISSING
 from kafka_ratchet.tables.replays import REPLAYED_FROM, REPLAYS, identity_of
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from tests.tables.fetched_records import Sent, fetched, named

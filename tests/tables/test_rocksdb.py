@@ -12,7 +12,7 @@ import pytest
 
 from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import StateError, StateFolderInUse, StoreDamaged
-from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.store import Store
 from kafka_ratchet.tables.totals import Progress

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kafka_ratchet.agents.extraction import reader_for
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch

@@ -10,7 +10,7 @@ import pytest
 
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.errors import AgentFailed, SettingsError
-from kafka_ratchet.tables.nesting import NESTING_MOST
+from kafka_ratchet.rule.nesting import NESTING_MOST
 from kafka_ratchet.testing import run
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.agents.deduplicate import Deduplicator
 from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.client.cluster import LATEST, Cluster

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
+from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from tests.transport.memory_log import Record
 from tests.transport.modelled_worker import IDS
 

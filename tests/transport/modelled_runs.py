@@ -14,8 +14,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.policy import Forget
 from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, COMPLETION_POINTS

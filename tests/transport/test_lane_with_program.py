@@ -15,7 +15,7 @@ from kafka_ratchet.agents.deduplicate import Deduplicator
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.stream_timers import PartitionTimers
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.batch.rows import encode_pairs
 from kafka_ratchet.transport.lane import Lane

@@ -15,8 +15,8 @@ from aiokafka.errors import TransactionalIdAuthorizationFailed
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from kafka_ratchet.errors import TransactionError
+from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from kafka_ratchet.transport.client.topic_id import id_text
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneState

@@ -13,7 +13,7 @@ import pytest
 
 from kafka_ratchet.app.worker import recounting
 from kafka_ratchet.app.worker.recounting import PassingAgain
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.transport import resumption
 from kafka_ratchet.transport.client.cluster import Committed
 from kafka_ratchet.transport.lane_spec import LaneSpec

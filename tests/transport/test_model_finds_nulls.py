@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kafka_ratchet.tables.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
+from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from tests.transport.memory_log import Record
 from tests.transport.modelled_commit_path import CommitPath

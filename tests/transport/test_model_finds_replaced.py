@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from kafka_ratchet.errors import ChangelogLost, ForeignOffset, PositionLost
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.recovery import Ownership
 from kafka_ratchet.transport.client.cluster import Committed

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.encoding import pack_entries
 from kafka_ratchet.transport.client.cluster import Cluster

@@ -15,11 +15,11 @@ from kafka_ratchet.app.worker.claims import Claim, take_claim
 from kafka_ratchet.app.worker.state_rows import FORMAT_COLUMN, Row, read_rows, write_rows
 from kafka_ratchet.errors import OwnerDiffers, SettingsError, SourceError, StateError, TopicError
 from kafka_ratchet.producers.progress import Progress as Published
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode, write_mode_text
 from kafka_ratchet.tables.edits import Edit
-from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.store import Store

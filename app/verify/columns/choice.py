@@ -13,8 +13,8 @@ from kafka_ratchet.app.verify.reading import OffsetRanges
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.app.verify.windows import judging_of
+from kafka_ratchet.rule.identity import SequenceSource
 from kafka_ratchet.tables.edits import Edit
-from kafka_ratchet.tables.identity import SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import Owner
 

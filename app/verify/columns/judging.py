@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from kafka_ratchet.agents.kernels import find_header
 from kafka_ratchet.app.verify.columns import kernels
 from kafka_ratchet.app.verify.state import Known
-from kafka_ratchet.tables.form_scan import FormWatch
-from kafka_ratchet.tables.identity import (
+from kafka_ratchet.rule.form_scan import FormWatch
+from kafka_ratchet.rule.identity import (
     MAX_IDENTITY_BYTES,
     PRODUCER_HEADER,
     Identity,
     SequenceForm,
     SequenceSource,
 )
-from kafka_ratchet.tables.number_forms import Doubt
+from kafka_ratchet.rule.number_forms import Doubt
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 ENTRIES_LEAST: Final = 1 << 12

@@ -25,9 +25,9 @@ from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView, Rule, only_header, was_replayed
 from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.rule.form_look import FormLook
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.edits import Edit
-from kafka_ratchet.tables.form_look import FormLook
-from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.values.table import Table
 from kafka_ratchet.transport.batch.chunk import read_chunk

@@ -30,7 +30,7 @@ from kafka_ratchet.app.web.readings import answer
 from kafka_ratchet.app.web.render import CLUSTER_VIEW, html_response, json_response, wants_json
 from kafka_ratchet.app.why.question import Question
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 
 
 async def lookup_page(request: web.Request) -> web.Response:

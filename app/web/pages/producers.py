@@ -19,7 +19,7 @@ from kafka_ratchet.app.web.pages.dropped import stream_of
 from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import CLUSTER_VIEW
 from kafka_ratchet.errors import RatchetError
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 
 LIVE_S: Final = 60
 """A producer of which a worker has judged a record within this time counts as live."""

@@ -33,7 +33,7 @@ WORKERS: Final = (
 )
 
 _BETWEEN_PARTS: Final = re.compile(r"\s*,\s*(?=key\s*(?:,|$)|(?:header|field|function):)")
-"""A comma that is part of a header's name stays in it. As `kafka_ratchet.tables.identity` has it."""
+"""A comma that is part of a header's name stays in it. As `kafka_ratchet.rule.identity` has it."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ STATE_ROWS: Final = 50_000
 NEAR, FAR = 1 << 48, 1 << 56
 NEXT_TO, NEAR_NEIGHBOUR = 1 << 48, 1 << 53
 STEP, FIRST_BYTE = 256, 1 << 56
-"""Bounds of a doubt whether a sequence is big-endian. As `kafka_ratchet.tables.number_forms` has them."""
+"""Bounds of a doubt whether a sequence is big-endian. As `kafka_ratchet.rule.number_forms` has them."""
 
 Known = Callable[[int, Sequence[bytes]], Iterable[tuple[bytes, int, Sequence[int] | None]]]
 """Last sequences from before a slice: asked for identities of a Kafka partition, it yields those that it knows, with
@@ -191,7 +191,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
 
 
 def _misreading() -> Callable[[int, int, Sequence[int | None]], bool]:
-    """Return a function that tells a little-endian number, as `kafka_ratchet.tables.number_forms` has the bounds."""
+    """Return a function that tells a little-endian number, as `kafka_ratchet.rule.number_forms` has the bounds."""
     near, far, next_to, near_neighbour = NEAR, FAR, NEXT_TO, NEAR_NEIGHBOUR
     step_most, first_byte = STEP, FIRST_BYTE
 

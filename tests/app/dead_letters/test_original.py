@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka_ratchet.app.dead_letters.letters import APPENDED, Origin, letter_at
 from kafka_ratchet.app.dead_letters.original import Original, encode, original_of
 from kafka_ratchet.errors import RecordTooLarge
-from kafka_ratchet.tables.reasons import REASONS
+from kafka_ratchet.rule.reasons import REASONS
 from kafka_ratchet.tables.replays import REPLAYED_FOR, REPLAYED_FROM, REPLAYS
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, varint

@@ -30,7 +30,7 @@ from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.verify import RecordView
 from kafka_ratchet.app.worker.claims import Claim
 from kafka_ratchet.errors import Fenced, SettingsError, TopicTaken
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.testing import Worker
 from kafka_ratchet.topic_log.clients import consumer
 from kafka_ratchet.topic_log.reading import records

@@ -9,7 +9,7 @@ from kafka_ratchet.app.status.lookup import (
     typed_identity,
     verdict_of,
 )
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identity
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identity
 
 
 @pytest.mark.parametrize(

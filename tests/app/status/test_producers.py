@@ -25,7 +25,7 @@ from kafka_ratchet.app.status.producers import (
     with_published,
 )
 from kafka_ratchet.producers import Progress
-from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences
 from tests.app.fetched import named_batch
 from tests.clock import SAVES_AT_ONCE, Clock

@@ -20,7 +20,7 @@ from kafka_ratchet.app.settings import StreamSettings
 from kafka_ratchet.app.survey.counting import Counts
 from kafka_ratchet.app.survey.looking import Sample, choose
 from kafka_ratchet.app.survey.reading import Wanted, count_all, open_topic
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 from tests.app.survey.plain_count import PlainCount, PlainRecord, plain_count, plain_order

@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewTopic as Topic
 from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.verify import ExitCode, Skipped, verify
 from kafka_ratchet.app.verify.policies import skipped_by_decision
-from kafka_ratchet.tables.identity import SequenceForm
+from kafka_ratchet.rule.identity import SequenceForm
 from kafka_ratchet.transport.owner import Decision, Mark, Owner
 from kafka_ratchet.transport.owner import Topic as OwnedTopic
 from tests.app.written_stream import NewTopic, Stage, record

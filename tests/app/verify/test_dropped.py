@@ -10,7 +10,7 @@ from kafka_ratchet.app.verify.compare import UNTOLD, ExpectedPartition
 from kafka_ratchet.app.verify.dropped import DroppedRecords, Kept
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
-from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.transport.owner import Decision, DuplicatesFrom, Owner, Topic
 
 RULE = Rule(Identity.PRODUCER, SequenceSource.parse("header:ratchet-sequence"))

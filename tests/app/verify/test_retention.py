@@ -21,8 +21,8 @@ from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.errors import PositionLost, StateFileRefused
+from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.edits import FORGET, IMPORT, Edit
-from kafka_ratchet.tables.identity import Identity, SequenceSource
 from tests.app.written_stream import NOW_MS, NewTopic, Stage, continued_twice, record
 
 INPUT, OUTPUT, LETTERS = 0, 1, 2

@@ -19,7 +19,7 @@ from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.verify import ExitCode, Halted, NeverJudged, RecordView, Report, halted_partitions, verify
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.errors import PartitionsDiffer, PositionLost, SettingsError, TopicMissing
-from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 from tests.app.written_stream import NewTopic, Stage, record

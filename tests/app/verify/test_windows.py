@@ -15,8 +15,8 @@ from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.app.verify.state import Baseline
-from kafka_ratchet.tables.identities import in_columns
-from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.rule.identities import in_columns
+from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.partition import SequencePartition

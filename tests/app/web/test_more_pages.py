@@ -35,7 +35,7 @@ from kafka_ratchet.app.web.readings import Readings, Unanswered
 from kafka_ratchet.app.web.routes import PAGES
 from kafka_ratchet.app.why.question import Question, question_of
 from kafka_ratchet.errors import BrokerUnavailable
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from tests.app.web.test_pages import page
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 from tests.app.written_stream import NOW_MS, Stage, record

@@ -14,8 +14,8 @@ import pytest
 from kafka_ratchet.app.settings import StreamSettings
 from kafka_ratchet.app.worker.recounting import Log, PassingAgain, awaited, causes, count_passing, never_judged
 from kafka_ratchet.errors import BrokerUnavailable
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.client.cluster import Fetched
 from kafka_ratchet.transport.client.topic_id import id_text

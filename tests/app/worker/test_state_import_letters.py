@@ -9,7 +9,7 @@ import pytest
 
 from kafka_ratchet.app.worker.state_import import How, StateImport
 from kafka_ratchet.app.worker.state_rows import Row
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.replays import LETTER
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.agents.extraction import reader_for, whose
-from kafka_ratchet.tables.identities import in_columns
-from kafka_ratchet.tables.identity import MAX_IDENTITY_BYTES, PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
+from kafka_ratchet.rule.identities import in_columns
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
+from kafka_ratchet.rule.reasons import REASONS
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.reasons import REASONS
 from tests.tables.fetched_records import Sent, fetched
 from tests.tables.map.plain_judge import PlainJudge
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.agents.extraction import Reader, reader_for
-from kafka_ratchet.tables.identities import in_columns
-from kafka_ratchet.tables.identity import (
+from kafka_ratchet.rule.identities import in_columns
+from kafka_ratchet.rule.identity import (
     MAX_IDENTITY_BYTES,
     PRODUCER_HEADER,
     SEQUENCE_HEADER,
@@ -20,10 +20,10 @@ from kafka_ratchet.tables.identity import (
     SequenceForm,
     SequenceSource,
 )
+from kafka_ratchet.rule.reasons import REASONS
 from kafka_ratchet.tables.map import kernels
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.slots import FIRST_SLOTS
-from kafka_ratchet.tables.reasons import REASONS
 from tests.tables.fetched_records import Sent, fetched, named
 from tests.tables.map.plain_judge import PlainJudge, sequence_of
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.tables.identities import Identities
+from kafka_ratchet.rule.identities import Identities
 from kafka_ratchet.tables.map import windows
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import PLAIN, Kept

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.producers import made_topic
-from kafka_ratchet.tables.identity import Identity
+from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.recovery import Ownership
 from kafka_ratchet.tables.totals import PROGRESS, Progress

@@ -19,7 +19,7 @@ from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Rule
-from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from tests.app.written_stream import NOW_MS, NewTopic, Stage, continued_twice, record, verified_twice
 
 PARTITIONS = 40

@@ -19,7 +19,7 @@ from kafka_ratchet.app.verify.reading import OffsetRanges
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.app.verify.state import Baseline
-from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from tests.app.written_stream import record

@@ -13,7 +13,7 @@ from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.state import Known
-from kafka_ratchet.tables.identity import Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from tests import hostile
 from tests.transport.batch.known_batches import COMPRESSIONS, Source, encode

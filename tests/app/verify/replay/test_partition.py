@@ -17,7 +17,7 @@ from kafka_ratchet.app.verify.replay.outputs import Output
 from kafka_ratchet.app.verify.replay.partition import ReplayedPartition, batch_of, spec_of, views
 from kafka_ratchet.app.verify.replay.tables import ReplayTables, merged
 from kafka_ratchet.app.verify.rule import Rule
-from kafka_ratchet.tables.identity import Identity, SequenceSource
+from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.totals import Progress
 from kafka_ratchet.tables.values.view import close_views

@@ -1,4 +1,4 @@
-"""The forms of sequences, looked at record by record: verify's own reading of `kafka_ratchet.tables.number_forms`."""
+"""The forms of sequences, looked at record by record: verify's own reading of `kafka_ratchet.rule.number_forms`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import struct
 from collections import deque
 from dataclasses import dataclass
 
-from kafka_ratchet.tables import number_forms as forms
-from kafka_ratchet.tables.number_forms import Doubt
+from kafka_ratchet.rule import number_forms as forms
+from kafka_ratchet.rule.number_forms import Doubt
 
 DIGITS = 19
 """Digits of 2^63; fewer are a sequence."""

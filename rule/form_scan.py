@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from kafka_ratchet.tables.number_forms import (
+from kafka_ratchet.rule.number_forms import (
     DOUBLE_STEP,
     FAR,
     FIRST_BYTE,
@@ -151,7 +151,7 @@ def remember(data: U8, starts: I64, lengths: I64, recent: I64) -> None:
 def scan(data: U8, starts: I64, lengths: I64, verdicts: U8, invalid: int, against: I64, recent: I64) -> tuple[Any, Any]:
     """Return the first record with eight bytes that seem to have another form.
 
-    See `kafka_ratchet.tables.number_forms` for the bounds.
+    See `kafka_ratchet.rule.number_forms` for the bounds.
 
     Args:
         data: uint8[bytes]
