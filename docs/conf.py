@@ -40,17 +40,20 @@ PAGE = re.compile(r"^- \[[^\]]*\]\(([^)]+)\.md\)", re.MULTILINE)
 
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([A-Z]+\.md)\)")
 """A link to README.md, CHANGELOG.md or CONTRIBUTING.md of the repository."""
+SHOWN_BY = re.compile(r'^\[(\w+)\]: (?:\.\./)+((?:tests|faults)/\S+)(?:\s+"([^"]*)")?$', re.MULTILINE)
+"""Definition of a link to a test or fault run that shows a promise."""
 ROOT = Path(__file__).parents[1]
 
 
 def without_links_to_outside(_: Sphinx, name: str, source: list[str]) -> None:
-    """What is no page of the site keeps its text only; a file that is not there stays a link, and fails the build."""
+    """Keep the text of links to files outside the site, and list tests; a missing file stays a link and fails."""
+    source[0] = SHOWN_BY.sub(lambda found: f"- \\[{found[1]}\\] `{found[2]}` {found[3] or ''}", source[0])
     source[0] = OUTSIDE.sub(lambda found: found[1] if (ROOT / found[2]).is_file() else found[0], source[0])
 
 
 def add_navigation(_: Sphinx, name: str, source: list[str]) -> None:
-    """The navigation is the list that docs/README.md is: a page that is not in it fails the build."""
-    if name != root_doc:
+    """Make the navigation from the lists in docs/README.md and in READMEs of folders; an unlisted page fails."""
+    if Path(name).name != root_doc:
         return
     _, *parts = SECTION.split(source[0])
     for title, text in zip(parts[::2], parts[1::2], strict=True):
