@@ -19,6 +19,7 @@ from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.job import run_batch, run_stream
 from kafka_ratchet.spark_sink.job.metrics import served, write_file
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
+from kafka_ratchet.spark_sink.job.replay import run_replay
 from kafka_ratchet.spark_sink.job.run_log import log_end, log_run
 from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.job.spec import JobSpec
@@ -118,6 +119,8 @@ def _run(spec: JobSpec) -> None:
     with served(run, job.name, job.topic, spec.metrics_host, spec.metrics_port):
         if spec.mode == "batch":
             run_batch(job, planner, store, session, run)
+        elif spec.mode == "replay":
+            run_replay(job, planner, store, session, run)
         else:
             signal.signal(signal.SIGTERM, lambda *_: stop.set())
             if spec.mode == "stream":

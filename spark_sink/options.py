@@ -97,7 +97,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         choices=get_args(Mode),
         default="batch",
         help="batch: stop at the end as of the start; stream: go on until SIGTERM; structured: likewise, as a query of "
-        "Structured Streaming, whose operators --sql and --transform may use",
+        "Structured Streaming, whose operators --sql and --transform may use; replay: replace the rows of the records "
+        "from --start up to --until in one version",
     )
     parser.add_argument(
         "--interval",
@@ -106,6 +107,14 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         metavar="S",
         help="stream, structured: seconds between two looks at the topic",
+    )
+    parser.add_argument(
+        "--start",
+        metavar="PLACE",
+        help="first run: earliest, latest, a time (2026-11-28T09:00:00Z, or ms since 1970) or PARTITION:OFFSET,...",
+    )
+    parser.add_argument(
+        "--until", metavar="PLACE", help="batch, stream: end there: a time or PARTITION:OFFSET,... of every partition"
     )
     parser.add_argument(
         "--state-is-lost",

@@ -48,7 +48,10 @@ class SinkGroup(TyperGroup):
 
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from kafka_ratchet.app.settings import Settings
+    from kafka_ratchet.app.status.results import RunOptions
     from kafka_ratchet.spark_sink.job.access import Access
     from kafka_ratchet.spark_sink.job.spec import JobSpec
 
@@ -100,6 +103,21 @@ def run(
     ] = False,
     from_input: FromInput = False,
     max_records: Annotated[int, typer.Option(min=1, help="Maximum number of offsets per commit.")] = 1_000_000,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="First run only: earliest, latest, a time (2026-11-28T09:00:00Z, or milliseconds since 1970), or "
+            "PARTITION:OFFSET,...",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            help="End there: a time, or PARTITION:OFFSET,... of every partition. Not in structured mode.",
+            show_default=False,
+        ),
+    ] = None,
     second_job: Annotated[
         bool,
         typer.Option(
@@ -110,6 +128,33 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run the Spark job that writes a stream's output to the result table, each event exactly once."""
+    if context.invoked_subcommand is not None:
+        return
+    _run(
+        sink_name(context),
+        config,
+        stream,
+        from_input=from_input,
+        mode=mode.value,
+        interval_s=interval,
+        state_is_lost=state_is_lost,
+        max_records=max_records,
+        start=start,
+        until=until,
+        second_job=second_job,
+        print_json=as_json,
+    )
+
+
+def _run(
+    name: str | None,
+    config: Path | None,
+    stream: str | None,
+    *,
+    from_input: bool,
+    **options: Unpack[RunOptions],
+) -> None:
+    """Run the job of a sink, and exit with its code."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import choose_broker
     from kafka_ratchet.app.local.jars import spark_jars
@@ -118,23 +163,11 @@ def run(
     from kafka_ratchet.spark_sink.cli import EXIT_REFUSED
     from kafka_ratchet.spark_sink.errors import SinkError
 
-    if context.invoked_subcommand is not None:
-        return
-    settings = reading_input(settings_of_file.load(config).of_sink(sink_name(context)), asked=from_input)
+    settings = reading_input(settings_of_file.load(config).of_sink(name), asked=from_input)
     configure("warning", settings.log_format)
     _, chosen = settings.stream(stream or settings.sink.stream)
     try:
-        spec = spec_of(
-            settings,
-            topic_of(settings, chosen),
-            settings.bootstrap or "",
-            mode=mode.value,
-            interval_s=interval,
-            state_is_lost=state_is_lost,
-            max_records=max_records,
-            second_job=second_job,
-            print_json=as_json,
-        )
+        spec = spec_of(settings, topic_of(settings, chosen), settings.bootstrap or "", **options)
     except SinkError as error:  # the same as from the job, which would refuse it as well
         print(f"refused: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_REFUSED) from None
@@ -142,6 +175,29 @@ def run(
     with choose_broker(settings) as bootstrap:
         code = run_job(replace(spec, bootstrap=bootstrap, jars=jars), access_of(settings))
     raise typer.Exit(code)
+
+
+@sink.command()
+def replay(
+    begin: Annotated[
+        str,
+        typer.Option("--from", help="earliest, a time, or PARTITION:OFFSET,...", show_default=False),
+    ],
+    end: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="stored (all that the table has read), a time, or PARTITION:OFFSET,... The record there stays.",
+            show_default=False,
+        ),
+    ],
+    name: Name = None,
+    config: Config = None,
+    stream: Stream = None,
+    as_json: Json = False,
+) -> None:
+    """Make the rows of a range of records once more, and replace those of the table in one version."""
+    _run(name, config, stream, from_input=False, mode="replay", start=begin, until=end, print_json=as_json)
 
 
 @sink.command()

@@ -43,6 +43,8 @@ class RunOptions(TypedDict, total=False):
     interval_s: float
     state_is_lost: bool
     max_records: int
+    start: str | None
+    until: str | None
     second_job: bool
     print_json: bool
 

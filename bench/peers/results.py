@@ -103,6 +103,15 @@ class NothingStore:
         """Nothing is there."""
         return StoreCheck({}, {}, "")
 
+    def other_sources(self) -> list[str]:
+        return []
+
+    def replace(
+        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """Nothing is kept."""
+        return 0
+
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
         """Nothing is kept."""
         return 0

@@ -8,16 +8,17 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka_ratchet.spark_sink.errors import StoreError, refuse_rule
+from kafka_ratchet.spark_sink.files.statistics import INDEXED, statistics_maker
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-WRITTEN = "file string, rows long, bytes long, partition string"
+WRITTEN = "file string, rows long, bytes long, partition string, statistics string"
 """What a task returns about each file, the partition as JSON; a task without rows writes and returns nothing."""
 
 HOURS = {"day": 24, "hour": 1}
@@ -45,6 +46,16 @@ FILE_NAME = re.compile(r"part-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{
 """Files say whose they are: what a holder left that another has followed can never be committed (see `vacuum`)."""
 
 
+class WrittenFile(NamedTuple):
+    """One file that a task has written."""
+
+    name: str
+    rows: int
+    bytes: int
+    statistics: str = ""
+    """See `statistics`; empty: not known."""
+
+
 def file_prefix(job: str, generation: int) -> str:
     """How the names of a holder's files begin; see `FILE_NAME`."""
     return f"part-{job}.{generation}"
@@ -52,7 +63,7 @@ def file_prefix(job: str, generation: int) -> str:
 
 def write_files(
     dataframe: DataFrame, folder: str, schema: Any, file_prefix: str, filesystem: Any = None
-) -> list[tuple[str, int, int]]:
+) -> list[WrittenFile]:
     """Write the rows into new files of `folder`, which every executor sees.
 
     Only what the tasks returned counts as written: files of killed, retried or speculative attempts have names of
@@ -85,7 +96,7 @@ def write_partitioned_files(
     *,
     sorted_by: Sequence[str] = (),
     row_group_rows: int | None = None,
-) -> list[tuple[tuple[str, int, int], Values]]:
+) -> list[tuple[WrittenFile, Values]]:
     """As `write_files`, with a file for each partition that a task has rows of.
 
     The rows are sorted by partition within each task, so that it has one file open at a time.
@@ -122,14 +133,16 @@ def _written(
     plan: tuple[tuple[str, str], ...],
     left_out: tuple[str, ...] = (),
     row_group_rows: int | None = None,
-) -> list[tuple[tuple[str, int, int], Values]]:
+) -> list[tuple[WrittenFile, Values]]:
     # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
     plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
     plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
     task = _task(folder, schema, file_prefix, filesystem, plan, left_out, row_group_rows)
     done = map_batches(plain, task, WRITTEN).collect()
-    written = [((row.file, row.rows, row.bytes), tuple(json.loads(row.partition))) for row in done]
-    for (name, rows, size), _ in written:
+    written = [
+        (WrittenFile(row.file, row.rows, row.bytes, row.statistics), tuple(json.loads(row.partition))) for row in done
+    ]
+    for (name, rows, size, _), _ in written:
         if rows == NULL_GIVEN:
             refuse_rule(folder, null_given(name))
         if rows == NO_FOLDER:
@@ -167,29 +180,33 @@ def write_file(table: pa.Table, folder: str, file_prefix: str, filesystem: Any =
     Returns:
         Its name.
     """
-    name, _, _ = write_batches(table.to_batches(), table.schema, folder, file_prefix, filesystem)
+    name = write_batches(table.to_batches(), table.schema, folder, file_prefix, filesystem).name
     return name
 
 
 def write_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: str, file_prefix: str, filesystem: Any = None
-) -> tuple[str, int, int]:
+) -> WrittenFile:
     """Write batches that the driver has into one new file; the other arguments are those of `write_files`.
 
     Returns:
         Its name, rows and bytes.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     name = f"{file_prefix}-{uuid.uuid4().hex}.zstd.parquet"
     path = f"{folder}/{name}"
     rows, gathered = 0, list[pa.RecordBatch]()
+    fractions = [field.name for field in schema if pa.types.is_floating(field.type)]
+    with_nan = set[str]()
     with open(path, "xb") if filesystem is None else filesystem.open_output_stream(path) as file:
         with pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for batch in batches:
                 gathered.append(batch)
                 rows += batch.num_rows
+                with_nan.update(name for name in fractions if pc.any(pc.is_nan(batch.column(name))).as_py())
                 if sum(each.nbytes for each in gathered) >= ROW_GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(gathered, schema))
                     gathered = []
@@ -199,10 +216,11 @@ def write_batches(
         size = file.tell()
         if filesystem is None:
             os.fsync(file.fileno())
-    return name, rows, size
+    footer = pq.read_metadata(path, filesystem=filesystem)
+    return WrittenFile(name, rows, size, statistics_maker()(footer, schema, with_nan))
 
 
-def require_files(folder: Any, written: Sequence[tuple[str, int, int]], named: str = "") -> None:
+def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") -> None:
     """Refuse to commit files that were removed since the tasks wrote them: the table could not be read.
 
     Args:
@@ -214,10 +232,10 @@ def require_files(folder: Any, written: Sequence[tuple[str, int, int]], named: s
         StoreError: a file is gone or has another size.
     """
     try:
-        sizes = folder.sizes([name for name, _, _ in written])
+        sizes = folder.sizes([file.name for file in written])
     except OSError as error:
         raise StoreError(f"{folder}: the files of a commit cannot be looked at ({error.strerror})") from None
-    for (name, _, size), found in zip(written, sizes, strict=True):
+    for (name, _, size, _), found in zip(written, sizes, strict=True):
         if found != size:
             what = "is gone" if found is None else f"has {found} bytes in place of {size}"
             ways = (
@@ -247,9 +265,11 @@ def _task(
     plan: tuple[tuple[str, str], ...],
     left_out: tuple[str, ...],
     row_group_rows: int | None,
+    indexed: int = INDEXED,
 ) -> Task:
     # A nested function with its own imports: cloudpickle sends it by value, so executors need pyarrow and nothing else.
     row_group_bytes, no_folder, null_given, hours = ROW_GROUP_BYTES, NO_FOLDER, NULL_GIVEN, dict(HOURS)
+    make_statistics = statistics_maker(indexed)
 
     def write(batches: Iterable[Any]) -> Iterator[Any]:
         import json
@@ -263,13 +283,25 @@ def _task(
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        told = pa.schema([("file", "string"), ("rows", "int64"), ("bytes", "int64"), ("partition", "string")])
+        told = pa.schema(
+            {
+                "file": pa.string(),
+                "rows": pa.int64(),
+                "bytes": pa.int64(),
+                "partition": pa.string(),
+                "statistics": pa.string(),
+            }
+        )
         kept = [name for name in schema.names if name not in left_out]
         in_file = pa.schema([schema.field(name) for name in kept])
+
+        def report(file: str, rows: int, size: int = 0, partition: str = "[]", statistics: str = "") -> Any:
+            row = {"file": file, "rows": rows, "bytes": size, "partition": partition, "statistics": statistics}
+            return pa.RecordBatch.from_pylist([row], schema=told)
+
         if filesystem is None and not os.path.isdir(folder):
-            # Said and not raised: Spark would try it again, and hand out a stack trace at the end.
-            said = {"file": [socket.gethostname()], "rows": [no_folder], "bytes": [0], "partition": ["[]"]}
-            yield pa.RecordBatch.from_pydict(said, schema=told)
+            # Reported and not raised: Spark would try it again, and hand out a stack trace at the end.
+            yield report(socket.gethostname(), no_folder)
             return
 
         class NullGiven(Exception):
@@ -312,8 +344,11 @@ def _task(
             writer: Any = None
             size = rows = gathered_bytes = 0
             gathered: list[Any] = []
+            fractions = [field.name for field in in_file if pa.types.is_floating(field.type)]
+            with_nan: set[str] = set()
             try:
                 for _, table in tables:
+                    with_nan.update(name for name in fractions if pc.any(pc.is_nan(table[name])).as_py())
                     if writer is None:
                         file = open(path, "xb") if filesystem is None else filesystem.open_output_stream(path)
                         writer = pq.ParquetWriter(file, in_file, compression="zstd", write_page_checksum=True)
@@ -332,9 +367,10 @@ def _task(
                     # The commit that names this file must not outlive it in a power failure.
                     os.fsync(file.fileno())
                 file.close()
-                in_footer = pq.read_metadata(path, filesystem=filesystem).num_rows
-                if in_footer != rows:
-                    raise RuntimeError(f"{path} has {in_footer} of the {rows} rows written to it")
+                footer = pq.read_metadata(path, filesystem=filesystem)
+                if footer.num_rows != rows:
+                    raise RuntimeError(f"{path} has {footer.num_rows} of the {rows} rows written to it")
+                said = make_statistics(footer, in_file, with_nan)
             except BaseException:
                 with suppress(OSError):  # what happened first is the better sentence
                     if filesystem is None:
@@ -343,14 +379,12 @@ def _task(
                         file.close()  # an upload ends by it
                         filesystem.delete_file(path)
                 raise
-            done = {"file": [name], "rows": [rows], "bytes": [size], "partition": [partition]}
-            return pa.RecordBatch.from_pydict(done, schema=told)
+            return report(name, rows, size, partition, said)
 
         try:
             for partition, tables in groupby(runs(), key=lambda run: run[0]):
                 yield write_partition(partition, tables)
         except NullGiven as given:  # reported and not raised, as above
-            said = {"file": [str(given)], "rows": [null_given], "bytes": [0], "partition": ["[]"]}
-            yield pa.RecordBatch.from_pydict(said, schema=told)
+            yield report(str(given), null_given)
 
     return write

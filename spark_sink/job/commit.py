@@ -72,6 +72,31 @@ def commit_records(
     run.committed(Commit(run.commits + 1, count, start, end, seconds, rejected))
 
 
+def replace_records(
+    spark: SparkSession, job: Job, first: dict[int, int], last: dict[int, int], store: ResultStore
+) -> tuple[int, int]:
+    """Make the rows of a range once more, and replace those of the table.
+
+    Args:
+        spark: a running Spark.
+        job: what to read, and what to make of it.
+        first: first offset of each partition.
+        last: offset after the last one of each.
+        store: open.
+
+    Returns:
+        Number of new rows, and of new rejects.
+
+    Raises:
+        SinkError: see `ResultStore.replace`.
+    """
+    work = f"reading and replacing offsets {ranges(first, last)}"
+    read = records(spark, job, first, last)
+    with announced(work, log.info, LONG_COMMIT_S), _frames(read, job, store) as (rows, rejects, _):
+        count = store.replace(rows, first, last, rejects)
+        return count, 0 if rejects is None else rejects.count()
+
+
 Frames = tuple["DataFrame", "DataFrame | None", "DataFrame | None"]
 
 

@@ -7,8 +7,9 @@ import time
 from threading import Event
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.errors import KafkaUnavailable, RegistryUnavailable, SparkFailed
+from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OptionRefused, RegistryUnavailable, SparkFailed
 from kafka_ratchet.spark_sink.job.commit import commit_slices
+from kafka_ratchet.spark_sink.job.control import first_offsets, limited, require_whole
 from kafka_ratchet.spark_sink.job.lag import LagWatch
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume, warn_of_missing_beginning
 from kafka_ratchet.spark_sink.job.reading import Job
@@ -60,13 +61,20 @@ def run_batch(
     # make the stored offsets look as if they lay beyond the end.
     stored = store.offsets()
     offset_range = planner.offset_range()
-    start = resume(offset_range, stored)
-    warn_of_missing_beginning(offset_range, stored)
-    run.looked(offset_range, stored)
-    if start != offset_range.end:
+    require_whole(job.until, offset_range)
+    start = first_offsets(job, offset_range, stored, planner.offsets_at)
+    limit = limited(job, offset_range, start, planner.offsets_at).offset_range
+    warn_of_missing_beginning(offset_range, stored if job.start is None else start)
+    run.looked(limit, stored)
+    if start != limit.end or (job.start is not None and start != offset_range.earliest):
         with session() as spark:
             require_local_master(store, spark.conf.get("spark.master", None))
             resolved = _resolved(job, planner, store, spark, run)
+            if resolved is None and job.start is not None:
+                raise OptionRefused(
+                    f"{job.start}: no record from there on says the columns of the table, so that there is no table to "
+                    "keep the offsets in. Write columns down, or run again once there are records"
+                )
             if resolved is not None:
                 _commit_to_end(resolved, planner, store, spark, run)
     run.finished(run.generation or store.generation(), run.offsets)
@@ -89,17 +97,18 @@ def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: S
     The topic's id is asked for before the first commit and after each: rows of another topic are noticed by the run
     that has read them.
     """
-    stored = take_over(job, store, job.pipeline.schema(spark))
+    stored = take_over(job, planner, store, job.pipeline.schema(spark))
     try:
         run.opened(store.generation(), stored)
         offset_range = planner.offset_range()
         planner.require_first_topic(offset_range.topic_id, stored)
         start = resume(offset_range, stored)
-        run.looked(offset_range, start)
+        limit = limited(job, offset_range, start, planner.offsets_at).offset_range
+        run.looked(limit, start)
         with bar_of(run, sum(run.lag.values())):
-            while start != offset_range.end:
+            while start != limit.end:
                 try:
-                    for _ in commit_slices(offset_range, start, job, store, spark, run):
+                    for _ in commit_slices(limit, start, job, store, spark, run):
                         planner.require_first_topic(planner.topic_id(), run.offsets)
                 except RegistryUnavailable as error:
                     wait_for_registry(run, error)
@@ -169,12 +178,22 @@ class _Stream:
             return
         self._planner.require_first_topic(offset_range.topic_id, run.offsets)
         start = resume(offset_range, run.offsets)
+        try:
+            limit = limited(self._job, offset_range, start, self._planner.offsets_at)
+        except KafkaUnavailable as error:
+            run.failed(error)
+            return
+        if limit.is_reached:
+            log.info("%s: the table has all records before it; the run ends", self._job.until)
+            self._stop.set()
+            return
         if not self._has_looked:
+            require_whole(self._job.until, offset_range)
             warn_of_missing_beginning(offset_range, run.offsets)
             self._has_looked = True
         self._lag.look(offset_range, run.offsets)
         try:
-            for _ in commit_slices(offset_range, start, self._job, self._store, self._spark, run):
+            for _ in commit_slices(limit.offset_range, start, self._job, self._store, self._spark, run):
                 self._lag.look(offset_range, run.offsets)
                 if self._stop.is_set():
                     break

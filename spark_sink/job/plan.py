@@ -27,6 +27,9 @@ HEAR_S = 0.1
 ANOTHER_S = 1.0
 """How long another broker may take to answer after one has refused this client, in seconds."""
 
+NO_RECORD = -1
+"""Kafka's answer where a partition has no record of a time or later."""
+
 LEADER_PAUSE_S = 0.2
 """Between two questions about a partition without a leader, in seconds; an election takes about as long."""
 
@@ -122,6 +125,25 @@ class TopicPlanner:
         end = self._offsets(partitions, cast(Any, OffsetSpec).latest())
         return OffsetRange(self._topic, earliest, end, _topic_id(topic))
 
+    def offsets_at(self, timestamp_ms: int) -> dict[int, int | None]:
+        """Return the first offset of each partition whose record is of that time or later.
+
+        Args:
+            timestamp_ms: milliseconds since 1970.
+
+        Returns:
+            None for a partition without such a committed record.
+
+        Raises:
+            TopicMissing: there is no such topic.
+            KafkaUnavailable: Kafka did not answer, or a partition has no leader.
+        """
+        from confluent_kafka.admin import OffsetSpec
+
+        partitions = [partition.id for partition in self._describe().partitions]
+        found = self._offsets(partitions, cast(Any, OffsetSpec).for_timestamp(timestamp_ms), least=NO_RECORD)
+        return {partition: None if offset == NO_RECORD else offset for partition, offset in found.items()}
+
     def high_watermarks(self) -> dict[int, int]:
         """Return the high watermark of each partition, with records of open transactions.
 
@@ -197,7 +219,7 @@ class TopicPlanner:
                 ) from None
             raise self._unavailable(f"topic {self._topic}", error) from None
 
-    def _offsets(self, partitions: list[int], spec: Any, *, committed: bool = True) -> dict[int, int]:
+    def _offsets(self, partitions: list[int], spec: Any, *, committed: bool = True, least: int = 0) -> dict[int, int]:
         """One offset of each partition; waits for partitions that are just getting a leader."""
         from confluent_kafka import KafkaError
 
@@ -210,7 +232,7 @@ class TopicPlanner:
         }
         deadline = time.monotonic() + self._timeout_s
         while True:
-            offsets, failures = self._ask(partitions, spec, committed=committed)
+            offsets, failures = self._ask(partitions, spec, committed=committed, least=least)
             if not failures:
                 return offsets
             lasting = [p for p, error in failures.items() if error is not None and error.args[0].code() not in passing]
@@ -220,7 +242,7 @@ class TopicPlanner:
             time.sleep(LEADER_PAUSE_S)
 
     def _ask(
-        self, partitions: list[int], spec: Any, *, committed: bool
+        self, partitions: list[int], spec: Any, *, committed: bool, least: int
     ) -> tuple[dict[int, int], dict[int, Exception | None]]:
         """Ask once. A failure of None is an answer that names no error and no offset."""
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
@@ -238,7 +260,7 @@ class TopicPlanner:
             except KafkaException as error:
                 failures[partition.partition] = error
                 continue
-            if offset < 0:  # librdkafka's -1001 where the leader is away; no partition begins or ends there
+            if offset < least:  # librdkafka's -1001 where the leader is away; no partition begins or ends there
                 failures[partition.partition] = None
             else:
                 offsets[partition.partition] = offset

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from kafka_ratchet.spark_sink.job.control import Place
 from kafka_ratchet.spark_sink.job.unreadable import UnreadableRanges, read_around
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.timestamps import with_exact_timestamps
@@ -50,6 +51,10 @@ class Job:
     `JobSpec.other_topic`."""
     with_headers: bool = False
     """Whether headers are read, though nothing of the pipeline needs them."""
+    start: Place | None = None
+    """Where a first run begins; None: at the topic's beginning."""
+    until: Place | None = None
+    """Where a run ends; None: at the topic's end, or never."""
     unreadable: UnreadableRanges = field(default_factory=UnreadableRanges, compare=False, repr=False)
     """Known ranges that Spark cannot read."""
 

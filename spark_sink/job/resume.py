@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, WriteModeDiffers
+from kafka_ratchet.spark_sink.job.control import NAMED, Place, named_offsets, require_partitions
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume
 from kafka_ratchet.spark_sink.stores.decision import EARLIEST, LATEST, STORED, TABLE, Decision, StoreCheck, decide
 from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
-
-NAMED = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*")
-"""Partitions and offsets, 0:100,1:90."""
 
 MAX_REASON = 1000
 """Characters of a reason; it is kept beside the offsets, where the space is others' too."""
@@ -157,12 +154,8 @@ def _wanted(source: str, check: StoreCheck, offset_range: OffsetRange) -> dict[i
         return {p: check.row_offsets.get(p, earliest) for p, earliest in offset_range.earliest.items()}
     if not NAMED.fullmatch(source):
         raise OptionRefused(f"--from {source!r}: write table, stored, earliest, latest or PARTITION:OFFSET,...")
-    named = {int(p): int(offset) for p, offset in (pair.split(":") for pair in source.split(","))}
-    unknown = sorted(named.keys() - offset_range.end.keys())
-    if unknown:
-        raise OptionRefused(f"--from {source}: topic {offset_range.topic} has no partition {unknown[0]}")
-    if len(named) != source.count(":"):
-        raise OptionRefused(f"--from {source}: a partition is there twice")
+    named = named_offsets("--from", source)
+    require_partitions(Place("--from", source, offsets=named), offset_range)
     return {p: named.get(p, check.stored.get(p, earliest)) for p, earliest in offset_range.earliest.items()}
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast, get_args
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.access import Access
+from kafka_ratchet.spark_sink.job.control import START_WORDS, Place, read_place
 from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job
 from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values
@@ -25,13 +26,14 @@ from kafka_ratchet.spark_sink.rows.registry.values import Framed, RegistryValues
 from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME, read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
+from kafka_ratchet.spark_sink.stores.decision import EARLIEST, LATEST, STORED
 from kafka_ratchet.spark_sink.stores.evolution import Evolve
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
 from kafka_ratchet.spark_sink.stores.registry import STORES
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
-Mode = Literal["batch", "stream", "structured"]
+Mode = Literal["batch", "stream", "structured", "replay"]
 Format = Literal["json", "avro", "protobuf", "bytes"]
 
 MAX_INTERVAL_S = 86_400
@@ -113,6 +115,11 @@ class JobSpec:
     other_topic: str | None = None
     """The same records before or after workers have judged them: the stream's output of a job with `from_input`, and
     its input of one without. A job of another name that has committed those fills the table twice as well."""
+    start: str | None = None
+    """Where a first run begins, or a replay: earliest, latest, a time, or partitions and offsets. None: at the
+    beginning."""
+    until: str | None = None
+    """Where a run ends, or a replay: a time, or partitions and offsets; a replay: stored."""
     second_job: bool = False
     """Start although a job of another name has committed the topic to the table."""
     kafka_options: Mapping[str, str] = field(default_factory=dict)
@@ -146,6 +153,7 @@ class JobSpec:
         self._require_within("max_records", 1, 2**63 - 1)
         self._require_values_of_format()
         self._require_rule_has_a_meaning()
+        self._places()
         partition_fields(self.partition_by)
         more = self.averages or self.mins or self.maxes or self.distinct
         if self.evolve is not None and (more or self.window is not None):
@@ -160,6 +168,31 @@ class JobSpec:
             )
         if self.sql is not None and self.transform is not None:
             raise OptionRefused("give either sql or transform: each makes all rows of the result")
+
+    def _places(self) -> tuple[Place | None, Place | None]:
+        """Return where the run begins and ends.
+
+        Raises:
+            OptionRefused: a place cannot be read, or the mode has none.
+        """
+        if self.mode == "replay":
+            if self.start is None or self.until is None:
+                raise OptionRefused("a replay needs both ends of its range. Give --from and --to")
+            return read_place("--from", self.start, EARLIEST), read_place("--to", self.until, STORED)
+        start = None if self.start is None else read_place("--start", self.start, *START_WORDS)
+        until = None if self.until is None else read_place("--until", self.until)
+        if start is not None and self.from_input and start.text != EARLIEST:
+            raise OptionRefused(
+                f"{start}: a job with from_input knows a duplicate by the records before it, so it begins where the "
+                "topic begins. Leave it out"
+            )
+        if start is not None and start.text == LATEST and self.columns == INFER:
+            raise OptionRefused(
+                f'{start}: columns = "{INFER}" reads columns off records that are there. Write them down'
+            )
+        if until is not None and self.mode == "structured":
+            raise OptionRefused(f"{until}: a query of Structured Streaming has no end. Choose mode batch or stream")
+        return start, until
 
     def _require_known(self, name: str, known: Iterable[str | None]) -> None:
         if getattr(self, name) not in known:
@@ -312,6 +345,7 @@ class JobSpec:
         Raises:
             OptionRefused: a client option has no translation for Spark.
         """
+        start, until = self._places()
         client = {**access.kafka, **self.kafka_options}
         reader = java_options(client, {**access.spark_kafka, **self.spark_kafka_options})
         return Job(
@@ -324,6 +358,8 @@ class JobSpec:
             reader,
             self.second_job,
             partial(self._jobs_of_other_topic, access),
+            start=start,
+            until=until,
         )
 
     def _jobs_of_other_topic(self, access: Access) -> list[str]:

@@ -9,7 +9,8 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import Fenced, KafkaUnavailable, RegistryUnavailable, SecondJob, SparkFailed
-from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
+from kafka_ratchet.spark_sink.job.control import first_offsets, limited, require_first_run
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job, records, slices
 from kafka_ratchet.spark_sink.job.run_state import RunState
 from kafka_ratchet.spark_sink.job.unreadable import read_again
@@ -23,6 +24,7 @@ from kafka_ratchet.spark_sink.rows.infer import (
     with_new_fields,
 )
 from kafka_ratchet.spark_sink.spark.errors import spark_errors_named
+from kafka_ratchet.spark_sink.stores.decision import decide
 from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
 
 if TYPE_CHECKING:
@@ -60,10 +62,13 @@ def require_startable(job: Job, store: ResultStore) -> None:
         SchemaDiffers: the table is there with other columns.
         WriteModeDiffers: its rows came there by another kind, key or sums.
         SecondJob: see `require_first_job`.
+        OptionRefused: `--start`, and the table has offsets.
         StoreError: the store cannot be read.
     """
     store.require_write_mode()
     require_first_job(job, store)
+    if job.start is not None:
+        require_first_run(job, store.offsets(), job.topic)
     schema = job.pipeline.known_schema()
     if schema is not None:
         store.require_fits(schema)
@@ -98,14 +103,22 @@ def require_first_job(job: Job, store: ResultStore) -> None:
         )
 
 
-def take_over(job: Job, store: ResultStore, schema: StructType) -> dict[int, int]:
+def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: StructType) -> dict[int, int]:
     """Open the store, unless another job's first commit came while Spark was started.
+
+    The offsets of `--start` are stored before anything is read: a run that ends without a commit has them too.
 
     Raises:
         SecondJob: see `require_first_job`.
+        OptionRefused: see `first_offsets`.
         SinkError: see `ResultStore.open`.
     """
     require_first_job(job, store)
+    stored = store.open(schema)
+    if job.start is None:
+        return stored
+    first = first_offsets(job, planner.offset_range(), stored, planner.offsets_at)
+    store.reset_offsets(first, decide(job.start.text, f"{job.start}: beginning of the first run", {}))
     return store.open(schema)
 
 
@@ -163,7 +176,9 @@ def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSes
     stored = store.offsets()
     offset_range = planner.offset_range()
     values, sample = 0, nothing_sampled()
-    for begin, until in slices(resume(offset_range, stored), offset_range.end, SAMPLE_OFFSETS):
+    start = first_offsets(job, offset_range, stored, planner.offsets_at)
+    limit = limited(job, offset_range, start, planner.offsets_at)
+    for begin, until in slices(start, limit.offset_range.end, SAMPLE_OFFSETS):
         with spark_errors_named(job.topic, begin, until):
             sample = read_again(job, begin, until, lambda: sampled(records(spark, job, begin, until)))  # noqa: B023
         values += sample.values
@@ -241,7 +256,7 @@ def opened(
             run.finished(store.generation(), store.offsets())
             return
         schema = resolved.pipeline.schema(spark)
-        stored = take_over(resolved, store, schema)
+        stored = take_over(resolved, planner, store, schema)
         try:
             run.opened(store.generation(), stored)
             yield Opened(resolved, spark, schema)

@@ -23,6 +23,8 @@ class DataFile:
     """Says which partition of the table the file is in; files of different ones are never put together."""
     entry: Any = field(default=None, compare=False, repr=False)
     """What the store keeps of it."""
+    statistics: str = field(default="", compare=False, repr=False)
+    """Of a new file, see `files.statistics`."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kafka_ratchet.spark_sink.errors import SinkError, StoreError
-from kafka_ratchet.spark_sink.files.parquet import Values
+from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, StoreError
+from kafka_ratchet.spark_sink.files.parquet import Values, WrittenFile
 from kafka_ratchet.spark_sink.rows.partition_by import require_columns_of
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
@@ -21,7 +21,7 @@ from kafka_ratchet.spark_sink.stores.store import (
     next_generation,
 )
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
-from kafka_ratchet.spark_sink.stores.table_store import TableStore
+from kafka_ratchet.spark_sink.stores.table_store import REPLACING, TableStore
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Staged:
     """Rows of a commit that no reader sees yet."""
 
     rows: int
-    files: list[tuple[str, int, int]] = field(default_factory=list)
-    """Name, rows and bytes of what the tasks wrote."""
+    files: list[WrittenFile] = field(default_factory=list)
+    """Files that the tasks have written."""
     partitions: dict[str, Values] = field(default_factory=dict)
     """Of the files by name, where the table has partitions."""
     arrow: Any = None
@@ -60,6 +60,9 @@ class OptimisticStore(TableStore, Generic[Table]):
     """A `TableStore` and `pair.ExternallyNumbered`; a subclass says how its tables are found, read and written."""
 
     rejects_apart = True
+
+    may_be_emptied = False
+    """See `pair.ExternallyNumbered`."""
 
     _table: Table | None = None
     """As the store was opened with."""
@@ -144,6 +147,19 @@ class OptimisticStore(TableStore, Generic[Table]):
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         """Write a version with these rows, these offsets and `_write_mode`."""
         raise NotImplementedError
+
+    def _stage_replacement(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
+        """As `_stage`, for `_write_replacement`."""
+        raise self._replaces_nothing()
+
+    def _write_replacement(
+        self, table: Table, staged: Staged, generation: int, first: Mapping[int, int], last: Mapping[int, int]
+    ) -> None:
+        """Write a version with these rows in the place of those of the range, and with the offsets that there are."""
+        raise self._replaces_nothing()
+
+    def _replaces_nothing(self) -> OptionRefused:
+        return OptionRefused(f"{self._where}: this kind of store replaces no rows. Choose {REPLACING}")
 
     def _require_staged(self, table: Table, staged: Staged) -> None:
         """Raise `StoreError` where a clean-up has removed what is staged."""
@@ -287,6 +303,33 @@ class OptimisticStore(TableStore, Generic[Table]):
         self._finish(table, staged)
         return staged.rows
 
+    def replace(
+        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        table, generation = self._table, self._generation
+        if table is None or generation is None:
+            raise RuntimeError("replace() before open()")
+        self._refresh(table)
+        self._require_holder(table, None)
+        crash_points.passing("before-write")
+        staged = self._stage_replacement(table, dataframe, generation)
+        crash_points.passing("before-commit")
+        for _ in range(COMMIT_ATTEMPTS):
+            try:
+                self._write_replacement(table, staged, generation, first, last)
+            except Exception as error:
+                if not self._is_failure(error):
+                    raise
+                failure = error
+            else:
+                crash_points.passing("after-commit")
+                return staged.rows
+            self._refresh(table)
+            self._require_holder(table, None)
+            if not self._is_conflict(failure):
+                self._refuse(failure)
+        raise self._others_were_faster()
+
     def close(self) -> None:
         self._table = None
 
@@ -326,7 +369,7 @@ class OptimisticStore(TableStore, Generic[Table]):
     def _for_reading(self) -> Table:
         return self._existing(RUN_FIRST)
 
-    def _require_holder(self, table: Table, start: Mapping[int, int]) -> None:
+    def _require_holder(self, table: Table, start: Mapping[int, int] | None) -> None:
         self._require_generation(self._generation, self._newest(table), self._stored(table), start)
         self._require_consistent(table)
 

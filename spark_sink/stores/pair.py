@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol, cast
 
-from kafka_ratchet.spark_sink.errors import Fenced, StoreError
+from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import STORED, Decision, StoreCheck
 from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
@@ -31,6 +31,9 @@ TAKE_OVER_ATTEMPTS = 100
 
 class ExternallyNumbered(ResultStore, Protocol):
     """A store that can take over with a generation that its caller has counted."""
+
+    may_be_emptied: bool
+    """An operator may remove all rows of the table (DELETE, TRUNCATE)."""
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """See `ResultStore.open`.
@@ -70,6 +73,7 @@ class PairedStore:
         self._rows, self._rejects, self._rejects_schema = rows, rejects, rejects_schema
         self.restricted_values, self.needs_local_master = rows.restricted_values, rows.needs_local_master
         self.judges = rows.judges
+        self._rejects.may_be_emptied = True
         self._reached: dict[int, int] = {}
         """Offsets of the rejects table. Ahead of the rows': those rejects are there. Behind: there were none since."""
 
@@ -225,6 +229,19 @@ class PairedStore:
             )
             found.update(offset for each, offset in of if each == partition)
         return found
+
+    def other_sources(self) -> list[str]:
+        return self._rows.other_sources()
+
+    def replace(
+        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """Refuse it: rows and rejects are two tables, and a record may move from one to the other."""
+        raise OptionRefused(
+            "the rejects are a table of their own here, and no single version has both: a record that was a reject and "
+            "is a row now would be in both tables, or in none. Choose a database (postgres, mysql, duckdb), or a job "
+            "without rejects"
+        )
 
     def close(self) -> None:
         self._rows.close()

@@ -267,7 +267,9 @@ class SequenceFiles:
             sorted_by=["_identity"],
             row_group_rows=GROUP_ROWS,
         )
-        files = tuple(SequenceFile(*file, self._digest(file[0]), int(partition or 0)) for file, (partition,) in found)
+        files = tuple(
+            SequenceFile(*file[:3], self._digest(file.name), int(partition or 0)) for file, (partition,) in found
+        )
         return Run(sum(file.rows for file in files), files)
 
     def _digest(self, name: str) -> int:

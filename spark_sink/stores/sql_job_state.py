@@ -42,6 +42,9 @@ class Statements(NamedTuple):
 class Marks(Protocol[DatabaseIn]):
     """Which tables the offsets belong to, so that a table put in their place is noticed."""
 
+    cleared: str
+    """Table whose rows an operator may remove: the rejects; empty: there is none."""
+
     def note(self, database: DatabaseIn) -> None:
         """Remember the tables as they are now."""
         ...
@@ -229,6 +232,46 @@ class SqlJobState(Generic[Database]):
             "GROUP BY job ORDER BY job",
         )
         return [str(job) for job, identity in found if not StoredId("", int(identity)).is_other(self._topic_id)]
+
+    def other_sources(self, database: Database) -> list[str]:
+        """Return other jobs and topics that have offsets of the table."""
+        if not self.is_there(database):
+            return []
+        found = self.run(
+            database,
+            "SELECT DISTINCT job, topic FROM {offsets} WHERE result = {result} AND NOT (job = {job} AND "
+            "topic = {topic}) ORDER BY job, topic",
+        )
+        return [f"job {job} (topic {topic})" for job, topic in found]
+
+    def remove_records(self, database: Database, name: str, first: Mapping[int, int], last: Mapping[int, int]) -> None:
+        """Delete the rows of a range of records, in the caller's transaction.
+
+        Args:
+            database: amid the transaction.
+            name: of the table.
+            first: first offset of each partition.
+            last: offset after the last one of each.
+
+        Raises:
+            StoreError: the table keeps some of them.
+        """
+        for partition, end in sorted(last.items()):
+            parts = {
+                "table": self.table(name),
+                "number": self.literal(partition),
+                "begin": self.literal(first[partition]),
+                "end": self.literal(end),
+            }
+            of_range = "_kafka_partition = {number} AND _kafka_offset >= {begin} AND _kafka_offset < {end}"
+            self.run(database, f"DELETE FROM {{table}} WHERE {of_range}", **parts)  # noqa: S608
+            [(left,)] = self.run(database, f"SELECT count(*) FROM {{table}} WHERE {of_range}", **parts)  # noqa: S608
+            if left:
+                raise StoreError(
+                    f"table {name} has kept {left} rows of partition {partition}, offsets {first[partition]} to "
+                    f"{end - 1}, that are to be replaced: a trigger or rule has refused it. Nothing was changed. Drop "
+                    "it, then run again"
+                )
 
     def other_name(self, database: Database) -> str:
         """The name by which this job has filled the result table, or any job where none has by this name; empty: none.

@@ -106,6 +106,10 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         with self._reading() as database:
             return self._state.other_jobs(database)
 
+    def other_sources(self) -> list[str]:
+        with self._reading() as database:
+            return self._state.other_sources(database)
+
     def check(self) -> StoreCheck:
         with self._reading() as database:
             if not self._state.generation(database):

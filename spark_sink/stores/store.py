@@ -166,6 +166,34 @@ class ResultStore(Protocol):
         """
         ...
 
+    def other_sources(self) -> list[str]:
+        """Return other jobs and topics with rows in the table, as messages name them.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        ...
+
+    def replace(
+        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """Replace the rows of a range of records in one atomic action. Offsets stay.
+
+        Args:
+            dataframe: rows of the records from `first` up to, not including, `last`.
+            first: first offset of each partition of the range.
+            last: offset after the last one of each; none is above the stored one.
+            rejects: as in `commit`.
+
+        Returns:
+            Number of new rows, without rejects.
+
+        Raises:
+            OptionRefused: the store cannot do that.
+            Fenced: see `commit`; likewise the others.
+        """
+        ...
+
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
         """Replace the stored offsets and the stored write mode, because an operator has decided so.
 

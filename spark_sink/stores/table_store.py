@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, TopicRecreated, refuse
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from kafka_ratchet.spark_sink.stores.compactor import Compactor
     from kafka_ratchet.spark_sink.stores.orphans import Orphan
+
+
+REPLACING: Final = "delta, iceberg, postgres, mysql or duckdb"
 
 
 class TableStore(ResultStore):
@@ -140,6 +143,16 @@ class TableStore(ResultStore):
         """None, where the store does not keep the names of its jobs."""
         return []
 
+    def other_sources(self) -> list[str]:
+        """None, where the store does not keep the names of its jobs."""
+        return []
+
+    def replace(
+        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        """Refuse it, where the store cannot change rows of single records."""
+        raise OptionRefused(f"{self._where}: this kind of store replaces no rows. Choose {REPLACING}")
+
     def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
         """The job's commits, the newest first, as far as the store still says; none where it does not keep them apart.
 
@@ -176,6 +189,12 @@ class TableStore(ResultStore):
         )
 
     # -- what subclasses compare
+
+    def _require_open(self) -> int:
+        """Return the holder's generation."""
+        if self._generation is None:
+            raise RuntimeError("the store is not open")
+        return self._generation
 
     def _require_commit(
         self,

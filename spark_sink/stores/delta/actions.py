@@ -9,7 +9,7 @@ from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from kafka_ratchet.spark_sink.stores.delta.transactions import Transactions
 
 CHUNK = 7
 """Bytes of a text in one `txn` action, whose version is a signed 64-bit integer."""
@@ -33,7 +33,7 @@ def write_mode_actions(job: str, write_mode: str) -> dict[str, int]:
     return {key: len(data)} | {f"{key}.{n}": int.from_bytes(piece) for n, piece in enumerate(pieces)}
 
 
-def stored_write_mode(table: DeltaTable, job: str) -> str:
+def stored_write_mode(table: Transactions, job: str) -> str:
     """The text again; empty: no job has written the table, or one of an earlier version."""
     key = _write_mode_key(job)
     size, data = table.transaction_version(key) or 0, b""
@@ -48,7 +48,7 @@ def topic_key(job: str, topic: str) -> str:
     return f"ratchet-sink/{job}/{topic}"
 
 
-def stored_offsets(table: DeltaTable, job: str, topic: str) -> dict[int, int]:
+def stored_offsets(table: Transactions, job: str, topic: str) -> dict[int, int]:
     """Next offset of each partition, by the `txn` actions."""
     key = topic_key(job, topic)
     count = table.transaction_version(f"{key}/partitions") or 0
@@ -76,12 +76,12 @@ def sequences_key(job: str) -> str:
     return f"ratchet-sink/{job}/sequences"
 
 
-def newest_generation(table: DeltaTable, job: str) -> int:
+def newest_generation(table: Transactions, job: str) -> int:
     """Number of the newest holder; 0: there was none."""
     return table.transaction_version(generation_key(job)) or 0
 
 
-def stored_id(table: DeltaTable, job: str, topic: str) -> StoredId:
+def stored_id(table: Transactions, job: str, topic: str) -> StoredId:
     """The id of the topic that the offsets belong to."""
     high, low, rest = (table.transaction_version(f"{topic_key(job, topic)}/{part}") for part in IDENTITY_PARTS)
     if high is None or low is None or rest is None:

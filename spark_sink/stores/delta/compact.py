@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.files.bucket import Folder
-from kafka_ratchet.spark_sink.files.parquet import file_prefix, require_files, write_batches
+from kafka_ratchet.spark_sink.files.parquet import WrittenFile, file_prefix, require_files, write_batches
 from kafka_ratchet.spark_sink.stores.compactor import ATTEMPTS, DataFile, Replacement, require_newest
 from kafka_ratchet.spark_sink.stores.delta.actions import generation_key, newest_generation
 from kafka_ratchet.spark_sink.stores.delta.consistency import require_plain_log
@@ -92,14 +92,14 @@ class DeltaCompactor:
         # A file from before a column was added lacks it, and is read with null there; Spark's own may have INT96.
         parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
         rows = ds.dataset(paths, schema, parquet, filesystem=self._folder.filesystem)
-        name, count, size = write_batches(
+        made = write_batches(
             rows.to_batches(use_threads=False),
             schema,
             self._folder.inside(),
             file_prefix(COMPACTION, generation),
             self._folder.filesystem,
         )
-        return DataFile(name, size, count, files[0].partition, files[0].entry)
+        return DataFile(made.name, made.bytes, made.rows, files[0].partition, files[0].entry, made.statistics)
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
         """An entry whose actions say that no data changes."""
@@ -107,11 +107,11 @@ class DeltaCompactor:
         from deltalake.transaction import AddAction, RemoveAction
 
         require_newest(self._folder, newest_generation(self._table, COMPACTION), generation)
-        written = [(each.new.name, each.new.rows, each.new.bytes) for each in replacements]
+        written = [WrittenFile(each.new.name, each.new.rows, each.new.bytes) for each in replacements]
         require_files(self._folder, written)
         now_ms = int(time.time() * 1000)
         actions: list[Any] = [
-            AddAction(new.name, new.bytes, new.entry, now_ms, False, json.dumps({"numRecords": new.rows}))
+            AddAction(new.name, new.bytes, new.entry, now_ms, False, new.statistics)
             for new in (each.new for each in replacements)
         ]
         actions += [
@@ -150,16 +150,25 @@ class DeltaCompactor:
         )
 
     def _require_plain(self) -> None:
-        require_plain_log(self._table, self._folder)
-        protocol = self._table.protocol()
-        named = {*(protocol.writer_features or ()), *(protocol.reader_features or ())} - FEATURES
-        types = {field.name: getattr(field.type, "type", "") for field in self._table.schema().fields}
-        other = [name for name in self._table.metadata().partition_columns if types[name] not in TYPES]
-        named |= {f"partitions of {types[name]} ({name})" for name in other}
-        old = not protocol.writer_features and protocol.min_writer_version > LEGACY_WRITER
-        if named or old:
-            what = ", ".join(sorted(named)) or f"writer version {protocol.min_writer_version}"
-            raise OptionRefused(
-                f"{self._folder}: the table has {what}, which Ratchet does not keep when it writes files anew. Compact "
-                "it with the engine that has switched it on (OPTIMIZE)"
-            )
+        require_plain_files(self._table, self._folder)
+
+
+def require_plain_files(table: DeltaTable, folder: Folder) -> None:
+    """Refuse a table whose files cannot be written anew without more to say.
+
+    Raises:
+        OptionRefused: it has a feature or property that forbids it.
+    """
+    require_plain_log(table, folder)
+    protocol = table.protocol()
+    named = {*(protocol.writer_features or ()), *(protocol.reader_features or ())} - FEATURES
+    types = {field.name: getattr(field.type, "type", "") for field in table.schema().fields}
+    other = [name for name in table.metadata().partition_columns if types[name] not in TYPES]
+    named |= {f"partitions of {types[name]} ({name})" for name in other}
+    old = not protocol.writer_features and protocol.min_writer_version > LEGACY_WRITER
+    if named or old:
+        what = ", ".join(sorted(named)) or f"writer version {protocol.min_writer_version}"
+        raise OptionRefused(
+            f"{folder}: the table has {what}, which Ratchet does not keep when it writes files anew. Compact or change "
+            "it with the engine that has switched it on (OPTIMIZE)"
+        )

@@ -17,6 +17,7 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
 )
 from kafka_ratchet.spark_sink.stores.delta.log import KEYED, Log, read_entry
 from kafka_ratchet.spark_sink.stores.delta.table import open_table
+from kafka_ratchet.spark_sink.stores.delta.transactions import TransactionReader
 from kafka_ratchet.spark_sink.stores.store import rows_lost
 from kafka_ratchet.spark_sink.stores.stored_write_mode import has_key
 
@@ -37,37 +38,45 @@ class ConsistencyCheck:
         folder: of the table.
         job: the job's name.
         topic: the topic its offsets belong to.
+        transactions: of the table.
     """
 
-    def __init__(self, folder: Folder, job: str, topic: str) -> None:
-        self._folder, self._name, self._topic = folder, job, topic
+    def __init__(self, folder: Folder, job: str, topic: str, transactions: TransactionReader) -> None:
+        self._folder, self._name, self._topic, self._transactions = folder, job, topic, transactions
 
-    def require(self, table: DeltaTable) -> None:
+    def require(self, table: DeltaTable, *, may_be_emptied: bool = False) -> None:
         """Refuse a table whose rows are not those that the `txn` actions stand for, or that may lose these.
+
+        Args:
+            table: as of its newest version.
+            may_be_emptied: an operator may delete all rows.
 
         Raises:
             OptionRefused: a property of the table forbids it.
             RowsLost: it was restored or replaced, or its `txn` actions are gone.
         """
         require_plain_log(table, self._folder)
-        if newest_generation(table, self._name) == 0:
+        known = self._transactions.of(table)
+        if newest_generation(known, self._name) == 0:
             self._require_no_traces(table)
             return
         log = Log(self._folder, table, self._name)
         try:
-            since = table.transaction_version(version_key(self._name))
+            since = known.transaction_version(version_key(self._name))
             since = log.last_of_job() if since is None else since  # an earlier version has noted none
-            found = None if since is None else log.break_since(since)
+            found = None if since is None else log.break_since(since, may_be_emptied=may_be_emptied)
             if found is None:
                 return
-            if found.kind == "unknown" and has_key(stored_write_mode(table, self._name)):
+            if found.kind == "unknown" and has_key(stored_write_mode(known, self._name)):
                 found = replace(found, operation=KEYED)
-            elif found.kind == "unknown" and table.count() == table.transaction_version(rows_key(self._name)):
-                return
-            known = self.row_offsets(table) is not None
+            elif found.kind == "unknown":
+                rows = table.count()
+                if rows == known.transaction_version(rows_key(self._name)) or (may_be_emptied and not rows):
+                    return
+            is_known = self.row_offsets(table) is not None
         except OSError as error:
             raise StoreError(f"{self._folder}: its log cannot be read ({first_line(error)})") from None
-        raise rows_lost(self._folder, found.sentence, known)
+        raise rows_lost(self._folder, found.sentence, is_known)
 
     def _require_no_traces(self, table: DeltaTable) -> None:
         """A job that has left files but no generation has lost its `txn` actions, or this is a copy without them."""

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import errno
 import json
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from kafka_ratchet.spark_sink.errors import StoreError, first_line
 from kafka_ratchet.spark_sink.files.bucket import Folder
 
 if TYPE_CHECKING:
@@ -49,6 +46,11 @@ class Entry:
         if self.operation == "DELETE":
             return everything
         return "REPLACE TABLE" in self.operation or self.operation in {"TRUNCATE", "CLONE"}
+
+    @property
+    def empties(self) -> bool:
+        """Return true for an entry that removes rows and adds none."""
+        return self.operation in {"DELETE", "TRUNCATE"}
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,13 @@ class Log:
                 return None if entry is None else version
         return None
 
-    def break_since(self, version: int) -> Break | None:
-        """Why the rows of that version are not in the newest one any more; None: they are, or somebody deleted some."""
+    def break_since(self, version: int, *, may_be_emptied: bool = False) -> Break | None:
+        """Say why the rows of that version are not in the newest one any more; None: they are, or some were deleted.
+
+        Args:
+            version: of the job's last entry.
+            may_be_emptied: all may be deleted.
+        """
         at = self._table.version()
         while at > version:
             entry = read_entry(self._folder, at)
@@ -142,7 +149,7 @@ class Log:
                 if target is None or target < version:
                     return Break("restored", at, target=target)
                 at = target
-            elif entry.replaces_all:
+            elif entry.replaces_all and not (may_be_emptied and entry.empties):
                 return Break("replaced", at, entry.operation)
             else:
                 at -= 1
@@ -190,46 +197,3 @@ class Log:
     def _files(self, version: int) -> set[str] | None:
         table = self.as_of(version)
         return None if table is None else set(table.file_uris())
-
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
-OF_JOB = re.compile(r"ratchet-sink/(?P<job>[a-z][a-z0-9_-]{0,62})/")
-"""How the names of a job's `txn` actions begin."""
-
-LAST_CHECKPOINT = "_last_checkpoint"
-
-
-def jobs_of(folder: Folder, table: DeltaTable) -> set[str]:
-    """Names of the jobs that have written a `txn` action, by the newest checkpoint and the entries after it.
-
-    Raises:
-        StoreError: the log cannot be read.
-    """
-    try:
-        return {found["job"] for name in _applications(folder, table.version()) if (found := OF_JOB.match(name))}
-    except (OSError, ValueError, KeyError) as error:
-        raise StoreError(f"{folder}: its log cannot be read ({first_line(error)})") from None
-
-
-def _applications(folder: Folder, newest: int) -> Iterator[str]:
-    checkpoint = json.loads(folder.read(LAST_CHECKPOINT, LOG) or b"{}")
-    since = int(checkpoint.get("version", -1))
-    if since >= 0:
-        yield from _in_checkpoint(folder, since, int(checkpoint.get("parts") or 0))
-    for version in range(since + 1, newest + 1):
-        for line in (folder.read(f"{version:020d}.json", LOG) or b"").splitlines():
-            if b'"txn"' in line:
-                yield str(json.loads(line).get("txn", {}).get("appId", ""))
-
-
-def _in_checkpoint(folder: Folder, version: int, parts: int) -> Iterator[str]:
-    import pyarrow.parquet as pq
-
-    names = [f"{version:020d}.checkpoint.parquet"]
-    if parts:
-        names = [f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)]
-    for name in names:
-        read = pq.read_table(folder.inside(LOG, name), columns=["txn"], filesystem=folder.filesystem)
-        yield from (str(each["appId"]) for each in read.column("txn").to_pylist() if each is not None)

@@ -21,6 +21,7 @@ from kafka_ratchet.spark_sink.rows.partition_by import PartitionField, said
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 Fields = Sequence[PartitionField]
@@ -40,6 +41,18 @@ def with_partitions(schema: StructType, fields: Fields) -> StructType:
 
     types = {"day": DateType(), "hour": StringType()}
     return StructType([*schema.fields, *(StructField(field.name, types[field.unit]) for field in fields if field.unit)])
+
+
+def with_partition_columns(dataframe: DataFrame, fields: Fields) -> DataFrame:
+    """Add the columns of days and hours to rows; the session's zone is UTC."""
+    from pyspark.sql import functions as F
+
+    forms = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH"}
+    for field in fields:
+        if field.unit:
+            text = F.date_format(F.col(field.column), forms[field.unit])
+            dataframe = dataframe.withColumn(field.name, text.cast("date") if field.unit == "day" else text)
+    return dataframe
 
 
 def without_partitions(schema: StructType, fields: Fields) -> StructType:

@@ -33,14 +33,15 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
     version_key,
     write_mode_actions,
 )
-from kafka_ratchet.spark_sink.stores.delta.commit import JobEntry, write_entry
-from kafka_ratchet.spark_sink.stores.delta.compact import DeltaCompactor
+from kafka_ratchet.spark_sink.stores.delta.commit import JobEntry, replace_range, write_entry
+from kafka_ratchet.spark_sink.stores.delta.compact import DeltaCompactor, require_plain_files
 from kafka_ratchet.spark_sink.stores.delta.consistency import ConsistencyCheck, require_plain_log
-from kafka_ratchet.spark_sink.stores.delta.log import jobs_of, read_entry
+from kafka_ratchet.spark_sink.stores.delta.log import read_entry
 from kafka_ratchet.spark_sink.stores.delta.merge import require_plain
 from kafka_ratchet.spark_sink.stores.delta.partitions import (
     partition_values,
     require_partitions,
+    with_partition_columns,
     with_partitions,
     without_partitions,
 )
@@ -54,6 +55,7 @@ from kafka_ratchet.spark_sink.stores.delta.table import (
     table_folder,
     types_of,
 )
+from kafka_ratchet.spark_sink.stores.delta.transactions import TransactionReader, jobs_of, sources_of
 from kafka_ratchet.spark_sink.stores.delta.vacuum import STAGING
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
@@ -84,7 +86,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def _prepare(self, location: TableLocation) -> None:
         require_plain(self._write_mode)
         self._where = self._folder = table_folder(location.path, location.storage_options)
-        self._consistency = ConsistencyCheck(self._folder, self._name, self._topic)
+        self._transactions = TransactionReader(self._folder)
+        self._consistency = ConsistencyCheck(self._folder, self._name, self._topic, self._transactions)
         self._attempt = -1
         self._table_id, self._version = "", -1
         """Of the table that was opened, and of this holder's last entry in its log."""
@@ -171,41 +174,46 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     # -- what it says of the job
 
     def _newest(self, table: DeltaTable) -> int:
-        return newest_generation(table, self._name)
+        return newest_generation(self._transactions.of(table), self._name)
 
     def _stored(self, table: DeltaTable) -> dict[int, int]:
-        return stored_offsets(table, self._name, self._topic)
+        return stored_offsets(self._transactions.of(table), self._name, self._topic)
 
     def _stored_id(self, table: DeltaTable) -> StoredId:
-        return stored_id(table, self._name, self._topic)
+        return stored_id(self._transactions.of(table), self._name, self._topic)
 
     def other_jobs(self) -> list[str]:
         table = self._find()
         if table is None:
             return []
+        known = self._transactions.of(table)
         return [
             job
             for job in sorted(jobs_of(self._folder, table) - {self._name})
-            if stored_offsets(table, job, self._topic)
-            and not stored_id(table, job, self._topic).is_other(self._topic_id)
+            if stored_offsets(known, job, self._topic)
+            and not stored_id(known, job, self._topic).is_other(self._topic_id)
         ]
 
+    def other_sources(self) -> list[str]:
+        found = sources_of(self._folder, self._existing()) - {(self._name, self._topic)}
+        return [f"job {job} (topic {topic})" for job, topic in sorted(found)]
+
     def _stored_write_mode(self, table: DeltaTable) -> str:
-        return stored_write_mode(table, self._name)
+        return stored_write_mode(self._transactions.of(table), self._name)
 
     def _stored_sequences(self, table: DeltaTable) -> int:
-        return table.transaction_version(sequences_key(self._name)) or 0
+        return self._transactions.of(table).transaction_version(sequences_key(self._name)) or 0
 
     def _files_of_sequences(self, table: DeltaTable, rule: JudgeRule) -> SequenceFiles:
         return SequenceFiles(self._folder, (FOLDER,), self._name, rule)
 
     def _require_consistent(self, table: DeltaTable) -> None:
-        self._consistency.require(table)
+        self._consistency.require(table, may_be_emptied=self.may_be_emptied)
 
     def _row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
         return self._consistency.row_offsets(table)
 
-    def _require_holder(self, table: DeltaTable, start: Mapping[int, int]) -> None:
+    def _require_holder(self, table: DeltaTable, start: Mapping[int, int] | None) -> None:
         require_plain_log(table, self._folder)  # first: with the property, the generation may be gone already
         require_no_rules(table, self._folder, bool(self._write_mode.row_key))
         super()._require_holder(table, start)
@@ -239,7 +247,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         write_entry(table, self._folder, entry, [], self._write_mode)
 
     def _after_take_over(self, table: DeltaTable, schema: StructType) -> None:
-        self._version = table.transaction_version(version_key(self._name)) or 0
+        self._version = self._transactions.of(table).transaction_version(version_key(self._name)) or 0
         if self._evolve:  # a job that is refused changes nothing, so it comes after all that may refuse it
             add_columns(self._folder, table, with_partitions(schema, self._partition_by))
         self._table_id = str(table.metadata().id)
@@ -286,7 +294,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         if self._partition_by:
             return self._stage_partitions(table, dataframe, schema, name)
         written = write_files(dataframe, folder, schema, name, self._folder.filesystem)
-        return Staged(sum(rows for _, rows, _ in written), written)
+        return Staged(sum(file.rows for file in written), written)
 
     def _stage_partitions(self, table: DeltaTable, dataframe: DataFrame, schema: pa.Schema, prefix: str) -> Staged:
         import pyarrow as pa
@@ -300,9 +308,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         for _, values in found:
             partition_values(self._folder, table, fields, values)  # refused before anything is committed
         files = [file for file, _ in found]
-        return Staged(
-            sum(rows for _, rows, _ in files), files, partitions={name: values for (name, _, _), values in found}
-        )
+        return Staged(sum(file.rows for file in files), files, partitions={file.name: values for file, values in found})
 
     def _offset_actions(self, offsets: Mapping[int, int]) -> dict[str, int]:
         return offset_actions(self._name, self._topic, self._topic_id, offsets)
@@ -313,7 +319,11 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     def _write(self, table: DeltaTable, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         self._attempt = table.version() + 1
-        actions = {generation_key(self._name): generation, **self._offset_actions(end), **self._write_mode_actions}
+        stored = self._stored(table)
+        moved = {partition: offset for partition, offset in end.items() if stored.get(partition) != offset}
+        # How many partitions there are is said by the last one, which is always written.
+        moved |= {partition: end[partition] for partition in [max(end)]}
+        actions = {generation_key(self._name): generation, **self._offset_actions(moved), **self._write_mode_actions}
         if staged.sequences:
             actions[sequences_key(self._name)] = staged.sequences
         entry = JobEntry(self._name, self._topic, generation, end, {}, actions)
@@ -323,6 +333,32 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         }
         write_entry(table, self._folder, entry, staged.files, self._write_mode, partitions)
 
+    def _stage_replacement(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
+        import pyarrow as pa
+
+        require_plain_files(table, self._folder)
+        inner = [STAGING, f"{self._name}.{generation}"]
+        self._folder.make(*inner)
+        rows = with_partition_columns(dataframe, self._partition_by)
+        whole = pa.schema(table.schema().to_arrow())
+        schema = pa.schema([field for field in whole if field.name in rows.columns])
+        folder, name = self._folder.inside(*inner), file_prefix(self._name, generation)
+        written = write_files(rows, folder, schema, name, self._folder.filesystem)
+        return Staged(sum(file.rows for file in written), written)
+
+    def _write_replacement(
+        self, table: DeltaTable, staged: Staged, generation: int, first: Mapping[int, int], last: Mapping[int, int]
+    ) -> None:
+        self._attempt = table.version() + 1
+        note = {"replay": {"from": dict(first), "to": dict(last), "rows": staged.rows}}
+        stored = self._stored(table)
+        entry = JobEntry(self._name, self._topic, generation, stored, note, {generation_key(self._name): generation})
+        files = [self._folder.inside(STAGING, f"{self._name}.{generation}", file.name) for file in staged.files]
+        replace_range(table, self._folder, entry, files, (first, last))
+        self._version = self._attempt
+        with suppress(OSError):  # the commit is done
+            self._folder.remove_folder(STAGING, f"{self._name}.{generation}")
+
     def _after_commit(self) -> None:
         self._version, self._write_mode_actions = self._attempt, {}
 
@@ -331,5 +367,5 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
             require_files(self._folder, staged.files, f"Version {self._version} of the table names it")
             return
         with suppress(OSError):  # the commit is done
-            for name, _, _ in staged.files:
-                self._folder.remove(name, *self._staging(self._generation or 0))
+            for file in staged.files:
+                self._folder.remove(file.name, *self._staging(self._generation or 0))

@@ -49,6 +49,9 @@ class Marks:
         relations: the tables that the offsets belong to, the result first.
     """
 
+    cleared = ""
+    """See `sql_job_state.Marks`."""
+
     def __init__(self, state: JobState, topic_id: int, relations: Sequence[str]) -> None:
         self._state, self._topic_id, self._relations = state, topic_id, relations
 
@@ -72,6 +75,8 @@ class Marks:
         if self._state.result not in marks and not has_table(database, self._state.result):
             filled.add(self._state.result)  # an earlier version left no mark, and made the table before any offset
         for name in self._relations:
+            if name == self.cleared and has_table(database, name):
+                continue
             if name in filled and not is_filled(database, name):
                 return name, f"table {name} was dropped, or all its rows were removed"
         return "", ""

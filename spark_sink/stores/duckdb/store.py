@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError
 from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.files.local import LocalFolder
-from kafka_ratchet.spark_sink.files.parquet import file_prefix, write_files
+from kafka_ratchet.spark_sink.files.parquet import WrittenFile, file_prefix, write_files
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.rows.distinct import HASHES
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
@@ -142,6 +142,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         self._staging = staging_prefix(self._path, table, self._name)
         self._result, self._rejected = table, f"{table}_rejects"
         self._state: JobState = JobState(table, self._name, self._topic, self._topic_id, self._relations)
+        self._state.marks.cleared = self._rejected
         self._arrow: Any = None
         self._sequence_files: SequenceFiles | None = None
         if self._write_mode.judged is not None:
@@ -288,6 +289,35 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         crash_points.passing("after-commit")
         return staged.rows
 
+    def replace(
+        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        generation = self._require_open()
+        with self._reading() as database:
+            self._require_holder(database, generation, None)
+        crash_points.passing("before-write")
+        folder = self._path.with_name(f"{self._staging}{generation}-{uuid.uuid4().hex[:16]}")
+        folder.mkdir(mode=0o700)
+        try:
+            prefix = file_prefix(self._name, generation)
+            staged = _Staged(folder, write_files(dataframe, str(folder), self._arrow, prefix))
+            rejected = _Staged(folder, [])
+            if rejects is not None:
+                rejected = _Staged(folder, write_files(rejects, str(folder), arrow_schema(rejects.schema), prefix))
+            crash_points.passing("before-commit")
+            with self._file.writing() as database:
+                self._require_holder(database, generation, None)
+                self._require_consistent(database)
+                for table in self._relations:
+                    self._state.remove_records(database, table, first, last)
+                self._add_staged(database, staged, rejected)
+                self._state.marks.note(database)
+                crash_points.passing("in-commit")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        crash_points.passing("after-commit")
+        return staged.rows
+
     def _bring_in(
         self,
         staged: _Staged,
@@ -300,24 +330,28 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         with self._file.writing() as database:
             self._require_holder(database, generation, start)
             self._require_consistent(database)
-            self._file.require_types(database, self._result, self._arrow)
-            if self._rejects is not None:
-                self._file.require_types(database, self._rejected, arrow_schema(self._rejects))
-            if staged.files:
-                rows = staged.dataset()
-                database.register("source", rows)
-                stored = add(database, self._result, self._write_mode, deletes=staged.deletes)
-                self._require_stored(self._result, staged.kept(rows), stored)
-                database.unregister("source")
-            if rejected.files:
-                database.register("rejected", rejected.dataset())
-                insert = f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected"  # noqa: S608
-                self._require_stored(self._rejected, rejected.rows, changed_rows(database, insert))
-                database.unregister("rejected")
+            self._add_staged(database, staged, rejected)
             self._state.commit(database, end, write_mode_text(self._write_mode))
             if sequences:
                 self._state.move_sequences(database, sequences)
             crash_points.passing("in-commit")
+
+    def _add_staged(self, database: DuckDBPyConnection, staged: _Staged, rejected: _Staged) -> None:
+        """Bring rows and rejects into their tables, in the caller's transaction."""
+        self._file.require_types(database, self._result, self._arrow)
+        if self._rejects is not None:
+            self._file.require_types(database, self._rejected, arrow_schema(self._rejects))
+        if staged.files:
+            rows = staged.dataset()
+            database.register("source", rows)
+            stored = add(database, self._result, self._write_mode, deletes=staged.deletes)
+            self._require_stored(self._result, staged.kept(rows), stored)
+            database.unregister("source")
+        if rejected.files:
+            database.register("rejected", rejected.dataset())
+            insert = f"INSERT INTO {quoted(self._rejected)} BY NAME SELECT * FROM rejected"  # noqa: S608
+            self._require_stored(self._rejected, rejected.rows, changed_rows(database, insert))
+            database.unregister("rejected")
 
     def _require_stored(self, table: str, given: int, stored: int) -> None:
         if stored != given:
@@ -340,13 +374,13 @@ class _Staged:
     """Rows that the tasks have written and that are not committed yet."""
 
     folder: Path
-    written: list[tuple[str, int, int]]
+    written: list[WrittenFile]
     deletes: bool = False
     """Whether they have a column `DELETED`."""
 
     @property
     def rows(self) -> int:
-        return sum(rows for _, rows, _ in self.written)
+        return sum(file.rows for file in self.written)
 
     def kept(self, rows: Any) -> int:
         """Return how many of the rows in a dataset are to be in the table."""
@@ -356,7 +390,7 @@ class _Staged:
 
     @property
     def files(self) -> list[str]:
-        return [str(self.folder / name) for name, _, _ in self.written]
+        return [str(self.folder / file.name) for file in self.written]
 
     def dataset(self) -> Any:
         """For DuckDB to scan. As an object, because a path in SQL would be read as a pattern."""

@@ -23,7 +23,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     total_rows,
 )
 from kafka_ratchet.spark_sink.stores.iceberg.merge import merged
-from kafka_ratchet.spark_sink.stores.iceberg.touched import parts, touched
+from kafka_ratchet.spark_sink.stores.iceberg.touched import may_have_records, parts, touched, without_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,14 +74,9 @@ class Commit:
             added: how many rows the files have.
             partitions: of the files, where the table has partitions.
         """
-        from pyiceberg.table.update.snapshot import ExpireSnapshots
         from pyiceberg.typedef import Record
 
-        mark = uuid.uuid4().hex[:16]
-        summary = {
-            MARKS_KEY: json.dumps({**(marks(table) or {}), self.job: mark}),
-            OFFSETS_KEY: json.dumps({"mark": mark, "topics": self._topics({**table.properties, **properties})}),
-        }
+        mark, summary = self._summary(table, properties)
         total = (total_rows(table) or 0) + added
         # pyiceberg's `add_files` takes no files with field ids: it would find columns by their names.
         files = [
@@ -102,12 +97,75 @@ class Commit:
                 with transaction.update_snapshot(snapshot_properties=summary).merge_append() as producer:
                     for file in files:
                         producer.append_data_file(file)
-            noted = {mark_key(self.job): mark, rows_key(self.job): str(total)}
-            transaction.set_properties({**properties, **noted})
-            expired = _expired(table)
-            if expired:
-                with ExpireSnapshots(transaction) as expire:
-                    expire.by_ids(expired)
+            self._note(table, transaction, properties, mark, total)
+
+    def _summary(self, table: Table, properties: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+        """Return the mark of a commit, and what its snapshot says of it."""
+        mark = uuid.uuid4().hex[:16]
+        return mark, {
+            MARKS_KEY: json.dumps({**(marks(table) or {}), self.job: mark}),
+            OFFSETS_KEY: json.dumps({"mark": mark, "topics": self._topics({**table.properties, **properties})}),
+        }
+
+    def _note(
+        self, table: Table, transaction: Transaction, properties: Mapping[str, str], mark: str, total: int
+    ) -> None:
+        """Set the job's properties, and forget old snapshots."""
+        from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+        noted = {mark_key(self.job): mark, rows_key(self.job): str(total)}
+        transaction.set_properties({**properties, **noted})
+        expired = _expired(table)
+        if expired:
+            with ExpireSnapshots(transaction) as expire:
+                expire.by_ids(expired)
+
+    def replace(
+        self,
+        table: Table,
+        files: Mapping[str, Values],
+        properties: Mapping[str, str],
+        first: Mapping[int, int],
+        last: Mapping[int, int],
+    ) -> None:
+        """Write the files anew that have rows of a range of records, and add the new rows, in one snapshot.
+
+        Args:
+            table: the table.
+            files: Parquet files with the new rows, each with its partition.
+            properties: to set.
+            first: first offset of each partition.
+            last: offset after the last one of each.
+        """
+        from pyiceberg.typedef import Record
+
+        mark, summary = self._summary(table, properties)
+        new = [data_file(table, path, Record(*partition)) for path, partition in files.items()]
+        tasks = live_files(table)
+        total = sum(task.file.record_count for task in tasks) + sum(file.record_count for file in new)
+        old = []
+        named = file_prefix(self.job, self.generation)
+        for task in tasks:
+            if not may_have_records(table, task.file, first, last):
+                continue
+            left = list(without_records(rows_of(table, [task]), first, last))
+            rows = sum(batch.num_rows for batch in left)
+            if rows == task.file.record_count:
+                continue
+            old.append(task)
+            total += rows - task.file.record_count
+            if rows:
+                new.append(write_rows(table, self.folder, left, named, task.file.partition))
+        with table.transaction() as transaction:
+            if not old and not new:
+                _write_nothing(transaction, summary)
+            else:
+                with transaction.update_snapshot(snapshot_properties=summary).overwrite() as producer:
+                    for task in old:
+                        producer.delete_data_file(task.file)
+                    for file in new:
+                        producer.append_data_file(file)
+            self._note(table, transaction, properties, mark, total)
 
     def _merge(self, table: Table, transaction: Transaction, rows: pa.Table, summary: dict[str, str]) -> int:
         """Write the files anew that have a key of `rows`, in one snapshot.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.files.bucket import Folder
-from kafka_ratchet.spark_sink.files.parquet import file_prefix, require_files
+from kafka_ratchet.spark_sink.files.parquet import WrittenFile, file_prefix, require_files
 from kafka_ratchet.spark_sink.stores.compactor import ATTEMPTS, DataFile, Replacement, require_newest
 from kafka_ratchet.spark_sink.stores.iceberg.commit import generation_key, newest_generation
 from kafka_ratchet.spark_sink.stores.iceberg.files import file_name, live_files, rows_of, write_rows
@@ -92,7 +92,7 @@ class IcebergCompactor:
         from pyiceberg.exceptions import CommitFailedException
 
         require_newest(self._where, newest_generation(self._table, COMPACTION), generation)
-        written = [(file_name(each.new.name), each.new.rows, each.new.bytes) for each in replacements]
+        written = [WrittenFile(file_name(each.new.name), each.new.rows, each.new.bytes) for each in replacements]
         require_files(self._folder, written)
         try:
             self._commit(replacements, generation)

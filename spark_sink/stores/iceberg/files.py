@@ -74,7 +74,7 @@ def write_rows(
 
     schema = arrow_schema_of(table.schema(), with_ids=True)
     named = (each for batch in batches for each in pa.Table.from_batches([batch]).cast(schema).to_batches())
-    name, _, _ = write_batches(named, schema, folder.inside(), file_prefix, folder.filesystem)
+    name = write_batches(named, schema, folder.inside(), file_prefix, folder.filesystem).name
     return data_file(table, f"{table.location()}/data/{name}", partition)
 
 

@@ -91,7 +91,7 @@ def _emptied(table: Table, mark: str) -> bool:
     return False
 
 
-def replacement(table: Table, job: str) -> str:
+def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
     """Describe the snapshot of another writer without any row of before; empty: there is none.
 
     A writer that changes one row of a single file does the same. The rows left in the table tell both apart.
@@ -105,25 +105,28 @@ def replacement(table: Table, job: str) -> str:
         operation = snapshot.summary.operation.value
         removed, added = (int(_summary(snapshot, f"{what}-records") or 0) for what in ("deleted", "added"))
         before = int(_summary(snapshot, "total-records") or 0) - added + removed
+        if may_be_emptied and not added:
+            continue
         if operation in {"overwrite", "delete"} and removed >= before > 0:
             return f"all rows of the table were replaced or removed (snapshot {snapshot.snapshot_id}, {operation})"
     return ""
 
 
-def inconsistency(table: Table, job: str, *, has_key: bool) -> str:
+def inconsistency(table: Table, job: str, *, has_key: bool, may_be_emptied: bool = False) -> str:
     """Why the rows are not those of the job's newest commit any more, without the sentence's end; empty: they are.
 
     Args:
         table: refreshed.
         job: its name.
         has_key: commits change rows, so that an older snapshot may have as many.
+        may_be_emptied: an operator may delete all rows.
     """
     mark, found = table.properties.get(mark_key(job)), marks(table)
     noted = int(table.properties.get(rows_key(job), "-1"))
     if mark is None:  # an earlier version has left none; all that it can be asked is whether anything newer lies aside
         return "" if _is_newest(table) else "the table was rolled back to an older snapshot"
     if found is None:
-        if total_rows(table) == noted and not has_key:
+        if (total_rows(table) == noted and not has_key) or (may_be_emptied and not total_rows(table)):
             return ""
         count = (
             "the number of rows proves nothing where rows change"
@@ -144,7 +147,8 @@ def inconsistency(table: Table, job: str, *, has_key: bool) -> str:
             if job in found
             else "the table was replaced, or rolled back to before this job's first commit"
         )
-    return "all rows of the table were removed" if noted > 0 and _emptied(table, mark) else ""
+    gone = noted > 0 and not may_be_emptied and _emptied(table, mark)
+    return "all rows of the table were removed" if gone else ""
 
 
 def _is_newest(table: Table) -> bool:

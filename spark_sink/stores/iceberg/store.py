@@ -207,6 +207,16 @@ class IcebergStore(OptimisticStore["Table"]):
                     found.append(job)
         return sorted(found)
 
+    def other_sources(self) -> list[str]:
+        found = []
+        for key, text in self._existing().properties.items():
+            prefix, _, rest = key.partition(".")
+            job, _, topic = rest.partition(".")
+            if prefix == "ratchet-sink" and topic and (job, topic) != (self._name, self._topic):
+                if topic != "generation" and json.loads(text)["offsets"]:
+                    found.append(f"job {job} (topic {topic})")
+        return sorted(found)
+
     def _stored_write_mode(self, table: Table) -> str:
         return str(table.properties.get(self._write_mode_key, ""))
 
@@ -216,7 +226,7 @@ class IcebergStore(OptimisticStore["Table"]):
     def _files_of_sequences(self, table: Table, rule: JudgeRule) -> SequenceFiles:
         return SequenceFiles(self._data_folder(table), (FOLDER,), self._name, rule)
 
-    def _require_holder(self, table: Table, start: Mapping[int, int]) -> None:
+    def _require_holder(self, table: Table, start: Mapping[int, int] | None) -> None:
         super()._require_holder(table, start)
         if self._schema is not None:
             require_partitions(self._catalog, table, self._partition_by)
@@ -224,7 +234,8 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def _require_consistent(self, table: Table) -> None:
         if self._newest(table):
-            what = inconsistency(table, self._name, has_key=has_key(self._stored_write_mode(table)))
+            keyed = has_key(self._stored_write_mode(table))
+            what = inconsistency(table, self._name, has_key=keyed, may_be_emptied=self.may_be_emptied)
             what = what or self._replaced(table)
             if what:
                 raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
@@ -239,7 +250,7 @@ class IcebergStore(OptimisticStore["Table"]):
 
     def _replaced(self, table: Table) -> str:
         """Describe how another writer has replaced the job's rows; empty: some are there."""
-        found = replacement(table, self._name)
+        found = replacement(table, self._name, may_be_emptied=self.may_be_emptied)
         return found if found and not self._has_own_row(table) else ""
 
     def _has_own_row(self, table: Table) -> bool:
@@ -326,7 +337,7 @@ class IcebergStore(OptimisticStore["Table"]):
             return self._stage_partitions(table, dataframe, generation)
         schema, prefix = arrow_schema_of(table.schema(), with_ids=True), file_prefix(self._name, generation)
         written = write_files(dataframe, folder.inside(), schema, prefix, folder.filesystem)
-        return Staged(sum(rows for _, rows, _ in written), written)
+        return Staged(sum(file.rows for file in written), written)
 
     def _stage_partitions(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
         folder = self._data_folder(table)
@@ -339,19 +350,28 @@ class IcebergStore(OptimisticStore["Table"]):
             self._partition_by,
         )
         files = [file for file, _ in found]
-        return Staged(
-            sum(rows for _, rows, _ in files), files, partitions={name: values for (name, _, _), values in found}
-        )
+        return Staged(sum(file.rows for file in files), files, partitions={file.name: values for file, values in found})
 
     def _require_staged(self, table: Table, staged: Staged) -> None:
         require_files(self._data_folder(table), staged.files)  # a clean-up takes files that no snapshot names yet
 
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
-        files = [f"{table.location()}/data/{name}" for name, _, _ in staged.files]
+        files = [f"{table.location()}/data/{file.name}" for file in staged.files]
         rows = files if staged.arrow is None else staged.arrow
         partitions = {f"{table.location()}/data/{name}": values for name, values in staged.partitions.items()}
         properties = self._properties(generation, end, staged.sequences)
         self._commit_of(table, generation).write(table, rows, properties, staged.rows, partitions)
+
+    def _stage_replacement(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
+        return self._stage(table, dataframe, generation)
+
+    def _write_replacement(
+        self, table: Table, staged: Staged, generation: int, first: Mapping[int, int], last: Mapping[int, int]
+    ) -> None:
+        files = {f"{table.location()}/data/{file.name}": staged.partitions.get(file.name, ()) for file in staged.files}
+        properties = {generation_key(self._name): str(generation)}
+        self._commit_of(table, generation).replace(table, files, properties, first, last)
+        self._refresh(table)
 
     def _finish(self, table: Table, staged: Staged) -> None:
         require_files(self._data_folder(table), staged.files, "The table's newest snapshot names it")

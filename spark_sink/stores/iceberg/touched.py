@@ -7,7 +7,7 @@ key columns of the files that are left, read one file after the other. The rows 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.types import NestedField
+
+RECORD = ("_kafka_partition", "_kafka_offset")
+"""Columns that say which record a row is of."""
 
 FOLDED_BYTES = 512 * 1024
 """Files smaller than this are written anew by every commit: otherwise new keys would leave a small file each time."""
@@ -50,6 +53,47 @@ def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: 
         if task.file.file_size_in_bytes < FOLDED_BYTES
         or (_may_have(task.file, field, values, has_null) and _has(table, task, source.select(list(key))))
     ]
+
+
+def may_have_records(table: Table, file: DataFile, first: Mapping[int, int], last: Mapping[int, int]) -> bool:
+    """Return false where a file has no row of a range of records, by what the snapshot says of it.
+
+    Args:
+        table: the table.
+        file: of it.
+        first: first offset of each partition.
+        last: offset after the last one of each.
+    """
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.types import PrimitiveType
+
+    bounds = list[list[Any]]()
+    for name in RECORD:
+        field = table.schema().find_field(name)
+        kind = field.field_type
+        least = (file.lower_bounds or {}).get(field.field_id)
+        greatest = (file.upper_bounds or {}).get(field.field_id)
+        if least is None or greatest is None or not isinstance(kind, PrimitiveType):
+            return True
+        bounds.append([from_bytes(kind, each) for each in (least, greatest)])
+    (low, high), (begin, end) = bounds
+    return any(low <= each <= high and begin < last[each] and end >= first[each] for each in last)
+
+
+def without_records(
+    batches: Iterable[pa.RecordBatch], first: Mapping[int, int], last: Mapping[int, int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of other records than those of a range; the arguments are those of `may_have_records`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in batches:
+        partition, offset = (batch.column(name) for name in RECORD)
+        within = pa.array([False] * batch.num_rows, pa.bool_())
+        for each in last:
+            of_each = pc.and_(pc.greater_equal(offset, first[each]), pc.less(offset, last[each]))
+            within = pc.or_(within, pc.fill_null(pc.and_(pc.equal(partition, each), of_each), False))
+        yield batch.filter(pc.invert(within))
 
 
 def sorted_values(column: pa.ChunkedArray) -> list[Any] | None:

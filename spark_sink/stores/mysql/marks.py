@@ -61,6 +61,9 @@ class Marks:
         relations: the tables that the offsets belong to, the result first.
     """
 
+    cleared = ""
+    """See `sql_job_state.Marks`."""
+
     def __init__(self, state: State, topic_id: int, relations: Sequence[str]) -> None:
         self._state, self._topic_id, self._relations = state, topic_id, relations
 
@@ -115,7 +118,7 @@ class Marks:
                 return relation, f"table {relation} was dropped"
             if look.id != was_id:
                 return relation, f"table {relation} is another one (the id in its comment is {look.id or 'gone'})"
-            if was_filled and not look.is_filled:
+            if was_filled and not look.is_filled and relation != self.cleared:
                 return relation, f"table {relation} was emptied"
         return "", ""
 

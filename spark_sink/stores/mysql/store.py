@@ -63,6 +63,7 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         result = location.table.rpartition(".")[2]
         self._result, self._rejected = result, f"{result}_rejects"
         self._state: JobState = JobState(location, self._name, self._topic, self._topic_id, self._relations)
+        self._state.marks.cleared = self._rejected
         self._tables = Tables(self._state)
         self._where = self._state.where
         self._columns: list[Column] = []
@@ -169,6 +170,24 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         self._drop(staged)
         return rows
 
+    def replace(
+        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        generation = self._require_open()
+        with self._reading() as database:
+            self._require_holder(database, generation, None)
+            self._require_consistent(database)
+        crash_points.passing("before-write")
+        staged, rows = self._stage(generation, self._result, self._columns, dataframe)
+        if rejects is not None and self._rejects is not None:
+            staged += self._stage(generation, self._rejected, column_types(self._rejects), rejects)[0]
+        crash_points.passing("before-commit")
+        with self._state.database(generation) as database:
+            self._commit_staged(database, staged, generation, None, (first, last))
+        crash_points.passing("after-commit")
+        self._drop(staged)
+        return rows
+
     def _stage(
         self, generation: int, table: str, columns: list[Column], dataframe: DataFrame
     ) -> tuple[list[_Staged], int]:
@@ -195,9 +214,18 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         database: Database,
         staged: list[_Staged],
         generation: int,
-        start: dict[int, int],
-        end: dict[int, int],
+        start: dict[int, int] | None,
+        end: dict[int, int] | tuple[dict[int, int], dict[int, int]],
     ) -> None:
+        """Move the rows into their tables, with the offsets.
+
+        Args:
+            database: of the holder's session.
+            staged: the rows.
+            generation: of the holder.
+            start: stored offsets; None: they stay.
+            end: offsets after the commit; or the range of records that the rows replace.
+        """
         import pymysql
 
         for left in reversed(range(DEADLOCKS)):
@@ -212,8 +240,13 @@ class MysqlStore(SqlStore["Database", list[Column]]):
                         self._tables.require_types(database, each.target, each.columns)
                         [(found,)] = execute(database, counted(self._state.table(each.table), each.tokens))
                         self._tables.require_staged(each.table, found, sum(each.tokens.values()))
+                        if isinstance(end, tuple):
+                            self._state.remove_records(database, each.target, *end)
                         self._move(database, each)
-                    self._state.commit(database, end, write_mode_text(self._write_mode))
+                    if isinstance(end, tuple):
+                        self._state.marks.note(database)
+                    else:
+                        self._state.commit(database, end, write_mode_text(self._write_mode))
                     crash_points.passing("in-commit")
                 return
             except pymysql.OperationalError as error:

@@ -27,6 +27,9 @@ class Marks:
         relations: the tables that the offsets belong to, the result first.
     """
 
+    cleared = ""
+    """See `sql_job_state.Marks`."""
+
     def __init__(self, state: SqlJobState[Database], topic_id: int, relations: Sequence[str]) -> None:
         self._state, self._topic_id, self._relations = state, topic_id, relations
 
@@ -74,7 +77,7 @@ class Marks:
                 return relation, f"table {relation} was dropped"
             if oid != was_oid:
                 return relation, f"table {relation} is another one: dropped and made anew, or restored by itself"
-            if was_filled and not filled:
+            if was_filled and not filled and relation != self.cleared:
                 # TRUNCATE gives a table another file. A partitioned table has none of its own.
                 how = "TRUNCATE" if filenode != was_filenode else "DELETE, or TRUNCATE of its partitions"
                 return relation, f"table {relation} was emptied ({how})"

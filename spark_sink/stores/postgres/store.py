@@ -100,6 +100,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         of_sequences, rule = table_parts(f"{table}_sequences")[-1], self._write_mode.judged
         relations = [*self._relations, *([] if rule is None else [of_sequences])]
         self._state: JobState = JobState(location, self._name, self._topic, self._topic_id, relations)
+        self._state.marks.cleared = self._rejected
         self._tables = Tables(self._state)
         self._sequences = None if rule is None else SequenceTable(self._state, of_sequences, self._name, rule)
         self._where = self._state.where
@@ -241,6 +242,31 @@ class PostgresStore(SqlStore["Database", list[Column]]):
                 raise
         crash_points.passing("after-commit")
         return sum(rows)
+
+    def replace(
+        self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
+    ) -> int:
+        generation = self._require_open()
+        with self._state.database() as database:
+            self._require_holder(database, generation, None)
+            self._require_consistent(database)
+            crash_points.passing("before-write")
+            staged = [self._stage(database, generation, self._result, self._columns, dataframe)]
+            if rejects is not None and self._rejects is not None:
+                staged.append(self._stage(database, generation, self._rejected, column_types(self._rejects), rejects))
+            crash_points.passing("before-commit")
+            with self._state.transaction(database, generation):
+                self._state.lock(database)
+                self._require_holder(database, generation, None)
+                self._require_consistent(database)
+                self._require_types(database)
+                for each in staged:
+                    self._state.remove_records(database, each.table, first, last)
+                    self._move_staged(database, each)
+                self._state.marks.note(database)
+                crash_points.passing("in-commit")
+        crash_points.passing("after-commit")
+        return sum(staged[0].tokens.values())
 
     def _require_types(self, database: Database) -> None:
         self._tables.require_types(database, self._result, self._columns)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError, TopicRecreated
-from kafka_ratchet.spark_sink.files.parquet import write_files
+from kafka_ratchet.spark_sink.files.parquet import WrittenFile, write_files
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count, read_totals
@@ -190,7 +190,7 @@ def test_who_finds_its_staged_files_removed_is_fenced(
     store = delta_store(table, "job", "events", write_mode=write_mode)
     store.open(schema)
 
-    def taken_over(*arguments: Any) -> list[tuple[str, int, int]]:
+    def taken_over(*arguments: Any) -> list[WrittenFile]:
         delta_store(table, "job", "events", write_mode=write_mode).open(
             schema
         )  # removes the folder that the tasks write to

@@ -1,0 +1,102 @@
+"""Least and greatest values and null counts of a Parquet file, as an entry of a Delta log says them.
+
+By them readers leave files out. A value that is not certain is not said: readers then look into the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+TEXT_LENGTH: Final = 32
+"""Characters of a text; Delta's own writers cut it there too."""
+
+EXACT_DIGITS: Final = 15
+"""Digits of a decimal that readers with 64-bit fractions keep."""
+
+INDEXED: Final = 32
+"""Columns with statistics, where the table does not say another number (`delta.dataSkippingNumIndexedCols`)."""
+
+Statistics = Callable[[Any, Any, Collection[str]], str]
+"""Makes the text from a file's footer, its Arrow schema, and the names of columns with NaN in them."""
+
+
+def statistics_maker(indexed: int = INDEXED) -> Statistics:
+    """Make the function that tasks call; a nested one, which goes to executors by value.
+
+    Args:
+        indexed: number of columns from the first one; -1: all. Columns of the record (`_kafka_`) have them too.
+    """
+    text_length, exact_digits = TEXT_LENGTH, EXACT_DIGITS
+
+    def make(footer: Any, schema: Any, with_nan: Collection[str]) -> str:
+        import datetime
+        import json
+        import math
+
+        import pyarrow as pa
+
+        def leaves(data_type: Any) -> int:
+            if not pa.types.is_nested(data_type):
+                return 1
+            return sum(leaves(data_type.field(n).type) for n in range(data_type.num_fields))
+
+        def least(value: Any, data_type: Any) -> Any:
+            if isinstance(value, str):
+                return value[:text_length]
+            if isinstance(value, datetime.datetime):
+                return instant(value, data_type, 0)
+            return plain(value, data_type)
+
+        def greatest(value: Any, data_type: Any) -> Any:
+            if isinstance(value, str):  # no text is behind the last character that there is
+                return value if len(value) <= text_length else value[:text_length] + "\U0010ffff"
+            if isinstance(value, datetime.datetime):
+                return instant(value, data_type, 999)  # readers know milliseconds
+            return plain(value, data_type)
+
+        def instant(value: Any, data_type: Any, more_us: int) -> Any:
+            whole = (value + datetime.timedelta(microseconds=more_us)).replace(tzinfo=None)
+            text = whole.isoformat(timespec="milliseconds")
+            return f"{text}Z" if data_type.tz else text
+
+        def plain(value: Any, data_type: Any) -> Any:
+            if isinstance(value, datetime.date):
+                return value.isoformat()
+            if pa.types.is_decimal(data_type):
+                return float(value) if data_type.precision <= exact_digits else None
+            return value if not isinstance(value, float) or math.isfinite(value) else None
+
+        def has_bounds(data_type: Any) -> bool:
+            kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date32)
+            texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_timestamp)
+            return any(is_kind(data_type) for is_kind in (*kinds, *texts))
+
+        found: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+        at = -1
+        for number, field in enumerate(schema):
+            at += 1
+            if pa.types.is_nested(field.type):
+                at += leaves(field.type) - 1
+                continue
+            if 0 <= indexed <= number and not field.name.startswith("_kafka_"):
+                continue
+            groups = [footer.row_group(n).column(at).statistics for n in range(footer.num_row_groups)]
+            if any(each is None or not each.has_null_count for each in groups):
+                continue
+            found["nullCount"][field.name] = sum(each.null_count for each in groups)
+            some = [each for each in groups if each.num_values]
+            if not some or not has_bounds(field.type) or any(not each.has_min_max for each in some):
+                continue
+            try:
+                low = least(min(each.min for each in some), field.type)
+                high = greatest(max(each.max for each in some), field.type)
+            except (ValueError, OverflowError, TypeError):  # a time outside the years of Python
+                continue
+            if low is not None:
+                found["minValues"][field.name] = low
+            if high is not None and field.name not in with_nan:  # NaN is above every number, and not in the footer
+                found["maxValues"][field.name] = high
+        return json.dumps(found)
+
+    return make

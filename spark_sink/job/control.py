@@ -1,0 +1,227 @@
+"""Places in a topic that an operator names: the beginning of a first run, and the end of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.job.plan import OffsetRange, resume
+from kafka_ratchet.spark_sink.stores.decision import EARLIEST, LATEST
+
+NAMED: Final = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*")
+"""Partitions and offsets, 0:100,1:90."""
+
+MILLISECONDS: Final = re.compile(r"\d{1,15}")
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Offsets = dict[int, int]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place of each partition: an end of the topic, a time, or an offset."""
+
+    option: str
+    """Name of the option, for messages."""
+    text: str
+    """As the operator has written it."""
+    timestamp_ms: int | None = None
+    """Milliseconds since 1970; None: it is no time."""
+    offsets: Mapping[int, int] | None = None
+    """Named offsets; None: it names none."""
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.text}"
+
+
+class Placed(Protocol):
+    """Job with places; see `Job`."""
+
+    @property
+    def start(self) -> Place | None:
+        """Return where a first run begins."""
+
+    @property
+    def until(self) -> Place | None:
+        """Return where a run ends."""
+
+
+AskTime = Callable[[int], Mapping[int, int | None]]
+"""Looks for the first offset of a time, see `TopicPlanner.offsets_at`."""
+
+
+def read_place(option: str, text: str, *ends: str) -> Place:
+    """Read a place.
+
+    Args:
+        option: name of the option, for messages.
+        text: one of `ends`, a time in ISO 8601 with its zone or in milliseconds since 1970, or PARTITION:OFFSET,...
+        ends: allowed words.
+
+    Raises:
+        OptionRefused: it is none of these.
+    """
+    if text in ends:
+        return Place(option, text)
+    if NAMED.fullmatch(text):
+        return Place(option, text, offsets=named_offsets(option, text))
+    if MILLISECONDS.fullmatch(text):
+        return Place(option, text, timestamp_ms=int(text))
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        words = "".join(f"{word}, " for word in ends)
+        raise OptionRefused(
+            f"{option} {text!r}: write {words}PARTITION:OFFSET,..., or a time: 2026-11-28T09:00:00Z (with its zone) or "
+            "milliseconds since 1970"
+        )
+    since = at - EPOCH
+    return Place(option, text, timestamp_ms=(since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000)
+
+
+def named_offsets(option: str, text: str) -> Offsets:
+    """Read PARTITION:OFFSET,...
+
+    Raises:
+        OptionRefused: a partition is there twice.
+    """
+    named = {int(partition): int(offset) for partition, offset in (pair.split(":") for pair in text.split(","))}
+    if len(named) != text.count(":"):
+        raise OptionRefused(f"{option} {text}: a partition is there twice")
+    return named
+
+
+def require_partitions(place: Place, offset_range: OffsetRange) -> None:
+    """Refuse a place with a partition that the topic does not have.
+
+    Raises:
+        OptionRefused: it has one.
+    """
+    unknown = sorted((place.offsets or {}).keys() - offset_range.end.keys())
+    if unknown:
+        raise OptionRefused(f"{place}: topic {offset_range.topic} has no partition {unknown[0]}")
+
+
+def require_within(place: Place, offset_range: OffsetRange, offsets: Mapping[int, int]) -> None:
+    """Refuse offsets that the topic does not hold.
+
+    Raises:
+        OptionRefused: one is not in the topic.
+    """
+    for partition, offset in sorted(offsets.items()):
+        earliest, end = offset_range.earliest[partition], offset_range.end[partition]
+        if not earliest <= offset <= end:
+            raise OptionRefused(
+                f"{place}: offset {offset} of {offset_range.topic}/{partition} is not in the topic, which holds "
+                f"{earliest} to {end}"
+            )
+
+
+def require_first_run(job: Placed, stored: Mapping[int, int], topic: str) -> None:
+    """Refuse `--start` where the table has offsets already.
+
+    Raises:
+        OptionRefused: it has.
+    """
+    if job.start is not None and stored:
+        raise OptionRefused(
+            f"{job.start}: the table has offsets of topic {topic} ({dict(sorted(stored.items()))}), and a run goes on "
+            f"from them. {job.start.option} is for a first run: leave it out, or set other offsets with `ratchet sink "
+            "resume --from`"
+        )
+
+
+def first_offsets(job: Placed, offset_range: OffsetRange, stored: Mapping[int, int], ask_time: AskTime) -> Offsets:
+    """Return the first offset to read of each partition: the stored one, or that of `--start`.
+
+    Args:
+        job: with its places.
+        offset_range: of the topic.
+        stored: offsets of the table.
+        ask_time: asks Kafka; not before `offset_range` was asked for.
+
+    Raises:
+        OptionRefused: see `require_first_run`, `require_partitions` and `require_within`.
+        SinkError: see `resume`.
+    """
+    require_first_run(job, stored, offset_range.topic)
+    if job.start is None:
+        return resume(offset_range, stored)
+    found = dict(offset_range.earliest)
+    if job.start.text == LATEST:
+        found = dict(offset_range.end)
+    elif job.start.timestamp_ms is not None:
+        # No record of that time: the end, which was asked for before, so that no later record is left out.
+        at = ask_time(job.start.timestamp_ms)
+        found = {each: offset_range.end[each] if (offset := at.get(each)) is None else offset for each in found}
+        found = {each: min(offset, offset_range.end[each]) for each, offset in found.items()}
+    elif job.start.offsets is not None:
+        require_partitions(job.start, offset_range)
+        require_within(job.start, offset_range, job.start.offsets)
+        found |= job.start.offsets
+    return found
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Range of one run."""
+
+    offset_range: OffsetRange
+    """As the topic holds it, with the ends of the run."""
+    is_reached: bool
+    """True: the table has all of it, and nothing may come behind it."""
+
+
+def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], ask_time: AskTime) -> Limit:
+    """Cut the topic's ends to those of `--until`.
+
+    Args:
+        job: with its places.
+        offset_range: of the topic.
+        start: next offset of each partition.
+        ask_time: asks Kafka; not before `offset_range` was asked for.
+
+    Raises:
+        OptionRefused: `--until` names some partitions of the topic only, or others.
+    """
+    if job.until is None:
+        return Limit(offset_range, is_reached=False)
+    until: Mapping[int, int | None]
+    if job.until.offsets is not None:
+        require_partitions(job.until, offset_range)
+        until = {each: job.until.offsets.get(each, start[each]) for each in offset_range.end}
+    else:
+        found = ask_time(job.until.timestamp_ms or 0)
+        until = {each: found.get(each) for each in offset_range.end}
+    end = dict(offset_range.end)
+    for partition, offset in until.items():
+        if offset is not None:
+            end[partition] = max(start[partition], min(end[partition], offset))
+    is_reached = all(offset is not None and start[each] >= offset for each, offset in until.items())
+    return Limit(replace(offset_range, end=end, high=None), is_reached)
+
+
+def require_whole(place: Place | None, offset_range: OffsetRange) -> None:
+    """Refuse `--until` with offsets of some partitions only: nothing would say where the others end.
+
+    Raises:
+        OptionRefused: partitions are missing, or unknown.
+    """
+    if place is None or place.offsets is None:
+        return
+    require_partitions(place, offset_range)
+    missing = sorted(offset_range.end.keys() - place.offsets.keys())
+    if missing:
+        raise OptionRefused(
+            f"{place}: partition {missing[0]} of topic {offset_range.topic} is not named. Name every partition"
+        )
+
+
+START_WORDS: Final = (EARLIEST, LATEST)

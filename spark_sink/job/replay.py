@@ -1,0 +1,132 @@
+"""`ratchet sink replay`: the rows of a range of records are made once more, and replace those of the table."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.job.commit import replace_records
+from kafka_ratchet.spark_sink.job.control import Place, require_partitions, require_within
+from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.run_log import log_run
+from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
+from kafka_ratchet.spark_sink.job.start import Session, require_startable, with_columns
+from kafka_ratchet.spark_sink.job.unreadable import read_again
+from kafka_ratchet.spark_sink.spark.errors import spark_errors_named
+from kafka_ratchet.spark_sink.stores.decision import STORED
+from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
+
+log = logging.getLogger("spark_sink")
+
+RECORD: Final = ("_kafka_partition", "_kafka_offset")
+"""Columns by which rows of a record are found again."""
+
+
+def run_replay(
+    job: Job, planner: TopicPlanner, store: ResultStore, session: Session, run: RunState | None = None
+) -> Outcome:
+    """Replace the rows of the records from `job.start` up to, not including, `job.until`, in one version.
+
+    Offsets stay where they are. The run takes over, so that another one of the name ends at its next commit.
+
+    Args:
+        job: what to read. `until` may be the stored offsets.
+        planner: of the job's topic.
+        store: where the rows are.
+        session: starts Spark, and stops it at the end.
+        run: is told each step; None: log lines are all that is wanted.
+
+    Raises:
+        OptionRefused: rows do not say which record they are of, or the range is not in topic and table.
+        SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
+    """
+    run = run or RunState(log_run)
+    stored, first, last = _range(job, planner, store)
+    run.looked(OffsetRange(job.topic, first, last), stored)
+    if not last:
+        log.info("job %s: the range has no offsets that the table has read; nothing is replaced", job.name)
+        run.finished(store.generation(), stored)
+        return run.outcome()
+    with session() as spark:
+        require_local_master(store, spark.conf.get("spark.master", None))
+        found = with_columns(job, planner, store, spark, grow=False)
+        schema = (found or job).pipeline.schema(spark)
+        missing = [name for name in RECORD if name not in schema.names]
+        if found is None or missing:
+            raise OptionRefused(
+                f"job {job.name}: its rows have no column {', '.join(missing or RECORD)}, so that those of a record "
+                "cannot be found again. Let sql or transform keep both columns, or fill another table"
+            )
+        held = store.open(schema)
+        try:
+            run.opened(store.generation(), held)
+            if held != stored:
+                raise OptionRefused(f"job {job.name}: another run has committed meanwhile. Stop it, and run again")
+            began = time.monotonic()
+            with spark_errors_named(job.topic, first, last):
+                rows, rejects = read_again(job, first, last, lambda: replace_records(spark, found, first, last, store))
+            planner.require_first_topic(planner.topic_id(), held)
+            run.committed(Commit(1, rows, first, last, time.monotonic() - began, rejects))
+        finally:
+            store.close()
+    run.finished(run.generation, stored)
+    return run.outcome()
+
+
+def _range(
+    job: Job, planner: TopicPlanner, store: ResultStore
+) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+    """Return the stored offsets, and the first offset and the one after the last of each partition to replay."""
+    if job.start is None or job.until is None:
+        raise OptionRefused("a replay needs both --from and --to")
+    if job.pipeline.write_mode.kind != "append" or job.pipeline.write_mode.judged is not None:
+        what = "from_input" if job.pipeline.write_mode.judged is not None else f"kind {job.pipeline.write_mode.kind}"
+        raise OptionRefused(
+            f"job {job.name}: {what} makes rows of many records, and those of a range cannot be taken back. Fill "
+            "another table from the topic"
+        )
+    plain = replace(job, start=None, until=None)
+    require_startable(plain, store)
+    stored = store.offsets()
+    if not stored:
+        raise OptionRefused(f"job {job.name}: the table has no records of topic {job.topic} yet. Run the job first")
+    if others := store.other_sources():
+        raise OptionRefused(
+            f"job {job.name}: the table has rows of {', '.join(others)} too, and a row does not say whose it is. Only "
+            "a table of one job and topic can be replayed"
+        )
+    offset_range = planner.offset_range()
+    resume(offset_range, stored)
+    first, last = (_offsets(place, offset_range, stored, planner) for place in (job.start, job.until))
+    for one, other, place in ((first, last, job.until), (last, first, job.start)):
+        if missing := sorted(one.keys() - other.keys()):
+            raise OptionRefused(f"{place}: partition {missing[0]} is not named there. Name the same partitions in both")
+    require_within(job.start, offset_range, first)
+    for partition in sorted(last):
+        if last[partition] > stored.get(partition, 0):
+            raise OptionRefused(
+                f"{job.until}: the table has read {job.topic}/{partition} up to offset {stored.get(partition, 0)}. "
+                "Records behind it are the next run's"
+            )
+        if first[partition] > last[partition]:
+            raise OptionRefused(f"{job.start}: partition {partition} begins behind {job.until}")
+    moved = [partition for partition in last if first[partition] < last[partition]]
+    return stored, {each: first[each] for each in moved}, {each: last[each] for each in moved}
+
+
+def _offsets(
+    place: Place, offset_range: OffsetRange, stored: Mapping[int, int], planner: TopicPlanner
+) -> dict[int, int]:
+    """Return the offset of a place in each partition; a time reaches no further than the table."""
+    require_partitions(place, offset_range)
+    if place.offsets is not None:
+        return dict(place.offsets)
+    if place.timestamp_ms is None:
+        return dict(stored) if place.text == STORED else {each: offset_range.earliest[each] for each in stored}
+    at = planner.offsets_at(place.timestamp_ms)
+    return {each: offset if (found := at.get(each)) is None else min(found, offset) for each, offset in stored.items()}
