@@ -14,7 +14,7 @@ from kafka_ratchet.spark_sink.stores.registry import store_class
 SINK_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """As a job's name, which it is unless the section says another."""
 
-COMMANDS: Final = frozenset({"compact", "package", "resume", "run", "status", "vacuum"})
+COMMANDS: Final = frozenset({"compact", "package", "replay", "resume", "run", "status", "vacuum"})
 """Words behind `ratchet sink` that name no sink."""
 
 
