@@ -97,6 +97,8 @@ EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "runs in Spark's executors: pyspark sends one function by value, with all that it calls": (
         "spark_sink/files/parquet.py _task",
         "spark_sink/files/parquet.py _task.write",
+        "spark_sink/files/statistics.py statistics_maker",
+        "spark_sink/files/statistics.py statistics_maker.make",
         "spark_sink/rows/avro/task.py reader",
         "spark_sink/rows/judging/task.py _partitions",
         "spark_sink/rows/registry/protobuf_task.py message.read",
@@ -139,7 +141,6 @@ EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
         "spark_sink/job/first_unread.py first_unread_timestamps",
         "spark_sink/job/structured.py run_structured",
         "spark_sink/rows/columns.py rows",
-        "spark_sink/stores/delta/commit.py write_entry",
         "transport/lane.py Lane._take_over",
     ),
     "constructor or function with keywords: each is a setting or a part that the caller makes": (

@@ -71,6 +71,24 @@ Name = Annotated[
 ]
 
 
+First = Annotated[
+    str | None,
+    typer.Option(
+        "--start",
+        help="First run only: earliest, latest, a time (2026-11-28T09:00:00Z, or milliseconds since 1970), or "
+        "PARTITION:OFFSET,...",
+        show_default=False,
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        help="End there: a time, or PARTITION:OFFSET,... of every partition. Not in structured mode.",
+        show_default=False,
+    ),
+]
+
+
 class Mode(StrEnum):
     """How the job runs, and when it ends."""
 
@@ -103,21 +121,8 @@ def run(
     ] = False,
     from_input: FromInput = False,
     max_records: Annotated[int, typer.Option(min=1, help="Maximum number of offsets per commit.")] = 1_000_000,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            help="First run only: earliest, latest, a time (2026-11-28T09:00:00Z, or milliseconds since 1970), or "
-            "PARTITION:OFFSET,...",
-            show_default=False,
-        ),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            help="End there: a time, or PARTITION:OFFSET,... of every partition. Not in structured mode.",
-            show_default=False,
-        ),
-    ] = None,
+    start: First = None,
+    until: Until = None,
     second_job: Annotated[
         bool,
         typer.Option(

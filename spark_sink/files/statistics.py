@@ -1,6 +1,6 @@
 """Least and greatest values and null counts of a Parquet file, as an entry of a Delta log says them.
 
-By them readers leave files out. A value that is not certain is not said: readers then look into the file.
+By them readers leave files out. An uncertain value is left out: readers then look into the file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def statistics_maker(indexed: int = INDEXED) -> Statistics:
             return plain(value, data_type)
 
         def greatest(value: Any, data_type: Any) -> Any:
-            if isinstance(value, str):  # no text is behind the last character that there is
+            if isinstance(value, str):  # no text is greater than the last character
                 return value if len(value) <= text_length else value[:text_length] + "\U0010ffff"
             if isinstance(value, datetime.datetime):
                 return instant(value, data_type, 999)  # readers know milliseconds

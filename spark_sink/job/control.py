@@ -29,7 +29,7 @@ class Place:
     option: str
     """Name of the option, for messages."""
     text: str
-    """As the operator has written it."""
+    """Words of the operator."""
     timestamp_ms: int | None = None
     """Milliseconds since 1970; None: it is no time."""
     offsets: Mapping[int, int] | None = None
@@ -145,7 +145,7 @@ def first_offsets(job: Placed, offset_range: OffsetRange, stored: Mapping[int, i
         job: with its places.
         offset_range: of the topic.
         stored: offsets of the table.
-        ask_time: asks Kafka; not before `offset_range` was asked for.
+        ask_time: asks Kafka, later than for `offset_range`.
 
     Raises:
         OptionRefused: see `require_first_run`, `require_partitions` and `require_within`.
@@ -158,7 +158,7 @@ def first_offsets(job: Placed, offset_range: OffsetRange, stored: Mapping[int, i
     if job.start.text == LATEST:
         found = dict(offset_range.end)
     elif job.start.timestamp_ms is not None:
-        # No record of that time: the end, which was asked for before, so that no later record is left out.
+        # No record of that time: the end, as of an earlier look, so that no later record is left out.
         at = ask_time(job.start.timestamp_ms)
         found = {each: offset_range.end[each] if (offset := at.get(each)) is None else offset for each in found}
         found = {each: min(offset, offset_range.end[each]) for each, offset in found.items()}
@@ -174,9 +174,9 @@ class Limit:
     """Range of one run."""
 
     offset_range: OffsetRange
-    """As the topic holds it, with the ends of the run."""
+    """Range of the topic with the ends of the run."""
     is_reached: bool
-    """True: the table has all of it, and nothing may come behind it."""
+    """True: the table has all of it, and later records do not count."""
 
 
 def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], ask_time: AskTime) -> Limit:
@@ -186,7 +186,7 @@ def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], as
         job: with its places.
         offset_range: of the topic.
         start: next offset of each partition.
-        ask_time: asks Kafka; not before `offset_range` was asked for.
+        ask_time: asks Kafka, later than for `offset_range`.
 
     Raises:
         OptionRefused: `--until` names some partitions of the topic only, or others.

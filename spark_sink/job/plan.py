@@ -126,7 +126,7 @@ class TopicPlanner:
         return OffsetRange(self._topic, earliest, end, _topic_id(topic))
 
     def offsets_at(self, timestamp_ms: int) -> dict[int, int | None]:
-        """Return the first offset of each partition whose record is of that time or later.
+        """Return the first offset of each partition with a record of that time or later.
 
         Args:
             timestamp_ms: milliseconds since 1970.

@@ -52,9 +52,9 @@ class Job:
     with_headers: bool = False
     """Whether headers are read, though nothing of the pipeline needs them."""
     start: Place | None = None
-    """Where a first run begins; None: at the topic's beginning."""
+    """Beginning of a first run; None: of the topic."""
     until: Place | None = None
-    """Where a run ends; None: at the topic's end, or never."""
+    """End of a run; None: of the topic, or none."""
     unreadable: UnreadableRanges = field(default_factory=UnreadableRanges, compare=False, repr=False)
     """Known ranges that Spark cannot read."""
 

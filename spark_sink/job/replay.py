@@ -24,7 +24,7 @@ from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_mas
 log = logging.getLogger("spark_sink")
 
 RECORD: Final = ("_kafka_partition", "_kafka_offset")
-"""Columns by which rows of a record are found again."""
+"""Columns that identify the record of a row."""
 
 
 def run_replay(
@@ -35,11 +35,11 @@ def run_replay(
     Offsets stay where they are. The run takes over, so that another one of the name ends at its next commit.
 
     Args:
-        job: what to read. `until` may be the stored offsets.
+        job: topic, range and pipeline. `until` may be the stored offsets.
         planner: of the job's topic.
         store: where the rows are.
         session: starts Spark, and stops it at the end.
-        run: is told each step; None: log lines are all that is wanted.
+        run: observes each step; None: log lines suffice.
 
     Raises:
         OptionRefused: rows do not say which record they are of, or the range is not in topic and table.

@@ -116,10 +116,9 @@ class JobSpec:
     """The same records before or after workers have judged them: the stream's output of a job with `from_input`, and
     its input of one without. A job of another name that has committed those fills the table twice as well."""
     start: str | None = None
-    """Where a first run begins, or a replay: earliest, latest, a time, or partitions and offsets. None: at the
-    beginning."""
+    """Beginning of a first run, or of a replay: earliest, latest, a time, or offsets; None: the topic's."""
     until: str | None = None
-    """Where a run ends, or a replay: a time, or partitions and offsets; a replay: stored."""
+    """End of a run, or of a replay: a time, or partitions and offsets; of a replay also stored."""
     second_job: bool = False
     """Start although a job of another name has committed the topic to the table."""
     kafka_options: Mapping[str, str] = field(default_factory=dict)

@@ -55,7 +55,7 @@ class Opened:
 
 
 def require_startable(job: Job, store: ResultStore) -> None:
-    """Refuse what is known to be wrong without Spark, which takes seconds to start; also where nothing is to be read.
+    """Refuse contradictions that are known without Spark, also where no record is left to read.
 
     Raises:
         OptionRefused: columns and kind of result do not fit together.

@@ -24,7 +24,7 @@ class DataFile:
     entry: Any = field(default=None, compare=False, repr=False)
     """What the store keeps of it."""
     statistics: str = field(default="", compare=False, repr=False)
-    """Of a new file, see `files.statistics`."""
+    """Statistics of a new file, see `files.statistics`."""
 
 
 @dataclass(frozen=True)

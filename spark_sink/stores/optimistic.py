@@ -149,13 +149,13 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _stage_replacement(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
-        """As `_stage`, for `_write_replacement`."""
+        """Stage rows for `_write_replacement`."""
         raise self._replaces_nothing()
 
     def _write_replacement(
         self, table: Table, staged: Staged, generation: int, first: Mapping[int, int], last: Mapping[int, int]
     ) -> None:
-        """Write a version with these rows in the place of those of the range, and with the offsets that there are."""
+        """Write a version with these rows for those of the range. Offsets stay."""
         raise self._replaces_nothing()
 
     def _replaces_nothing(self) -> OptionRefused:

@@ -43,7 +43,7 @@ class Marks(Protocol[DatabaseIn]):
     """Which tables the offsets belong to, so that a table put in their place is noticed."""
 
     cleared: str
-    """Table whose rows an operator may remove: the rejects; empty: there is none."""
+    """Table of the rejects, which an operator may empty; empty: there is none."""
 
     def note(self, database: DatabaseIn) -> None:
         """Remember the tables as they are now."""
@@ -234,7 +234,7 @@ class SqlJobState(Generic[Database]):
         return [str(job) for job, identity in found if not StoredId("", int(identity)).is_other(self._topic_id)]
 
     def other_sources(self, database: Database) -> list[str]:
-        """Return other jobs and topics that have offsets of the table."""
+        """Return other jobs and topics with offsets of the table."""
         if not self.is_there(database):
             return []
         found = self.run(

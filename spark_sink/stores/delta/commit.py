@@ -93,7 +93,7 @@ def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Seq
     Args:
         table: see `write_entry`; likewise folder and entry.
         folder: of the table.
-        entry: what the job says in it.
+        entry: of the job.
         files: staged Parquet files with the new rows.
         records: range of the rows that these replace.
 
@@ -133,7 +133,7 @@ def _within(records: Range) -> str:
 
 
 def _properties(table: DeltaTable, entry: JobEntry, rows: int) -> CommitProperties:
-    """Return what an entry of the job says beside its files.
+    """Return the properties of an entry of the job.
 
     Args:
         table: as of the version before.

@@ -154,7 +154,7 @@ class DeltaCompactor:
 
 
 def require_plain_files(table: DeltaTable, folder: Folder) -> None:
-    """Refuse a table whose files cannot be written anew without more to say.
+    """Refuse a table with files that cannot be rewritten by their rows alone.
 
     Raises:
         OptionRefused: it has a feature or property that forbids it.

@@ -38,7 +38,7 @@ class ConsistencyCheck:
         folder: of the table.
         job: the job's name.
         topic: the topic its offsets belong to.
-        transactions: of the table.
+        transactions: reader of the table's `txn` actions.
     """
 
     def __init__(self, folder: Folder, job: str, topic: str, transactions: TransactionReader) -> None:

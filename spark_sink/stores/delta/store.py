@@ -321,7 +321,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         self._attempt = table.version() + 1
         stored = self._stored(table)
         moved = {partition: offset for partition, offset in end.items() if stored.get(partition) != offset}
-        # How many partitions there are is said by the last one, which is always written.
+        # The number of partitions is that of the last one, which is always written.
         moved |= {partition: end[partition] for partition in [max(end)]}
         actions = {generation_key(self._name): generation, **self._offset_actions(moved), **self._write_mode_actions}
         if staged.sequences:

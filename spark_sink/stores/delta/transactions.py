@@ -1,8 +1,7 @@
 """All `txn` actions of a Delta table, read in one pass over its log.
 
-delta-rs tells one action for each question, and reads the log anew for it: with 1,000 Kafka partitions, 20,781 files
-for the offsets of one commit. A holder reads the newest checkpoint and the entries behind it once, and then each entry
-that is new.
+delta-rs answers for one action at a time, and reads the log for each answer: with 1,000 Kafka partitions, 20,781 files
+for the offsets of one commit. A holder reads the newest checkpoint and the later entries once, and then each new entry.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 OF_JOB = re.compile(r"ratchet-sink/(?P<job>[a-z][a-z0-9_-]{0,62})/")
-"""How the names of a job's `txn` actions begin."""
+"""Beginning of the names of a job's `txn` actions."""
 
 OF_TOPIC = re.compile(rf"{OF_JOB.pattern}(?P<topic>[A-Za-z0-9._-]{{1,249}})/[0-9]+")
 """Names of the `txn` actions with a job's offsets."""
@@ -31,7 +30,7 @@ LAST_CHECKPOINT = "_last_checkpoint"
 
 
 class Transactions(Protocol):
-    """What tells the `txn` actions of one version: a `DeltaTable`, or those read before."""
+    """The `txn` actions of one version: a `DeltaTable`, or those read before."""
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the newest number of an application; None: it has none."""
@@ -43,9 +42,9 @@ class KnownTransactions:
 
     version: int
     digest: bytes
-    """Of the entry of that version in the log: another one there is another table's."""
+    """Digest of that version's entry in the log: another entry there belongs to another table."""
     numbers: Mapping[str, int]
-    """By the name of the application."""
+    """Newest number of each application, by its name."""
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the newest number of an application; None: it has none."""
@@ -86,7 +85,7 @@ class TransactionReader:
 
 
 def jobs_of(folder: Folder, table: DeltaTable) -> set[str]:
-    """Names of the jobs that have written a `txn` action, by the newest checkpoint and the entries after it.
+    """Return the jobs with a `txn` action, by the newest checkpoint and the entries after it.
 
     Raises:
         StoreError: the log cannot be read.
@@ -95,7 +94,7 @@ def jobs_of(folder: Folder, table: DeltaTable) -> set[str]:
 
 
 def sources_of(folder: Folder, table: DeltaTable) -> set[tuple[str, str]]:
-    """Return the jobs that have offsets in the table, each with the topic.
+    """Return the jobs with offsets in the table, each with the topic.
 
     Raises:
         StoreError: the log cannot be read.

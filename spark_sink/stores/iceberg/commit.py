@@ -128,7 +128,7 @@ class Commit:
         first: Mapping[int, int],
         last: Mapping[int, int],
     ) -> None:
-        """Write the files anew that have rows of a range of records, and add the new rows, in one snapshot.
+        """Rewrite the files with rows of a range of records, and add the new rows, in one snapshot.
 
         Args:
             table: the table.

@@ -113,7 +113,7 @@ def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
 
 
 def inconsistency(table: Table, job: str, *, has_key: bool, may_be_emptied: bool = False) -> str:
-    """Why the rows are not those of the job's newest commit any more, without the sentence's end; empty: they are.
+    """Say why the rows are not those of the job's newest commit any more; empty: they are.
 
     Args:
         table: refreshed.

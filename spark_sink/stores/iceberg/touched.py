@@ -56,7 +56,7 @@ def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: 
 
 
 def may_have_records(table: Table, file: DataFile, first: Mapping[int, int], last: Mapping[int, int]) -> bool:
-    """Return false where a file has no row of a range of records, by what the snapshot says of it.
+    """Return false where a file has no row of a range of records, by its bounds in the snapshot.
 
     Args:
         table: the table.
