@@ -33,11 +33,11 @@ class Beginning:
         """Return the progress to begin with.
 
         Args:
-            stored: stored progress of the name; None for a new one
-            shape: id and partition count of today's topic
+            stored: stored progress of the name; None for a new one.
+            shape: id and partition count of today's topic.
 
         Returns:
-            (progress; a sentence for the user, where the source has one)
+            (progress; a sentence for the user, where the source has one).
 
         Raises:
             TopicReplaced: the topic was deleted and created again, and `decision` is None.

@@ -87,10 +87,10 @@ class AcknowledgedPrefix:
         The watermark moves by whole blocks: a source keeps a mark for the end of each.
 
         Args:
-            batches: partition, last sequence and records of each, those of a partition in their order
-            last: the last sequence of all
-            records: how many there are
-            risen: number of these above the name's earlier progress
+            batches: partition, last sequence and records of each, those of a partition in their order.
+            last: the last sequence of all.
+            records: how many there are.
+            risen: number of these above the name's earlier progress.
         """
         for partition, last_there, records_there in batches:
             run = Run(self._last, self._risen)

@@ -45,7 +45,7 @@ class Producer(NamedProducer[Accumulator]):
     It is written in Kafka transactions of an id that belongs to the name. A second producer of the name takes over
     the id, and the epoch of the first ends: its next transaction is refused, and every later call raises
     `ProducerFenced`. It writes one every `store_s`, also while it is idle, and one in every `flush` and
-    `close`; so for at most that long after the take-over, and the time of one request, it may still send. The records
+    `close`; so for at most that long after the take-over, and the time of one request, it may still send. The records.
     themselves are not in these transactions: they would be invisible until the next commit, and could not be retried
     for longer than Kafka lets a transaction be open.
 
@@ -93,7 +93,7 @@ class Producer(NamedProducer[Accumulator]):
                 `initial_sequence`, or from the stored progress. All records have one, or none has.
 
         Returns:
-            its sequence
+            its sequence.
 
         Raises:
             SourceError: the sequence does not rise above that of the record before (or, after a resume, above the

@@ -113,7 +113,7 @@ class FormLook:
 
 
 def _form(number: int, last: int) -> int:
-    """Return the form in which a number goes on from the last one; 0 for none."""
+    """Return the form that makes a number follow the last one; 0 for none."""
     if abs(number - last) >= forms.FAR:
         return forms.LITTLE if _goes_on(number, last) else 0
     before = double(last)

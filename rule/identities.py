@@ -1,4 +1,4 @@
-"""Whose the records of a batch are, as the map is told: spans of the batch itself, or of bytes made from it."""
+"""Byte spans of each record's identity, in the batch itself or in bytes made from it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ONCE: Final = np.empty(0, np.int64)
 
 
 class Identities(NamedTuple):
-    """Of each record one.
+    """Identities of a batch, one per record.
 
-    data: uint8[bytes], read-only: the passes are compiled for that
-    begins: int64[records], where it begins in data
-    lengths: int64[records], its bytes; negative where there is none
-    times: int64[records], how often it is there; or `ONCE`
-    least: bytes that it has at least; a shorter one is missing
+    data: uint8[bytes], read-only: the passes are compiled for that.
+    begins: int64[records], start of the identity in data.
+    lengths: int64[records], length in bytes; negative where there is none.
+    times: int64[records], number of occurrences; or `ONCE`.
+    least: smallest length; a shorter identity is missing.
     """
 
     data: NDArray[np.uint8]

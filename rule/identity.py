@@ -1,4 +1,4 @@
-"""What a stream judges by: whose sequence it is (identity) and where the number stands (sequence source)."""
+"""Identity and sequence source by which a stream judges."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class IdentityPart:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose sequence it is. State is always kept per input partition.
+    """Identity of a sequence. State is always kept per input partition.
 
     PARTITION  one sequence per partition (the ValueTransformer approach)
     KEY        one per record key
@@ -104,13 +104,16 @@ class Identity:
         return f"Identity.parse({str(self)!r})"
 
     def __str__(self) -> str:
-        """As in the settings; several parts, or one with a comma, are a JSON list, so that `parse` reads the same."""
+        """Return the identity as in the settings.
+
+        Several parts, or one with a comma, are a JSON list, so that `parse` reads the same.
+        """
         texts = [str(part) for part in self.parts]
         return texts[0] if len(split_parts(texts[0])) == len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
 
     @property
     def header(self) -> str | None:
-        """The one header whose value it is; None where it is something else."""
+        """Return the header with the identity; None where it is computed otherwise."""
         (part, *more) = self.parts
         if more or part.kind not in ("header", "producer"):
             return None
@@ -118,7 +121,7 @@ class Identity:
 
     @property
     def is_computed(self) -> bool:
-        """Whether it has to be read from each record: it is neither the partition, nor the key, nor one header."""
+        """Return True if it must be read from each record: it is not the partition, the key or one header."""
         return len(self.parts) > 1 or self.parts[0].kind in ("field", "function")
 
 
@@ -128,7 +131,9 @@ Identity.PRODUCER = Identity((IdentityPart("producer"),))
 
 
 def joined(parts: Sequence[bytes]) -> bytes:
-    """An identity of several parts: in front of each its length, as a varint of 7 bits a byte, the lowest first.
+    """Join the parts of an identity, each after its length as a varint.
+
+    The varint has 7 bits a byte, the lowest first.
 
     So ("a", "bc") and ("ab", "c") are two.
     """
@@ -151,7 +156,7 @@ def _texts(given: str) -> list[str]:
     except ValueError:
         raise ValueError(f'{given!r} begins as a list and is none; write ["header:a", "header:b"]') from None
     if not all(isinstance(text, str) for text in found):
-        raise ValueError(f"{given!r} has something in it that is no text")
+        raise ValueError(f"{given!r} has an element other than text")
     return list(found)
 
 
@@ -200,7 +205,7 @@ def path_of(names: Sequence[str]) -> str | None:
 
 
 class SequenceForm(StrEnum):
-    """How a sequence is written in a header.
+    """Form of a sequence in a header.
 
     GUESS    decimal text where it reads as that, else eight bytes, big-endian
     TEXT     decimal text only
@@ -216,7 +221,7 @@ class SequenceForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SequenceSource:
-    """Where the sequence of a record stands.
+    """Source of a record's sequence.
 
     kind      "header": name is the header's name; "field": name is a path in the JSON value, as `path_names`
               reads it; "function": name is "module:function", called with each record; "none": there is no
@@ -255,7 +260,7 @@ class SequenceSource:
 
 
 def _place(kind: str, name: str, text: str) -> str:
-    """The name of a header, field or function; raises ValueError where it cannot be one."""
+    """Return the name of a header, field or function; raises ValueError for an invalid one."""
     if not name:
         raise ValueError(f"{text!r} names no place; write {_PLACES}")
     if not name.isprintable():

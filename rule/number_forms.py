@@ -80,7 +80,7 @@ def sentence(doubt: Doubt, name: str, text: bytes, last: int) -> str:
             f'like duplicates. Have the producer write whole numbers, or set sequence = "function:MODULE:NAME". {keep}'
         )
     shown = f"the header {name} has the text {text[:SHOWN_BYTES].decode('ascii', 'backslashreplace')!r}"
-    text_form = 'set sequence_form = "text", which makes dead letters of what is no decimal number'
+    text_form = 'set sequence_form = "text", which makes dead letters of other numbers'
     if doubt.form == LETTERS:
         return (
             f"{shown}, which would be read as the integer {read}, and all that follows would look like duplicates. To "

@@ -1,4 +1,4 @@
-"""Why a record is invalid: the number that the compiled passes write, and the name that people read."""
+"""Reasons of invalid records: the number in compiled passes, and the name in messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from typing import Final
 
 LATE: Final = "too-late"
 CONTENT_DIFFERS: Final = "content-differs"
-"""Of records that are dead-lettered by their verdict: the stream's settings ask for it."""
+"""Reason of records dead-lettered by their verdict: the stream's settings ask for it."""
 
 REASONS: Final = (
     "",
@@ -49,10 +49,10 @@ _REGISTRY_BYTES: Final = 5
 
 
 def has_registry_bytes(value: bytes) -> bool:
-    """Tell whether a JSON object or list stands behind the five bytes of a Schema Registry."""
+    """Return True if a JSON object or list follows the five bytes of a Schema Registry."""
     return value[:1] == b"\0" and value[_REGISTRY_BYTES:].lstrip(b" \t\r\n")[:1] in (b"{", b"[")
 
 
 def not_json(value: bytes) -> str:
-    """Return the reason of a value that is no JSON text."""
+    """Return the reason of a value other than JSON text."""
     return REASONS[VALUE_SCHEMA_REGISTRY if has_registry_bytes(value) else VALUE_NOT_JSON]

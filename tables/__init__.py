@@ -1,7 +1,7 @@
-"""The RocksDB-backed changelog table of last sequences: one per stream, and one partition of it per input partition.
+"""RocksDB-backed changelog table of last sequences: one per stream, a partition per input partition.
 
-A reader's way in: `partition.py` (what a lane's transaction moves), `committed_partition.py` (what of it is persisted,
-saved and replayed), `map/map.py` and `map/kernels.py` (the map in memory, where a duplicate is found), `known.py` (map
-and store together), `snapshots.py` and `store.py` (the store on disk), `recovery.py` (a replay of the changelog),
-`eviction.py` (who is forgotten), `table.py` (what Faust sees of it).
+Start reading at: `partition.py` (the state that a lane's transaction moves), `committed_partition.py` (its persisted
+part, saved and replayed), `map/map.py` and `map/kernels.py` (the map in memory, where a duplicate is found),
+`known.py` (map and store together), `snapshots.py` and `store.py` (the store on disk), `recovery.py` (a replay of the
+changelog), `eviction.py` (forgotten identities), `table.py` (Faust's view of it).
 """

@@ -1,4 +1,4 @@
-"""Who is active: what a partition's owner has seen of each producer since it took the partition. For people only."""
+"""Activity counters of producers in a partition since its take-over. For display only."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 SAMPLE: Final = 256
-"""Records of a fetched batch that are looked at; of a larger one so many are drawn. To look at all 20,000 of 2 MiB cost
-30 to 150 ns for each, where judging costs 80 to 120."""
+"""Most records counted of a fetched batch; a larger batch is sampled.
+
+Counting all 20,000 of 2 MiB cost 30 to 150 ns for each, where judging costs 80 to 120.
+"""
 MOST_IN_A_BATCH: Final = 128
 """A batch of more producers is not tallied: a batch of Kafka has one, and a fetch a few of them."""
 MOST_MOVED: Final = 1_000
-"""Producers of one transaction that are noted as seen though they were in no sample, some 1 ms."""
+"""Most producers of one transaction noted as seen without being in a sample, some 1 ms."""
 TABLE: Final = 1 << 10
 """Slots; at most an eighth is used."""
 MOST_NAMES: Final = 10_000
-"""Producers remembered in a partition, some 200 bytes each; those that were quiet for longest are forgotten."""
+"""Most producers remembered in a partition, some 200 bytes each; the longest quiet ones are forgotten first."""
 
 
 class Activity(NamedTuple):
-    """What was seen of a producer, since the partition was taken over or it was forgotten last.
+    """Activity of a producer since the take-over of the partition, or since it was last forgotten.
 
-    last_seen: seconds since the epoch, the owner's clock, of the last commit that had a record of it: a fresh one, or a
-        duplicate that was looked at
-    fresh, duplicate: records judged so; estimates, from up to `SAMPLE` records of each batch
+    last_seen: seconds since the epoch, the owner's clock, of the last commit with a record of it: a fresh one, or a
+        counted duplicate.
+    fresh, duplicate: records judged so; estimates, from up to `SAMPLE` records of each batch.
     """
 
     last_seen: float
@@ -61,7 +63,7 @@ class Tally:
         self._seen: dict[bytes, Activity] = {}
 
     def add(self, batch: RecordBatch, verdicts: NDArray[np.uint8]) -> None:
-        """Count a batch that was judged."""
+        """Count a judged batch."""
         if not batch.count:
             return
         # Drawn and not every so-manieth: records sent twice in a row would all fall between.
@@ -83,7 +85,7 @@ class Tally:
             counts[1] += duplicate * weight
 
     def commit(self, moved: Iterable[bytes] = ()) -> None:
-        """The open transaction is committed. moved: those it had fresh records of, looked at or not."""
+        """Count the records of the committed transaction. moved: producers with fresh records in it, counted or not."""
         now = self._now()
         for name in moved:
             self._pending.setdefault(name, [0.0, 0.0])
@@ -97,12 +99,12 @@ class Tally:
         self.rollback()
 
     def rollback(self) -> None:
-        """The open transaction is lost; its records come again."""
+        """Drop the counts of the lost transaction; its records come again."""
         self._pending.clear()
         self._pending_not_tallied = 0
 
     def of(self, name: bytes) -> Activity | None:
-        """What was seen of a producer; None: nothing that is remembered."""
+        """Return the activity of a producer; None: none is remembered."""
         return self._seen.get(name)
 
 
@@ -113,18 +115,18 @@ def tally(
     """Count fresh and duplicate records by identity.
 
     Args:
-        data: uint8[bytes] of a record batch
-        columns: its int64[COLUMNS, count]
-        row: of the identity's start
-        verdicts: uint8[count]; what is neither FRESH nor DUPLICATE is left out
-        sample: int64[], indices of the records to count
-        seed: of the hash
-        table: int32[slots], a power of two and more than identities, all -1
-        firsts: int64[identities], filled with the index of each one's first record
-        counts: int64[identities, 2], filled with fresh and duplicate records of each
+        data: uint8[bytes] of a record batch.
+        columns: its int64[COLUMNS, count].
+        row: column of the identity's start.
+        verdicts: uint8[count]; only FRESH and DUPLICATE are counted.
+        sample: int64[], indices of the records to count.
+        seed: seed of the hash.
+        table: int32[slots], a power of two and more than identities, all -1.
+        firsts: int64[identities], filled with the index of each one's first record.
+        counts: int64[identities, 2], filled with fresh and duplicate records of each.
 
     Returns:
-        identities found; -1: more than there is room for
+        number of identities found; -1: more than there is room for.
     """
     found, last = 0, -1
     mask = len(table) - 1

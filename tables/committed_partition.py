@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class CommittedPartition:
-    """What is persisted of a partition (PIP-6), in memory and on disk."""
+    """Persisted state of a partition (PIP-6), in memory and on disk."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CommittedPartition:
         *,
         bounded: bool,
     ) -> None:
-        """Nothing is read yet; see `kafka_ratchet.tables.partition.SequencePartition`."""
+        """Start without reading; see `kafka_ratchet.tables.partition.SequencePartition`."""
         self.path, self.changelog, self.partition, self.identity = path, changelog, partition, identity
         self.log = log.bind(changelog=changelog, partition=partition)
         self.position = 0
@@ -54,14 +54,14 @@ class CommittedPartition:
         self.evicted = Evicted()
         self.intervals = PolicyIntervals()
         self.edits = Edits()
-        """What people have changed."""
+        """Operators' changes."""
         self.ownership = Ownership()
         self.tables = PartitionTables(self._find, self._scan, (changelog, partition))
         """Tables of one's own, which the same transactions move."""
         self.tally: Tally | None = None
-        """Who was active since the store was opened; None where that is not by producer."""
+        """Activity of producers since the store was opened; None for other identities."""
         self.is_bounded = bounded
-        """Whether `evictions` belong to each transaction."""
+        """True if `evictions` belong to each transaction."""
         self.known = KnownIdentities(path, (changelog, partition), timed=bounded, room=room, kept=kept)
         self._time = 0
         """Broker time of the newest entry applied, in seconds; it only rises."""
@@ -74,7 +74,7 @@ class CommittedPartition:
         """Changelog offset below which the store has everything; `position` is that of the map."""
         self._stored_sighting: Sighting | None = None
         self._forgets = False
-        """Whether the identities in the store are to go with the next snapshot."""
+        """True if the next snapshot removes the store's identities."""
         self._timer = SnapshotTimer(clock)
 
     @property
@@ -95,30 +95,30 @@ class CommittedPartition:
 
     @property
     def owner(self) -> Owner | None:
-        """Whose changelog it is, as of `position`; None where no entry has said so yet."""
+        """Return the changelog's owner, as of `position`; None where no entry names one."""
         return self.ownership.owner
 
     @property
     def sighting(self) -> Sighting | None:
-        """The last place in the changelog whose leader epoch is known."""
+        """Return the last place in the changelog with a known leader epoch."""
         return self.ownership.sighting
 
     def sighted(self, sighting: Sighting) -> None:
-        """The leader epoch behind the last commit was looked at; the next snapshot keeps it, also without a commit."""
+        """Note the leader epoch after the last commit; the next snapshot keeps it, also without a commit."""
         self.ownership.sighting = sighting
 
     @property
     def is_open(self) -> bool:
-        """Whether its store is loaded."""
+        """Return True if its store is loaded."""
         return self.known.store is not None
 
     @property
     def is_made(self) -> bool:
-        """Whether its store has files; without, the first commit that is saved makes them."""
+        """Return True if its store has files; otherwise the first saved commit makes them."""
         return self.known.opened().is_made
 
     def make(self) -> None:
-        """Make them now, for which a thread may be used.
+        """Make the store's files now; it may run in a thread.
 
         Raises:
             StateError: they cannot be made, or another process has made them; the next `open` is a fresh start.
@@ -131,7 +131,7 @@ class CommittedPartition:
 
     @property
     def _is_timed(self) -> bool:
-        """Whether the store has to know how old it is: Kafka keeps nulls for a time only."""
+        """Return True if the store has to know its age: Kafka keeps nulls for a time only."""
         return self.is_bounded or self.tables.is_used
 
     def __len__(self) -> int:
@@ -140,25 +140,28 @@ class CommittedPartition:
 
     @property
     def store_bytes(self) -> int | None:
-        """What the local store has written to files and is about to; None: it is not open, or does not say."""
+        """Return the local store's bytes in files and on their way there.
+
+        None: it is closed, or the size is unknown.
+        """
         return self.known.store.bytes if self.known.store is not None else None
 
     @property
     def missing(self) -> int | None:
-        """Sequences that identities have not had, as of `position`; None where nobody counts."""
+        """Return the number of missing sequences, as of `position`; None where they are not counted."""
         return self.known.map.missing if self.known.kept.dense else None
 
     def open(self) -> None:
-        """Load the store, unless it is open already. One that is damaged is removed and begun anew.
+        """Load the store, unless it is open already. A damaged one is removed and started again.
 
         Raises:
-            StateError: it cannot be used.
+            StateError: the store cannot be used.
         """
         if self.is_open:
             return
         found = read_store(self.path, self.known, timed=self._is_timed, log=self.log)
         self.tables.closed()
-        # Only now: this runs in a thread of its own, and the map may be looked at meanwhile.
+        # Only now: this runs in a thread of its own, and others may read the map in between.
         self.position, self.progress, self.evicted = found.position, found.progress, found.evicted
         self.intervals, self.edits, self._time = found.intervals, found.edits, found.seconds
         self._stamp = found.seconds
@@ -171,22 +174,22 @@ class CommittedPartition:
         self.known.open(found.store, found.map, found.beyond)
 
     def last(self, identity: bytes) -> LastSequence:
-        """Last sequence of an identity; -1 is none. Changes nothing: it may be asked while another thread opens."""
+        """Return an identity's last sequence; -1 is none. It changes nothing, so another thread may open the store."""
         return self.known.last(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Whether a sequence was seen: see `LastSequences.seen`. Changes nothing, as `last`."""
+        """Return True twice if a sequence was seen: see `LastSequences.seen`. It changes nothing, as `last`."""
         return self.known.seen(identity, sequence)
 
     def page(
         self, after: bytes | None, limit: int, prefix: bytes = b"", until: bytes | None = None
     ) -> tuple[list[bytes], bool]:
-        """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
+        """Return identities after `after` in the order of their bytes, pushed ones included.
 
-        prefix: what they begin with; until: the last that is wanted, None: there is no end
+        after: None: from the first; prefix: their first bytes; until: the last one, None: there is no end
 
         Returns:
-            (at most limit of them; whether none can be missing: very many new ones wait for the next snapshot)
+            (at most limit of them; True if none can be missing: very many new ones wait for the next snapshot).
 
         Raises:
             StateError: the store is not open, or damaged.
@@ -194,7 +197,7 @@ class CommittedPartition:
         return self.known.page(after, limit, prefix, until)
 
     def committed_table(self, name: str) -> CommittedTable:
-        """What is persisted of a table of one's own, for who reads it from outside.
+        """Return the persisted entries of a program's table, for readers outside.
 
         Raises:
             StateError: the store is not open.
@@ -220,7 +223,7 @@ class CommittedPartition:
             self.known.leave_to_store()
 
     def at_rest(self) -> None:
-        """No records come: make the snapshot that was put off, so that a later crash leaves little to replay."""
+        """Make the postponed snapshot while no records come, so that a later crash leaves little to replay."""
         if self._is_unsaved and self._timer.is_due_at_rest:
             self._save()
         self.known.opened().flush_much()
@@ -231,7 +234,7 @@ class CommittedPartition:
         return self.position > self._stored or self.sighting != self._stored_sighting
 
     def _save(self) -> None:
-        """What was persisted since the last snapshot, and the changelog position it stands for, in one WriteBatch."""
+        """Write the entries persisted since the last snapshot, with their changelog position, in one WriteBatch."""
         self._timer.begin()
         if self._is_unsaved:
             totals = [(PROGRESS, self.progress.pack())] if self.progress else []
@@ -258,7 +261,7 @@ class CommittedPartition:
             self.tables.saved(self.known.room() // ENTRY_BYTES)
             self._stored, self._stored_sighting = self.position, self.sighting
             crash_point("saved")
-            # What is still to be taken from the store would bring back whom it has not heard is gone.
+            # Remaining entries of the store would bring back identities that it does not know to be evicted.
             if self.known.map.slots.is_wasteful and not self.known.has_rest:
                 self.known.map.slots.pack()
         self._timer.end()
@@ -280,11 +283,11 @@ class CommittedPartition:
     def apply(self, batch: RecordBatch) -> None:
         """Take over committed changelog entries, on recovery.
 
-        Where an operator has decided something that the store does not know of, the store is from before that, whatever
-        its position says: it is begun anew, nothing is taken over, and `position` is 0.
+        A store without the newest decision of an operator is older than that, whatever its position. It is then
+        started again, no entry is taken over, and `position` is 0.
 
         Raises:
-            StateError: an entry that Ratchet did not write.
+            StateError: an entry is not one of Ratchet's.
         """
         self.known.opened()
         if self._replay.is_earlier and self.ownership.is_decided_in(batch):
@@ -317,12 +320,12 @@ class CommittedPartition:
             self._save_in_time()
 
     def restoring(self) -> None:
-        """A replay of the changelog to its end begins."""
+        """Note the start of a replay of the changelog to its end."""
         self._replay.begin(self.position, self._stamp)
         self._evicted_before = self.evicted if self.position else None
 
     def restored(self) -> bool:
-        """The replay is done. False: the state was too old for it to be enough, and is begun anew from position 0."""
+        """Note the end of the replay. False: the state was too old, and starts again from position 0."""
         behind = self._replay.end(self._stamp, self.position)
         # A store without a time is of a stream without bounds; since then it had some, and lost them again.
         has_evicted = self._evicted_before not in (None, self.evicted)
@@ -359,7 +362,7 @@ class CommittedPartition:
             )
 
     def close(self) -> None:
-        """Save what is persisted and release the store; `open` loads it again."""
+        """Save the persisted state and release the store; `open` loads it again."""
         if self.is_open:
             try:
                 self._save()

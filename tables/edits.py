@@ -1,7 +1,7 @@
 """Operators' changes of a partition's identities: `ratchet forget`, `ratchet state import` and `ratchet resume`.
 
 An entry of the changelog for each, committed with the change itself, under a key of its own: compaction keeps them all.
-So a request is applied once however often a lane meets it, and anyone can tell later who has changed what.
+So a request is applied once however often a lane meets it, and the author of each change stays known.
 
     b"g" + number     8-byte big-endian, counted from 0 in the order in which they were applied
     value             JSON, see `Edit`
@@ -11,7 +11,7 @@ every reader of the changelog forgets the identity when it comes to the entry he
 
 `ratchet resume --forget` writes one entry, however many identities there are: readers drop all identities when they
 come to it. A null for each would need a transaction of any size, and nulls are compacted away after a day. This entry
-stays: only the next of its kind replaces it, and compaction keeps its place behind everything that it forgets.
+stays: only the next of its kind replaces it, and compaction keeps its place after the forgotten entries.
 
     b"f"              a version byte
 """
@@ -40,18 +40,18 @@ EDIT: Final = b"g"
 FORGET, IMPORT = "forget", "import"
 VERSION: Final = 1
 NOTHING: Final = -1
-"""The last sequence of an identity that is not known."""
+"""Last sequence of an unknown identity."""
 _NUMBER: Final = struct.Struct(">q")
 
 
 class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was changed, by whom and why.
+    """Change of identities, with its author and reason.
 
     id: of the request; kind: FORGET or IMPORT; at: ISO 8601, UTC; by: user and machine; reason: as given;
-    position: next input offset when it was applied: records before it were judged by what was known before;
+    position: next input offset when it was applied: records before it were judged by the old state;
     identity: in hex, of FORGET; above: the sequences above it were forgotten, None: all;
     before, after: the identity's last sequence, -1 where there is none;
-    added, raised, replaced: identities, of IMPORT
+    added, raised, replaced: identities, of IMPORT.
     """
 
     id: str
@@ -79,17 +79,17 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> bytes:
-        """The identity."""
+        """Return the identity."""
         return bytes.fromhex(self.identity)
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether the identity was known, and is not any more."""
+        """Return True if the identity was known, and is not any more."""
         return self.kind == FORGET and self.before != NOTHING and self.after == NOTHING
 
     @property
     def has_changed(self) -> bool:
-        """Whether anything is otherwise than before."""
+        """Return True if anything has changed."""
         return self.before != self.after or self.added + self.raised + self.replaced > 0
 
     def pack(self, number: int) -> tuple[bytes, bytes]:
@@ -107,10 +107,10 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             found = _EDIT_OF.decode(value)
             if len(key) != 1 + _NUMBER.size or found.version != VERSION:
-                raise StateError(f"what a person has changed, in version {found.version}; this Ratchet reads {VERSION}")
+                raise StateError(f"an operator's change has version {found.version}; this Ratchet reads {VERSION}")
             _ = found.name
-        except (ValueError, RecursionError) as error:  # of which msgspec's are
-            raise StateError(f"what a person has changed cannot be read ({error})") from None
+        except (ValueError, RecursionError) as error:  # msgspec's errors among them
+            raise StateError(f"an operator's change cannot be read ({error})") from None
         return _NUMBER.unpack(key[1:])[0], found
 
 
@@ -119,22 +119,22 @@ _EDIT_OF: Final = msgspec.json.Decoder(Edit)
 
 
 def _printable(text: str) -> str:
-    """What others have written may go to a terminal."""
+    """Return a text of others, made safe for a terminal."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def edits_of(
     requests: Sequence[Forget], position: int, last: Callable[[bytes], int]
 ) -> tuple[list[Edit], dict[bytes, int]]:
-    """What requests to forget come to, one after the other.
+    """Return the edits of requests to forget, one after the other.
 
     Args:
         requests: in their order
         position: next input offset
-        last: an identity's last sequence, -1 where there is none
+        last: returns an identity's last sequence, -1 where there is none
 
     Returns:
-        (an edit for each; the last sequence of each identity that has another one after them)
+        (an edit for each; the new last sequence of each changed identity)
     """
     edits, now = [], dict[bytes, int]()
     for each in requests:
@@ -157,11 +157,11 @@ class Edits:
         self._ids = {edit.id for edit in self._persisted.values()}
 
     def __iter__(self) -> Iterator[Edit]:
-        """The persisted ones, in the order in which they were applied."""
+        """Yield the persisted edits, in the order of their application."""
         return (self._persisted[number] for number in sorted(self._persisted))
 
     def has(self, request: str) -> bool:
-        """Whether the request of that id was applied and committed."""
+        """Return True if the request of that id was applied and committed."""
         return request in self._ids
 
     @property
@@ -171,16 +171,16 @@ class Edits:
 
     @property
     def forgotten(self) -> int:
-        """How many requests have forgotten something, persisted."""
+        """Return the number of persisted requests that have forgotten something."""
         return sum(edit.kind == FORGET and edit.has_changed for edit in self._persisted.values())
 
     def of(self, identity: bytes) -> list[Edit]:
-        """What was forgotten of an identity, persisted, the oldest first."""
+        """Return the persisted forgotten parts of an identity, the oldest first."""
         name = identity.hex()
         return [edit for edit in self if edit.kind == FORGET and edit.identity == name and edit.has_changed]
 
     def push(self, edits: Sequence[Edit]) -> None:
-        """They are part of the open transaction."""
+        """Push edits into the open transaction."""
         self._pushed |= dict(enumerate(edits, self.next))
 
     def encode(self) -> list[EncodedBatch]:
@@ -235,11 +235,11 @@ class Edits:
         self._unsaved.add(number)
 
     def unsaved_entries(self) -> list[tuple[bytes, bytes]]:
-        """Key and value of those that were persisted since `saved`."""
+        """Return key and value of the edits persisted since `saved`."""
         return [self._persisted[number].pack(number) for number in sorted(self._unsaved)]
 
     def saved(self) -> None:
-        """The store on disk has everything."""
+        """Note that the store on disk has everything."""
         self._unsaved.clear()
 
 
@@ -248,7 +248,7 @@ FORGET_ALL: Final = (FORGET_ALL_KEY, b"\1")
 
 
 def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
-    """A batch of the changelog without this entry and the identities before it; None where it is not there."""
+    """Return a changelog batch without this entry and the identities before it; None where the entry is absent."""
     lengths, keys = batch.columns[records.KEY_LENGTH], batch.columns[records.KEY]
     named = np.flatnonzero(lengths > 0)
     first = np.zeros(batch.count, np.uint8)
@@ -265,20 +265,20 @@ def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
 def entries_of_decision(
     progress: tuple[bytes, bytes], last: PolicyInterval | None, position: int, owner: Owner, *, forget: bool
 ) -> list[tuple[bytes, bytes | None]]:
-    """Keys and values of the changelog entries by which an operator has a partition go on elsewhere.
+    """Return the changelog entries of an operator's decision to resume elsewhere.
 
     Args:
-        progress: key and value of the progress entry
-        last: the newest policy interval; None where there is none
-        position: input offset to read next
-        owner: with the decision in it
-        forget: whether every identity before them is forgotten
+        progress: key and value of the progress entry.
+        last: the newest policy interval; None where there is none.
+        position: input offset to read next.
+        owner: owner with the decision in it.
+        forget: True: forget every identity before them.
     """
     entries: list[tuple[bytes, bytes | None]] = [progress]
     if last is not None:
-        # Positions of a policy topic that is gone mean nothing: the next policy is taken as it is then.
+        # Positions of a deleted policy topic mean nothing: the next policy is taken as it is then.
         entries.append(PolicyInterval(last.number + 1, True, position, position, 0, 0).pack())
     if forget:
         entries.append(FORGET_ALL)
-    entries.append(owner.pack())  # the last: whoever knows the decision has seen all of it
+    entries.append(owner.pack())  # the last: a reader of the decision has seen all of it
     return entries

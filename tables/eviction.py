@@ -1,7 +1,7 @@
-"""Which identities are forgotten: those that were quiet for too long, and the quietest where there are too many.
+"""Eviction of identities: the long inactive ones, and the quietest where there are too many.
 
-An eviction is part of the transaction that decides it: a null in the changelog for each identity, beside the output and
-the offset. Whoever replays applies what was decided and decides nothing. Time is Kafka's: the moment at which it
+An eviction is part of the transaction that decides it: a null in the changelog for each identity, together with the
+output and the offset. A replay applies these decisions and makes none. Time is Kafka's: the moment at which it
 appended a transaction's entries to the changelog, as written there (docs/decisions/0009-bounds.md).
 """
 
@@ -33,52 +33,58 @@ a million identities, take 32 transactions."""
 SWEEP_ENTRIES: Final = 1_000
 """Entries of the store looked at per transaction, where not all are in the map: some ms."""
 EVICT_MOST: Final = 10_000
-"""Identities evicted in one transaction, besides one for each that it adds; 1 ms."""
+"""Most identities evicted in one transaction, in addition to one for each added; 1 ms."""
 SAMPLE: Final = 8
 SAMPLE_LEAST: Final = 4_096
-"""Where there are too many, the quietest of so many times as many as have to go are evicted, and of no fewer than the
-least. So whoever goes was quieter than seven of eight; a map of up to four thousand is looked through."""
+"""Factor and smallest size of the sample from which the quietest are displaced.
+
+So an evicted identity was quieter than seven of eight; a map of up to four thousand is sampled completely.
+"""
 SAMPLE_STORE: Final = 2
 """The same where some are not in the map. Those are the quieter ones already, and reading one costs 3 µs."""
 REFRESH_MOST_S: Final = 600
 REFRESH_PART: Final = 8
-"""A duplicate is activity too. It is written down where what is known is older than an eighth of `inactive_s`, and than
-ten minutes at most: so a duplicate seldom costs an entry in the changelog."""
+"""Part of `inactive_s` after which a duplicate's activity is written to the changelog, ten minutes at most.
+
+A duplicate is activity too. So it seldom costs an entry.
+"""
 NULLS_LAST_S: Final = 24 * 3600
-"""How long a null stays in a compacted topic for whoever has not read it yet: delete.retention.ms, Kafka's default and
-the least that a stream with bounds is started with."""
+"""Seconds that a null stays in a compacted topic for late readers.
+
+It is Kafka's default of delete.retention.ms, and the least for a stream with bounds.
+"""
 TIMED_SIZES: Final = (4, 6)
-"""Bytes, modulo 8, of a value with seconds: behind 8 of a sequence, or 10 and some eights where more is kept."""
+"""Bytes, modulo 8, of a value with seconds: after 8 of a sequence, or 10 and some eights where more is kept."""
 TOLD_EVERY_S: Final = 60.0
 NAMES_TOLD: Final = 3
 NAME_TOLD: Final = 60
-"""bytes of a name that are told."""
+"""Most bytes of a name in a message."""
 
 
 class Bounds(NamedTuple):
-    """What a partition keeps. most: identities; inactive_s: seconds without a record of an identity."""
+    """Limits of a partition. most: identities; inactive_s: seconds without a record of an identity."""
 
     most: int | None = None
     inactive_s: int | None = None
 
     @property
     def refresh_s(self) -> int:
-        """How much older than an identity's last record what is known of it may be, in seconds."""
+        """Return the allowed age of a known activity against an identity's last record, in seconds."""
         if self.inactive_s is None:
             return REFRESH_MOST_S
         return min(max(1, self.inactive_s // REFRESH_PART), REFRESH_MOST_S)
 
 
 class Eviction:
-    """What goes, decided in each transaction of a partition; and what has gone, counted and told."""
+    """Evictions of a partition, chosen in each transaction, counted and logged."""
 
     def __init__(self, bounds: Bounds, clock: Callable[[], float] = time.monotonic, **where: Any) -> None:
-        """Nothing has gone.
+        """Start without evictions.
 
         Args:
-            bounds: what is kept
-            clock: seconds that only rise; only for how often something is told
-            where: what a line in the log says of the partition
+            bounds: limits of the partition
+            clock: seconds that only rise; only for the interval of messages
+            where: fields of the partition for log lines
         """
         self.bounds = bounds
         self._clock = clock
@@ -86,9 +92,12 @@ class Eviction:
         self._slot, self._key = 0, b"i"
         self._chosen = Evicted()
         self._quiet_s: int | None = None
-        """Seconds, at least, for which each that the open transaction displaces was quiet; None: it displaces none."""
+        """Least seconds without activity of the identities that the open transaction displaces.
+
+        None: it displaces none.
+        """
         self._displaced, self._displaced_after_s = 0, 0
-        """Of those displaced here: how many, and the least such time."""
+        """Number of identities displaced here, and the least such time."""
         self._names: list[bytes] = []
         self._told_at = -TOLD_EVERY_S
         self._untold, self._untold_names = Evicted(), list[bytes]()
@@ -105,15 +114,15 @@ class Eviction:
         """Evict as part of the open transaction.
 
         Args:
-            table: the map
-            store: where there are identities beyond the map; else None
-            take: takes entries of the store into the map
-            known: identities, those that the transaction adds included
-            now: seconds, of this transaction
-            judged_until: seconds, by which time who was quiet for too long is evicted; None: nobody for that
+            table: the map.
+            store: where there are identities beyond the map; else None.
+            take: function that takes entries of the store into the map.
+            known: number of identities, those added by the transaction included.
+            now: seconds, time of this transaction.
+            judged_until: seconds, input watermark by which inactive identities are evicted; None: none are.
 
         Returns:
-            how many
+            number of evicted identities.
 
         Raises:
             StoreDamaged: the store cannot be read.
@@ -146,7 +155,7 @@ class Eviction:
         return self._chosen
 
     def _next(self, table: LastSequences, store: Store, most: int) -> list[tuple[bytes, bytes]]:
-        """The next entries of the store, but for those that are in the map, which is newer."""
+        """Return the next entries of the store, without those in the map, which is newer."""
         with closing(store.entries(self._key)) as entries:
             found = list(islice(entries, most))
         self._key = found[-1][0] + b"\0" if len(found) == most else b"i"
@@ -165,7 +174,7 @@ class Eviction:
         return len(slots)
 
     def committed(self) -> None:
-        """The transaction is committed: what was chosen is evicted. Logged at most every TOLD_EVERY_S."""
+        """Count the chosen identities as evicted, after the commit. Logged at most every TOLD_EVERY_S."""
         chosen, self._chosen = self._chosen, Evicted()
         if not any(chosen):
             return
@@ -178,10 +187,10 @@ class Eviction:
             self.tell()
 
     def recognised_for_s(self, displaced: int) -> int | None:
-        """Seconds after its last record for which each identity was recognised, at least.
+        """Return the seconds after its last record for which each identity was recognised, at least.
 
-        None: none is forgotten for being inactive, and none was displaced; or some were, and not here, so that nobody
-        knows. displaced: how many identities were, of all workers so far.
+        None: identities are kept for ever, and none was displaced; or some were displaced by other workers, so that
+        it is unknown. displaced: number of identities displaced by all workers so far.
         """
         if not displaced:
             return self.bounds.inactive_s
@@ -191,7 +200,7 @@ class Eviction:
         return self._displaced_after_s if inactive_s is None else min(inactive_s, self._displaced_after_s)
 
     def rollback(self) -> None:
-        """The transaction is lost: nothing of what was chosen is evicted."""
+        """Drop the choice: the transaction is lost."""
         self._chosen = Evicted()
 
     def tell(self) -> None:

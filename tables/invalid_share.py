@@ -1,7 +1,7 @@
-"""How many of a partition's records were invalid within the last minute, and before.
+"""Share of invalid records in a partition, within the last minute and before.
 
 Invalid records are no error of the worker: they go to the dead letters and the partition moves on. But where their
-share jumps, a producer or a setting has changed, and somebody should look.
+share jumps, a producer or a setting has changed, and an operator should look.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from kafka_ratchet.tables.totals import Progress
 
 WINDOW_S: Final = 60.0
 STEP_S: Final = 5.0
-"""Commits that are taken together: up to ten come in a second."""
+"""Seconds of commits counted together: up to ten come in a second."""
 
 JUMP_SHARE: Final = 0.05
 JUMP_LEAST: Final = 10
-"""The share has jumped where so many were invalid within the last minute, and by so much more of all that were judged
-than before it. Fewer say nothing yet: one of the first three records is a third."""
+"""Least number of invalid records within the last minute for a jump of their share, and least rise of the share.
+
+Fewer prove nothing: one of the first three records is a third.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +47,21 @@ class InvalidShare:
 
     @property
     def has_jumped(self) -> bool:
-        """Whether somebody should look."""
+        """Return True if the operator should look."""
         return self.invalid >= JUMP_LEAST and self.now - self.before >= JUMP_SHARE
 
 
 class RecentShare:
-    """Keeps what is needed to tell the last minute from before."""
+    """Counts of judged and invalid records, to compare the last minute with the time before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._steps: deque[tuple[float, int, int]] = deque()
-        """When each step began, and the totals (judged, invalid) as of then."""
+        """Start of each step, and the totals (judged, invalid) then."""
         self._totals = 0, 0
 
     def note(self, before: Progress | None, after: Progress) -> None:
-        """A commit has moved a partition's totals."""
+        """Note a commit that has moved a partition's totals."""
         now = self._clock()
         self._forget(now)
         if not self._steps or now - self._steps[-1][0] >= STEP_S:
@@ -67,7 +69,7 @@ class RecentShare:
         self._totals = _totals(after)
 
     def share(self) -> InvalidShare:
-        """As of now."""
+        """Return the present share."""
         self._forget(self._clock())
         judged, invalid = self._totals
         judged_before, invalid_before = self._steps[0][1:] if self._steps else self._totals

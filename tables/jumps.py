@@ -1,7 +1,7 @@
-"""Says when a sequence jumps so far that a number was probably read as another one.
+"""Detector of sequences that jump so far that a number was probably misread.
 
-Such a record counts: whether it is wrong, only its producer knows. But all that its identity sends below it from then
-on is a duplicate, so it is said at once, with the way back.
+Such a record counts: only its producer knows whether it is wrong. But every later record of its identity below it is
+a duplicate. So a message follows at once, with the way back.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 log = structlog.get_logger(__name__)
 
 SAY_AGAIN_S: Final = 10.0
-"""Where every record jumps (random numbers), a line for each would fill the disk."""
+"""Seconds between messages: where every record jumps (random numbers), a line for each would fill the disk."""
 SHOWN: Final = 80
 """Characters of an identity in a line of the log; it may have 1,024."""
 
 
 class JumpReport:
-    """Of one partition.
+    """Sequence jumps of one partition.
 
     total   jumps committed since this worker has the partition
     """
@@ -39,13 +39,13 @@ class JumpReport:
         self._said_at: float | None = None
 
     def note(self, batch: RecordBatch, identity: bytes | None, sequences: NDArray[np.int64], jumps: Jumps) -> None:
-        """Take note of a judged batch in which sequences jumped.
+        """Note a judged batch with sequence jumps.
 
         Args:
-            batch: what was judged
-            identity: of the record that `jumps` names; None by partition
+            batch: the judged batch
+            identity: identity of the record in `jumps`; None by partition
             sequences: int64[batch.count]
-            jumps: what the map found
+            jumps: jumps found by the map
         """
         self._pending += jumps.number
         self._unsaid += jumps.number
@@ -68,10 +68,10 @@ class JumpReport:
         self._said_at, self._unsaid = now, 0
 
     def commit(self) -> None:
-        """The transaction is committed: its jumps count."""
+        """Count the jumps of the committed transaction."""
         self.total += self._pending
         self._pending = 0
 
     def rollback(self) -> None:
-        """Nothing of the open transaction counts: its batches are judged again."""
+        """Drop the jumps of the open transaction: its batches are judged again."""
         self._pending = 0

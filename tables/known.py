@@ -17,42 +17,46 @@ from kafka_ratchet.transport.batch.encoding import pack_entries
 LOAD_ENTRIES: Final = 10_000
 """Entries taken from the store into the map at a time; about 15 ms."""
 LOAD_AT_ONCE: Final = 50_000
-"""Identities that are all taken before the partition is at work. Where there are more, they follow while it is, some
-after each commit, and what a batch needs before that is looked up."""
+"""Identities loaded before the partition works.
+
+Further ones follow during its work, some after each commit, and a batch's own come first.
+"""
 NAMES_AT_ONCE: Final = 20_000
-"""Identities not yet in the store that are looked through for a list, in some 10 ms. Where more came since the last
-snapshot, a list is without them until the next one."""
+"""Identities not yet in the store that a list searches, in some 10 ms.
+
+Where more came since the last snapshot, a list is without them until the next one.
+"""
 RESIDENT_BYTES: Final = 100
-"""What an identity may take in the map: at worst three slots of 33 bytes. Its own bytes come on top."""
+"""Most bytes of an identity in the map: three slots of 33 bytes. Its own bytes are added."""
 
 
 class KnownIdentities:
-    """Which identities have a sequence, in the map or in the store alone.
+    """Identities with a sequence, in the map or in the store alone.
 
-    The map holds what fits in `room`. When it has outgrown that, everything is saved and the map begun anew; from then
-    on an identity without a slot is looked up in the store before it is judged.
+    The map holds as many as fit in its memory budget `room`. When it has outgrown that, everything is saved and the
+    map starts empty; from then on an identity without a slot is read from the store before its verdict.
     """
 
     def __init__(
         self, path: Path, entries_of: tuple[str, int], *, timed: bool, room: Callable[[], int], kept: Kept = PLAIN
     ) -> None:
-        """Nothing is read yet.
+        """Start without reading.
 
         Args:
-            path: folder of the store
-            entries_of: changelog topic and partition, for what is said of an entry
-            timed: whether it is known when each identity was active
-            room: bytes that the map may take
-            kept: of each identity, beside its last sequence
+            path: folder of the store.
+            entries_of: changelog topic and partition, for messages about an entry.
+            timed: True if each identity has a time of activity.
+            room: memory budget of the map, in bytes.
+            kept: further state of each identity.
         """
         self.path, self.room, self.kept = path, room, kept
         self._entries_of, self._timed = entries_of, timed
         self.map = self._empty_map()
         self.beyond = 0
-        """Identities that are in the store and not in the map."""
+        """Identities in the store and not in the map."""
         self.store: Store | None = None
         self._rest: Generator[tuple[bytes, bytes], None, None] | None = None
-        """Entries that are still to be taken into the map, as they were when the store was opened."""
+        """Entries not yet taken into the map, as they were when the store was opened."""
 
     def __len__(self) -> int:
         """Identities with a persisted sequence."""
@@ -66,14 +70,16 @@ class KnownIdentities:
         return RESIDENT_BYTES + 3 * self.kept.bytes
 
     def load(self, store: Store, identities: int) -> tuple[LastSequences, int]:
-        """A map of what a store has, or an empty one where that is too much for now. Changes nothing here.
+        """Return a map of a store's identities, or an empty one where that is too much for now.
+
+        It changes nothing here.
 
         Args:
             store: open
-            identities: that it has
+            identities: number of its identities
 
         Returns:
-            (the map, identities that are in the store alone)
+            (the map, number of identities in the store alone)
 
         Raises:
             StoreDamaged: an entry is not one of ours.
@@ -89,26 +95,26 @@ class KnownIdentities:
 
     def open(self, store: Store, loaded: LastSequences, beyond: int) -> None:
         """Go on with a store and what `load` made of it."""
-        # In this order: a thread may look at it meanwhile, see `last`.
+        # In this order: a thread may read it in between, see `last`.
         self.map, self.beyond, self.store = loaded, beyond, store
         if beyond and beyond * self._resident_bytes <= self.room():
             self._rest = store.entries()
 
     def opened(self) -> Store:
-        """The store.
+        """Return the open store.
 
         Raises:
-            StateError: it is not open.
+            StateError: the store is not open.
         """
         if self.store is None:
             raise StateError(f"{self.path}: the store is not open")
         return self.store
 
     def look_up(self, identities: list[bytes]) -> None:
-        """Take into the map what the store has of these.
+        """Take the store's entries of these identities into the map.
 
         Raises:
-            StoreDamaged: a file is not what was written; the store is removed.
+            StoreDamaged: a file is damaged; the store is removed.
         """
         try:
             if found := self.opened().find(identities):
@@ -132,10 +138,10 @@ class KnownIdentities:
             raise StoreDamaged(f"{self.path}: key {entries[damaged][0].hex()} is not an entry that Ratchet wrote")
 
     def take_rest(self) -> None:
-        """Take some more of the store's entries into the map; those that it has are newer.
+        """Take some more of the store's entries into the map, unless the map has newer ones.
 
         Raises:
-            StoreDamaged: a file is not what was written; the store is removed.
+            StoreDamaged: a file is damaged; the store is removed.
         """
         if self._rest is None:
             return
@@ -152,16 +158,16 @@ class KnownIdentities:
 
     @property
     def has_rest(self) -> bool:
-        """Whether entries of the store are still to be taken into the map."""
+        """Return True while entries of the store wait to be taken into the map."""
         return self._rest is not None
 
     @property
     def has_outgrown(self) -> bool:
-        """Whether the map takes more than its room."""
+        """Return True if the map exceeds its memory budget."""
         return self.map.outgrows(self.room())
 
     def leave_to_store(self) -> None:
-        """Begin the map anew: everything in it is in the store."""
+        """Start with an empty map: everything in it is in the store."""
         self.beyond += len(self.map)
         missing, self.map = self.map.missing, self._empty_map()
         self.map.missing = missing
@@ -173,10 +179,12 @@ class KnownIdentities:
         self.map, self.beyond = self._empty_map(), 0
 
     def last(self, identity: bytes) -> LastSequence:
-        """Last sequence of an identity; -1 is none. Changes nothing: it may be asked while another thread opens.
+        """Return an identity's last sequence; -1 is none.
+
+        It changes nothing, so another thread may open the store.
 
         Raises:
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
         """
         if self.beyond and self.store is not None and not self.map.holds(identity):
             for _, value in self.store.find([identity]):
@@ -185,33 +193,35 @@ class KnownIdentities:
         return self.map.get(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Whether a sequence was seen, persisted and pushed: see `LastSequences.seen`. Changes nothing, as `last`.
+        """Return whether a sequence was seen, persisted and pushed: see `LastSequences.seen`.
+
+        It changes nothing, as `last`.
 
         Raises:
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
         """
         return (self._with(identity) if self.kept.window else self.map).seen(identity, sequence)
 
     def page(
         self, after: bytes | None, limit: int, prefix: bytes = b"", until: bytes | None = None
     ) -> tuple[list[bytes], bool]:
-        """Identities behind `after` in the order of their bytes (None: from the first), pushed ones included.
+        """Return identities after `after` in the order of their bytes, pushed ones included.
 
-        The map is in no order: names come from the store, which has them in order and is sought in, and from those few
-        of the map that are newer than the store. However many there are, about `limit` are read.
+        The map is in no order: names come from the store, which has them in order, and from the few newer ones of the
+        map. However many there are, about `limit` are read.
 
         Args:
-            after: the name before the first one
-            limit: names
-            prefix: what they begin with
-            until: the last name that is wanted; None: there is no end
+            after: the name before the first one; None: from the first.
+            limit: names.
+            prefix: their first bytes.
+            until: the last name; None: there is no end.
 
         Returns:
-            (at most limit of them; whether none can be missing, see `NAMES_AT_ONCE`)
+            (at most limit of them; True if none can be missing, see `NAMES_AT_ONCE`).
 
         Raises:
             StateError: the store is not open.
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
         """
         recent = self.map.uncommitted(NAMES_AT_ONCE)
         gone = {name for name, is_there in (recent or {}).items() if not is_there}
@@ -230,15 +240,17 @@ class KnownIdentities:
         return sorted(found)[:limit], recent is not None
 
     def told(self, identity: bytes) -> tuple[int | None, int | None]:
-        """When an identity was last active, in seconds, and how many sequences it lacks; None: that is not kept.
+        """Return an identity's last activity in seconds, and its number of missing sequences.
+
+        None: it is not kept.
 
         Raises:
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
         """
         return self._with(identity).told(identity)
 
     def _with(self, identity: bytes) -> LastSequences:
-        """The map, or one of what the store alone has of this identity."""
+        """Return the map, or one with the store's entry of this identity."""
         if not self.beyond or self.store is None or self.map.holds(identity):
             return self.map
         alone = self._empty_map()
@@ -246,7 +258,7 @@ class KnownIdentities:
         return alone
 
     def discard(self) -> None:
-        """Remove a damaged store; it is begun anew when it is opened next."""
+        """Remove a damaged store; the next opening starts a new one."""
         self.release()
         Store.remove(self.path)
 

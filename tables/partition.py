@@ -32,11 +32,11 @@ from kafka_ratchet.transport.owner import Owner
 from kafka_ratchet.transport.policy import Forget
 
 VERDICTS: Final = kernels.CONFLICT + 1
-"""How many there are."""
+"""Number of verdicts."""
 
 
 class SequencePartition(CommittedPartition):
-    """What a lane's transaction moves: satisfies `kafka_ratchet.transport.partition_state.PartitionState`.
+    """State of a partition that a lane's transaction moves.
 
     Two views of every sequence (PIP-6): *pushed*, what the open transaction has judged, and *persisted*, what is
     committed.
@@ -54,18 +54,18 @@ class SequencePartition(CommittedPartition):
         clock: Callable[[], float] = time.monotonic,
         kept: Kept = PLAIN,
     ) -> None:
-        """Nothing is read yet.
+        """Start without reading.
 
         Args:
-            path: folder of the store
-            changelog: topic
-            partition: number of the input and changelog partition
-            identity: whose sequences these are
-            limit: bytes, max.message.bytes of the changelog
-            room: bytes that the map may take, asked after each commit
-            bounds: beyond which identities are evicted
-            clock: seconds that only rise; by it snapshots are taken and lines of the log are spared
-            kept: of each identity, beside its last sequence
+            path: folder of the store.
+            changelog: topic.
+            partition: number of the input and changelog partition.
+            identity: identity of the sequences.
+            limit: bytes, max.message.bytes of the changelog.
+            room: memory budget of the map in bytes, read after each commit.
+            bounds: limits above which identities are evicted.
+            clock: seconds that only rise; for the intervals of snapshots and log lines.
+            kept: further state of each identity.
         """
         super().__init__(path, changelog, partition, identity, room, clock, kept, bounded=bounds is not None)
         self.limit = limit
@@ -80,9 +80,10 @@ class SequencePartition(CommittedPartition):
 
     @property
     def recognised_for_s(self) -> int | None:
-        """Seconds after its last record for which each identity was recognised here, at least.
+        """Return the seconds after its last record for which each identity was recognised here, at least.
 
-        None: identities are kept for ever; or have been, so far; or some were displaced while others had the partition.
+        None: identities are kept for ever; or have been, so far; or others displaced some while they had the
+        partition.
         """
         return self._eviction.recognised_for_s(self.evicted.displaced) if self._eviction else None
 
@@ -95,20 +96,20 @@ class SequencePartition(CommittedPartition):
         identities: Identities | None = None,
         letters: bytes = b"",
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Judge a batch against what is pushed, and push what is fresh.
+        """Judge a batch against the pushed state, and push the fresh records.
 
         Args:
-            batch: the records
-            sequences: int64[batch.count], -1 where there is none
-            reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here
-            against: int64[batch.count], filled here with the last sequence that each record was judged against, -1 for
-                none; UNASKED where nobody wants to know
-            identities: whose each record is; None: the columns of the batch have it
-            letters: what the names of this stream's dead letters begin with; see `kafka_ratchet.tables.replays`
+            batch: the records.
+            sequences: int64[batch.count], -1 where there is none.
+            reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here.
+            against: int64[batch.count], filled here with the last sequence before each record, -1 for none; UNASKED
+                where it is not needed.
+            identities: identity of each record; None: the columns of the batch have it.
+            letters: prefix of the names of this stream's dead letters; see `kafka_ratchet.tables.replays`.
 
         Returns:
             (verdicts uint8[batch.count] as in `kafka_ratchet.tables.map.kernels`; reasons uint8[batch.count], 0 unless
-            invalid)
+            invalid).
         """
         known, replays = self.known, None
         if identities is None:
@@ -130,7 +131,7 @@ class SequencePartition(CommittedPartition):
         return verdicts, reasons
 
     def is_done(self, request: str) -> bool:
-        """Whether a request to forget was applied and committed. request: its id."""
+        """Return True if a request to forget was applied and committed. request: its id."""
         return self.edits.has(request)
 
     def forget(self, requests: Sequence[Forget], position: int) -> None:
@@ -151,10 +152,10 @@ class SequencePartition(CommittedPartition):
         self.edits.push(edits)
 
     def changes(self, next_offset: int, epoch: int = NO_EPOCH) -> list[EncodedBatch]:
-        """The open transaction's changelog entries: progress and every identity it has moved.
+        """Return the open transaction's changelog entries: progress and every moved identity.
 
         Args:
-            next_offset: of the input, to read next
+            next_offset: next input offset
             epoch: leader epoch of the input batch that ends before it
         """
         fresh, duplicate, invalid, late, conflict = (int(n) for n in self._judged)
@@ -178,15 +179,15 @@ class SequencePartition(CommittedPartition):
         ]
 
     def evictions(self, at_ms: int, judged_until_ms: int | None) -> list[EncodedBatch]:
-        """More changelog entries of the open transaction, where the stream has bounds.
+        """Return further changelog entries of the open transaction, in a stream with bounds.
 
-        A null for each identity that it evicts, and an entry for each whose last activity has to be written down again
-        because it has sent nothing but duplicates for long.
+        There is a null for each evicted identity, and an entry for each identity with only duplicates for long, to
+        record its activity.
 
         Args:
-            at_ms: when Kafka has appended what `changes` returned
-            judged_until_ms: until when all that was written to the input is judged: an identity that is inactive by
-                then has no record waiting that came in time. None: some of it waits, and nobody is inactive
+            at_ms: Kafka's append time of the entries of `changes`
+            judged_until_ms: input watermark: an identity inactive by then has no timely record waiting. None: records
+                wait, and no identity counts as inactive
 
         Raises:
             StoreDamaged: the store cannot be read, and is removed.
@@ -211,11 +212,13 @@ class SequencePartition(CommittedPartition):
         return self.known.map.encode_changes(head, self.limit, begin)
 
     def committed(self, changelog_next: int, at_ms: int = -1) -> None:
-        """Step 6: the transaction is committed. Pushed becomes persisted, and a snapshot is made if one is due.
+        """Make the pushed state persisted after the commit (step 6), with a snapshot if one is due.
+
+        Pushed becomes persisted, and a snapshot is made if one is due.
 
         Args:
-            changelog_next: offset behind the transaction's last entry
-            at_ms: milliseconds since the epoch, when Kafka has appended that entry; -1 where it does not say
+            changelog_next: offset after the transaction's last entry
+            at_ms: milliseconds since the epoch, Kafka's append time of that entry; -1: unknown
         """
         if self.tally is not None:
             moved = self.known.map.changed_entries() if self.known.map.changes <= MOST_MOVED else ()
@@ -241,9 +244,9 @@ class SequencePartition(CommittedPartition):
         self.known.take_rest()
 
     def at_rest(self) -> None:
-        """No records come: make the snapshot that was put off, so that a later crash leaves little to replay."""
+        """Make the postponed snapshot while no records come, so that a later crash leaves little to replay."""
         if self._judged.any():
-            return  # a transaction is open: what it has moved is not to be saved
+            return  # a transaction is open: its moves must not be saved
         super().at_rest()
 
     def rollback(self) -> None:
@@ -260,12 +263,12 @@ class SequencePartition(CommittedPartition):
             self._eviction.rollback()
 
     def moved(self, owner: Owner, position: int, *, forget: bool) -> list[EncodedBatch]:
-        """Changelog entries of an operator's decision (`ratchet resume`). Nothing here changes.
+        """Return the changelog entries of an operator's decision (`ratchet resume`). Nothing here changes.
 
         Args:
-            owner: with the decision in it
-            position: of the input, to read next
-            forget: with an entry by which every identity before it is forgotten
+            owner: owner with the decision in it
+            position: next input offset
+            forget: add the entry that forgets every identity before it
         """
         before = self.progress or Progress(0, 0, 0, 0)
         progress = before._replace(next=position, epoch=NO_EPOCH).pack()
@@ -273,7 +276,7 @@ class SequencePartition(CommittedPartition):
         return encode_entries(entries, self.limit)
 
     def close(self) -> None:
-        """Save what is persisted and release the store; `open` loads it again. What is pushed is rolled back first."""
+        """Roll back the pushed state, save the persisted one and release the store; `open` loads it again."""
         if self.is_open:
             self.rollback()
             if self._eviction is not None:

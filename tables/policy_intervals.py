@@ -1,7 +1,7 @@
-"""Which intervals of a partition's input were judged and which were forwarded unjudged.
+"""Intervals of a partition's input that were judged, or forwarded unjudged.
 
-An entry of the changelog for each, committed with the records it speaks of, under a key of its own: compaction keeps
-them all, so that anyone can tell later what was judged.
+Each has an entry of the changelog, committed with its records, under a key of its own. Compaction keeps them all, so
+that the judged intervals are known later.
 
     b"s" + number     8-byte big-endian, counted from 0 in the order in which they happened
     value             version byte, 1 where judged, then start, end, policy, unjudged: big-endian integers
@@ -33,12 +33,12 @@ _VERSION: Final = 1
 class PolicyInterval(NamedTuple):
     """Input offsets under one policy.
 
-    number: 0 is the first interval of the partition
-    deduplicate: whether its records were judged
-    start: the first input offset
-    end: of an unjudged one, the input offset behind the last record forwarded so far; otherwise its start
-    policy: next offset of the policy topic as of which it was last decided
-    unjudged: records forwarded in it without a verdict
+    number: 0 is the first interval of the partition.
+    deduplicate: True if its records were judged.
+    start: the first input offset.
+    end: for an unjudged one, the input offset after the last record forwarded so far; otherwise its start.
+    policy: next offset of the policy topic at its last decision.
+    unjudged: records forwarded in it without a verdict.
     """
 
     number: int
@@ -82,16 +82,16 @@ class PolicyIntervals:
         self._unsaved.clear()
 
     def __iter__(self) -> Iterator[PolicyInterval]:
-        """The persisted ones, in no order."""
+        """Yield the persisted intervals, in no order."""
         return iter(self._persisted.values())
 
     @property
     def last(self) -> PolicyInterval | None:
-        """The newest one that is persisted."""
+        """Return the newest persisted interval."""
         return self._persisted[max(self._persisted)] if self._persisted else None
 
     def push(self, policy: Policy, batch: RecordBatch) -> None:
-        """A batch goes on its way under this policy."""
+        """Push the policy of a batch."""
         last = self._pushed[max(self._pushed)] if self._pushed else self.last
         if last is None:
             if policy == Policy():
@@ -100,7 +100,7 @@ class PolicyIntervals:
         # A record of the topic may be compacted away before another worker reads it.
         position = max(policy.position, last.policy)
         unjudged = 0 if policy.deduplicate else batch.count
-        # A person may have set the position back.
+        # An operator may have set the position back.
         follows = last.number >= 0 and last.deduplicate is policy.deduplicate and batch.start >= last.end
         if not follows:
             end = batch.start if policy.deduplicate else batch.next
@@ -154,9 +154,9 @@ class PolicyIntervals:
         self._unsaved.add(interval.number)
 
     def unsaved_entries(self) -> list[tuple[bytes, bytes]]:
-        """Key and value of those that were persisted since `saved`."""
+        """Return key and value of the intervals persisted since `saved`."""
         return [self._persisted[number].pack() for number in sorted(self._unsaved)]
 
     def saved(self) -> None:
-        """The store on disk has everything."""
+        """Note that the store on disk has everything."""
         self._unsaved.clear()

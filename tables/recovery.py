@@ -28,18 +28,18 @@ class Replay:
     def __init__(self) -> None:
         """None is under way."""
         self.is_earlier = False
-        """Whether it goes on from what was here before it began."""
+        """True if the replay continues an earlier state."""
         self._from = self._at = 0
         """Seconds, broker time of the newest entry before it; 0 where there was none."""
         self.unproven = 0
         """Seconds, broker time of the newest entry before the last replay; 0 where it has not brought anything."""
 
     def reset(self) -> None:
-        """The state is empty: whatever was known before does not count any more."""
+        """Note an empty state: earlier knowledge does not count any more."""
         self._from = self.unproven = 0
 
     def begin(self, position: int, seconds: int) -> None:
-        """It begins, or goes on.
+        """Note that the replay begins, or continues.
 
         Args:
             position: changelog offset to apply next
@@ -72,16 +72,16 @@ def is_too_old(behind: int) -> bool:
 
 
 def read_totals(batch: RecordBatch, progress: int, evicted: int, before: Totals) -> Totals:
-    """The totals as of a batch of changelog entries.
+    """Return the totals after a batch of changelog entries.
 
     Args:
-        batch: the entries
-        progress: index of its last progress entry; -1 where it has none
-        evicted: the same of the count of evictions
-        before: the totals so far
+        batch: the entries.
+        progress: index of its last progress entry; -1 where it has none.
+        evicted: the same of the count of evictions.
+        before: the totals so far.
 
     Raises:
-        StateError: an entry that Ratchet did not write, or a newer one.
+        StateError: an entry is foreign, or of a newer version.
     """
     done, gone = before
     at = progress
@@ -111,7 +111,7 @@ class Ownership:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether the next commit writes another owner than the one that is persisted."""
+        """Return True if the next commit writes another owner than the persisted one."""
         return self._claim is not None
 
     def claim(self, owner: Owner) -> None:
@@ -128,7 +128,7 @@ class Ownership:
             self.owner, self._claim, self._unsaved = self._claim, None, True
 
     def is_decided_in(self, batch: RecordBatch) -> bool:
-        """Whether a batch of the changelog has an operator's decision that is not known here.
+        """Return True if a changelog batch has an operator's decision unknown here.
 
         Raises:
             OwnerDiffers: an entry of a newer format, or none of ours.
@@ -140,7 +140,7 @@ class Ownership:
         return bool(decisions) and (self.owner is None or decisions[-1] not in self.owner.decisions)
 
     def apply(self, batch: RecordBatch) -> RecordBatch:
-        """Take over what a batch of the changelog says of its owner; returns the batch without it.
+        """Take over the owner entries of a changelog batch; return the batch without them.
 
         Raises:
             OwnerDiffers: an entry of a newer format, or none of ours.
@@ -160,5 +160,5 @@ class Ownership:
         return [self.owner.pack()] if self.owner is not None and self._unsaved else []
 
     def saved(self) -> None:
-        """The store on disk has everything."""
+        """Note that the store on disk has everything."""
         self._unsaved = False

@@ -1,13 +1,13 @@
-"""Records that `ratchet dead-letters replay` has sent to the input again: how they are judged.
+"""Verdicts on re-sent dead letters (`ratchet dead-letters replay`).
 
 Each has the header `ratchet-replays`. There are two kinds (docs/decisions/0043-replayed-dead-letters.md):
 
-- Its dead letter came from an agent: the record was judged before that, and its sequence is counted as seen. It has the
-  header `ratchet-replayed-from` as well, which names that letter. It is judged by this name and its content alone, so
-  that it passes, and passes once, whatever its own identity and sequence are.
+- Its dead letter came from an agent: the record was judged before that, and its sequence is counted as seen. It has
+the header `ratchet-replayed-from` as well, with the name of that dead letter. It is judged by this name and its
+content alone, so that it passes exactly once, whatever its own identity and sequence are.
 - Its dead letter came from judging, or is one of another stream: two may read one input, and headers are copied. It is
-  judged as any record. But it is never dropped: where it is not new it becomes a dead letter once more, for it may be
-  a record that was never forwarded.
+  judged as any record. But it is never dropped: where it is not new it becomes a dead letter once more, for it may
+  never have been forwarded.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from kafka_ratchet.transport.batch.record_batch import REPLAY_HEADERS, Header, R
 REPLAYS: Final = f"{REPLAY_HEADERS}s"
 """Header: how often the record was replayed, decimal text."""
 REPLAYED_FROM: Final = f"{REPLAY_HEADERS}ed-from"
-"""Header: the dead letter by which the record is judged."""
+"""Header with the name of the dead letter, by which the record is judged."""
 REPLAYED_FOR: Final = f"{REPLAY_HEADERS}ed-for"
 """Header: the agents that rejected it, as the dead letter named them; the others have had it."""
 FOR_ALL: Final = b"null"
-"""In its place: the record is to go to all agents."""
+"""Header value of a record for all agents."""
 LETTER: Final = b"ratchet-replayed-from:"
-"""What an identity that stands for a dead letter begins with."""
+"""Prefix of an identity made from a dead letter."""
 
 
 PLACE: Final = re.compile(rb"(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})")
-"""Partition and offset of a letter, behind its topic and the topic's id."""
+"""Partition and offset of a dead letter, after its topic and the topic's id."""
 FINGERPRINT_BYTES: Final = 16
 
 
 def letter_of(headers: Iterable[Header], letters: bytes) -> bytes | None:
-    """Which dead letter of this stream a record was replayed from; None: of none.
+    """Return the dead letter of this stream from which a record was re-sent; None: of none.
 
     Args:
-        headers: of the record; anybody may have written or copied them
-        letters: what the names of this stream's letters begin with, application, topic and its id; b"": they are not
-            known, and no name counts
+        headers: headers of the record; any program may have written or copied them.
+        letters: prefix of the names of this stream's dead letters: application, topic and its id; b"": unknown, and
+            no name counts.
 
     Returns:
-        its name without the application, which records do not have that an earlier version has replayed
+        its name without the application, which records re-sent by an earlier version lack.
     """
     names = [value or b"" for name, value in headers if name == REPLAYED_FROM]
     if not letters or len(names) != 1:
@@ -65,7 +65,7 @@ def letter_of(headers: Iterable[Header], letters: bytes) -> bytes | None:
 
 
 def identity_of(letter: bytes, key: bytes | None, value: bytes | None) -> bytes:
-    """What a record that was replayed from a letter is judged by. Other content cannot take its place."""
+    """Return the identity by which a re-sent record is judged. Other content cannot take its place."""
     found = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
     for part in (key, value):
         found.update(b"-" if part is None else b"%d:%b" % (len(part), part))
@@ -73,7 +73,7 @@ def identity_of(letter: bytes, key: bytes | None, value: bytes | None) -> bytes:
 
 
 def agents_of(headers: Iterable[Header], letters: bytes) -> frozenset[str] | None:
-    """The agents that are to have a replayed record; None: all of them; empty: it does not say."""
+    """Return the agents for a re-sent record; None: all of them; empty: the header is unreadable."""
     headers = list(headers)
     if letter_of(headers, letters) is None:
         return None
@@ -107,7 +107,7 @@ class Replays(NamedTuple):
     def stand_in(
         self, identities: Identities, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
     ) -> tuple[Identities, NDArray[np.int64]]:
-        """What the batch is judged by, with the letters in place of the records' own identities and sequences.
+        """Return identities and sequences identities of the batch, with dead letter names in place of the records' own.
 
         Args:
             identities: of the batch
@@ -131,13 +131,13 @@ class Replays(NamedTuple):
         return identities._replace(data=data, begins=begins, lengths=spans, times=times), sequences
 
     def keep(self, verdicts: NDArray[np.uint8], reasons: NDArray[np.uint8]) -> None:
-        """Have the others that are not new become dead letters; both arrays are changed."""
+        """Make dead letters of the other re-sent records that are not new; both arrays are changed."""
         for index in self.again:
             if verdicts[index] not in (FRESH, INVALID):
                 verdicts[index], reasons[index] = INVALID, REPLAY_NOT_NEW
 
     def own(self, verdicts: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The verdicts on records that were judged by their own identity; the others count as invalid."""
+        """Return the verdicts on records with their own identity; the others count as invalid."""
         verdicts = verdicts.copy()
         verdicts[list(self.letters)] = INVALID
         return verdicts

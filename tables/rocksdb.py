@@ -1,4 +1,4 @@
-"""A RocksDB whose errors are ours: which of them mean damage, which a lock, and which a full disk."""
+"""RocksDB with our own errors: damage, a lock, or a full disk."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from kafka_ratchet.errors import StateError, StateFolderInUse, StoreDamaged
 log = structlog.get_logger(__name__)
 
 BLOOM_BITS: Final = 10
-"""Per identity: one in a hundred that are not there is looked for on disk (RocksDB's wiki, Bloom filters)."""
+"""Bits per identity: one in a hundred absent ones is searched on disk (RocksDB's wiki, Bloom filters)."""
 WRITE_BUFFER: Final = 16 << 20
 """bytes. A worker has a store for each of its partitions, and RocksDB fills two buffers of each: 64 MiB, its default,
 would be more than the sequences themselves."""
 
 FLUSH_WORTH: Final = 50_000
-"""Entries in RocksDB's log from which on `flush_much` writes a file. At the next start the log is read again, 1 µs an
-entry; and a file for every few entries would be merged with the others over and over."""
+"""Entries in RocksDB's log from which on `flush_much` writes a file.
+
+The next start reads the log again, 1 µs an entry; a file for every few entries would be merged over and over.
+"""
 
 IN_MEMORY: Final = "cur-size-all-mem-tables"
-"""RocksDB's property: bytes that are in its log and not in a file yet."""
+"""RocksDB's property: bytes in its log and not in a file yet."""
 
 _LOCKED: Final = ("While lock file", "lock hold by current process")
 """RocksDB's words (env/fs_posix.cc) for a lock that another process has, or another store of this one."""
@@ -47,21 +49,25 @@ _OUTSIDE: Final = tuple(
         errno.ENOMEM,
     )
 )
-"""What is wrong with the machine and not with the files: it passes, or a person mends it, and nothing is thrown away.
-Whatever else keeps RocksDB from reading counts as damage: to rebuild from the changelog is always right."""
+"""Faults of the machine and not of the files: they pass, or an operator mends them, and nothing is discarded.
+
+Any other failure to read counts as damage: to rebuild from the changelog is always right.
+"""
 
 
 class Database:
     """One RocksDB. Writes are atomic."""
 
     def __init__(self, path: Path) -> None:
-        """Open what is there. Where nothing is, RocksDB makes its files with the first write.
+        """Open the present files. Where there are none, RocksDB makes them at the first write.
+
+        Where there are none, the first write makes them.
 
         A worker may have very many partitions without a record; each RocksDB takes 10 to 20 ms and six open files.
 
         Raises:
             StateFolderInUse: another process has it open.
-            StoreDamaged: its files are not what was written.
+            StoreDamaged: its files are damaged.
             StateError: it cannot be opened: no room, no permission.
         """
         self.path = path
@@ -73,8 +79,9 @@ class Database:
         except OSError as error:
             raise StateError(f"{path}: cannot be used: {error.strerror}. Choose another state_folder") from None
         if "CURRENT" not in files and any(name.endswith((".sst", ".log")) for name in files):
-            # RocksDB would begin a new database, at the second try, with what the old one's log holds and nothing else.
-            # It writes CURRENT before any of these, so a process killed while it made the database leaves none.
+            # RocksDB would start a new database, at the second try, with the contents of the old log alone.
+            # It writes CURRENT before any of these, so a process killed while it made the database leaves
+            # none.
             raise self._unreadable("Corruption: the file CURRENT is missing")
         self._opened = self._open() if files else None
 
@@ -91,11 +98,11 @@ class Database:
 
     @property
     def is_made(self) -> bool:
-        """Whether there are files."""
+        """Return True if there are files."""
         return self._opened is not None
 
     def make(self) -> None:
-        """Have RocksDB make its files, where it has not: what the first write would do otherwise.
+        """Have RocksDB make its files now, as the first write would.
 
         Raises:
             StateError: they cannot be made, or another process has made them since.
@@ -109,7 +116,7 @@ class Database:
             if not _is_empty(made):  # no lock was held until now
                 made.close()
                 raise StateFolderInUse(
-                    f"{self.path}: another process has made this store since it was looked at, when there was none; "
+                    f"{self.path}: another process has made this store since this one found none; "
                     "give each worker its own folder"
                 )
             self._opened = made
@@ -121,10 +128,10 @@ class Database:
         return StoreDamaged(f"{self.path}: RocksDB cannot read it: {error}")
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of one entry; None where there is none.
+        """Return the value of one entry; None where there is none.
 
         Raises:
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
         """
         if self._opened is None:
             return None
@@ -135,10 +142,10 @@ class Database:
         return value
 
     def get_many(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """Those of these entries that are there.
+        """Return the present ones of these entries.
 
         Raises:
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
         """
         if self._opened is None:
             return []
@@ -149,10 +156,10 @@ class Database:
         return [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
 
     def scan_from(self, prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-        """The entries whose keys begin so, from a key on, in the order of keys.
+        """Yield the entries with a prefix, from a key on, in the order of keys.
 
         Raises:
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
         """
         if self._opened is None:
             return
@@ -184,14 +191,14 @@ class Database:
 
     @property
     def bytes(self) -> int | None:
-        """In files, and in memory on the way to them; None where RocksDB does not say."""
+        """Return the bytes in files, and in memory on the way to them; None where RocksDB does not tell."""
         if self._opened is None:
             return 0
         known = [self._db.property_int_value(f"rocksdb.{name}") for name in ("total-sst-files-size", IN_MEMORY)]
         return None if None in known else sum(known)
 
     def flush_much(self) -> None:
-        """Have RocksDB bring much of its log into a file, beside whatever comes next.
+        """Have RocksDB write much of its log into a file, in the background.
 
         Raises:
             StateError: the disk is full or broken.
@@ -211,7 +218,8 @@ class Database:
         try:
             self._opened.close()
         except Exception as error:
-            # RocksDB could not flush. What is missing on disk is in the changelog; the folder is released all the same.
+            # RocksDB could not flush. The missing entries are in the changelog; the folder is released all
+            # the same.
             log.warning("store closed with an error", path=str(self.path), reason=str(error))
         finally:
             del self._opened

@@ -1,4 +1,4 @@
-"""A partition's snapshot on disk: what is read of it at the start, and when the next one is made."""
+"""Snapshot of a partition on disk: its reading at the start, and the time of the next one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from kafka_ratchet.tables.store import LAYOUT, Store
 from kafka_ratchet.tables.totals import Evicted, Progress
 
 SNAPSHOT_EVERY_S: Final = 1.0
-"""How far the store on disk may lag behind the last commit. After a crash so much of the changelog is replayed: a
-second's worth takes a fraction of one. Writing it at every commit cost a third of the worker's CPU
-(docs/decisions/0004-snapshots.md)."""
+"""Seconds by which the store on disk may lag the last commit.
+
+After a crash so much of the changelog is replayed: a second's worth takes a fraction of one. Writing it at
+every commit cost a third of the worker's CPU (docs/decisions/0004-snapshots.md).
+"""
 SNAPSHOT_TAKES_S: Final = 0.02
 SNAPSHOT_LATER: Final = 30.0
-"""A snapshot that takes longer than `SNAPSHOT_TAKES_S` is due again that much later, up to so many times: where a
-million keys change every second, writing them would cost more than judging them. Nothing else runs meanwhile."""
+"""Largest factor by which a slow snapshot delays the next one.
+
+One that takes longer than `SNAPSHOT_TAKES_S` is due that much later: where a million keys change every
+second, writing them would cost more than judging them. No other work of the partition runs during it.
+"""
 
 
 class _WithoutTimes(Exception):
@@ -29,7 +34,7 @@ class _WithoutTimes(Exception):
 
 
 class _WithoutCounts(Exception):
-    """A store that was written while nobody counted what is missing."""
+    """Store written without a count of missing sequences."""
 
 
 class _OfNewerLayout(Exception):
@@ -37,11 +42,11 @@ class _OfNewerLayout(Exception):
 
 
 class Found(NamedTuple):
-    """What a store has.
+    """Contents of a store.
 
-    map, beyond: its identities, and how many of them are not in the map
-    position: changelog offset below which it has everything
-    seconds: broker time of its newest entry; 0 where that is not known
+    map, beyond: its identities, and the number of those not in the map
+    position: changelog offset with everything below it in the store
+    seconds: broker time of its newest entry; 0 where it is unknown
     """
 
     store: Store
@@ -56,16 +61,18 @@ class Found(NamedTuple):
 
 
 def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> Found:
-    """Open a store, and read what it has. One that is damaged is removed and begun anew. Changes nothing in memory.
+    """Open a store and read it. A damaged one is removed and started again.
+
+    It changes nothing in memory.
 
     Args:
-        path: its folder
-        known: whose map is to take its identities
-        timed: whether it has to know when they were active
-        log: where to say that it is begun anew
+        path: its folder.
+        known: identities with the map to fill.
+        timed: True if they need a time of activity.
+        log: logger for the message about a new store.
 
     Raises:
-        StateError: it cannot be used.
+        StateError: the store cannot be used.
     """
     try:
         return _read(path, known, timed=timed)
@@ -77,7 +84,7 @@ def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> 
         log.info("the local store has not counted missing sequences; it is rebuilt from the changelog")
     except _OfNewerLayout:
         log.warning("the local store was written by a newer Ratchet; it is rebuilt from the changelog", path=str(path))
-    Store.remove(path)  # nobody else has it: the worker holds a lock on the whole state folder
+    Store.remove(path)  # no other process has it: the worker holds a lock on the whole state folder
     return _read(path, known, timed=timed)
 
 
@@ -111,17 +118,17 @@ class SnapshotTimer:
         self._factor = 1.0
 
     def restart(self) -> None:
-        """The store was opened: it is as if it had just been written, in no time."""
+        """Start the timer of a newly opened store, as if it had just been written, in no time."""
         self._saved_at, self._factor = self._clock(), 1.0
 
     @property
     def is_due(self) -> bool:
-        """Whether to write now, while there are records to judge."""
+        """Return True if a snapshot is due, while there are records to judge."""
         return self._clock() >= self._saved_at + SNAPSHOT_EVERY_S * self._factor
 
     @property
     def is_due_at_rest(self) -> bool:
-        """Whether to write now, where nothing waits meanwhile."""
+        """Return True if a snapshot is due while the lane is idle."""
         return self._clock() >= self._saved_at + SNAPSHOT_EVERY_S
 
     def begin(self) -> None:
@@ -129,6 +136,6 @@ class SnapshotTimer:
         self._began = self._clock()
 
     def end(self) -> None:
-        """The store is written."""
+        """Note that the store is written."""
         self._saved_at = self._clock()
         self._factor = min(max(1.0, (self._saved_at - self._began) / SNAPSHOT_TAKES_S), SNAPSHOT_LATER)

@@ -1,4 +1,4 @@
-"""The snapshot on disk: one RocksDB per partition that is always an exact committed prefix of the changelog.
+"""Snapshot on disk: one RocksDB per partition, always an exact committed prefix of the changelog.
 
 Keys and values are those of the changelog, byte for byte:
 
@@ -6,19 +6,19 @@ Keys and values are those of the changelog, byte for byte:
     b"p"              progress: see `kafka_ratchet.tables.totals.Progress`
     b"s" + number     see `PolicyInterval`
     b"g" + number     see `Edit`
-    b"e"              how many were evicted: see `kafka_ratchet.tables.totals.Evicted`
-    b"o"              whose changelog it is: see `kafka_ratchet.transport.owner.Owner`
+    b"e"              evicted identities: see `kafka_ratchet.tables.totals.Evicted`
+    b"o"              owner of the changelog: see `kafka_ratchet.transport.owner.Owner`
 
 but for the one that the changelog alone has (`kafka_ratchet.tables.edits`), and keys of the store's own:
 
-    b"c"              8-byte big-endian changelog offset: the store stands for everything below it; how many
-                      identities that is, 8 bytes too; and where the stream has bounds, as of when, in seconds
+    b"c"              8-byte big-endian changelog offset: the store contains everything below it; the number of
+                      identities, 8 bytes too; and where the stream has bounds, the time, in seconds
     b"m"              16-byte big-endian count of missing sequences, where a stream counts them
     b"l"              see `kafka_ratchet.transport.changelog.Sighting`: two 8-byte big-endian integers
     b"v"              a byte: the layout of this store; see `LAYOUT`
 
-Where the stream has bounds, an identity's value has 4 bytes more: when it was last active, in seconds. In the changelog
-that is the entry's timestamp.
+Where the stream has bounds, an identity's value has 4 bytes more: its last activity, in seconds. In the changelog the
+entry's timestamp has it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ _SIGHTING: Final = b"l"
 _MISSING: Final = b"m"
 _LAYOUT: Final = b"v"
 LAYOUT: Final = 1
-"""How the store's own keys, and the seconds behind a value, are to be read. A store without the entry has layout 1. One
-of a newer layout is rebuilt from the changelog."""
+"""Layout of the store's own keys, and of the seconds after a value.
+
+A store without the entry has layout 1. One of a newer layout is rebuilt from the changelog.
+"""
 _MISSING_BYTES: Final = 16
 """Each of very many identities may miss 2^63."""
 _SIGHTED: Final = struct.Struct(">qq")
@@ -54,16 +56,18 @@ _STANDS_FOR_TIMED: Final = struct.Struct(">qqq")
 
 
 class Store(Database):
-    """The RocksDB of one partition. Nothing is written that is not committed."""
+    """RocksDB of one partition. Only committed entries are written."""
 
     @property
     def stands_for(self) -> tuple[int, int, int | None]:
-        """What of the changelog it has: (everything below this offset, so many identities, as of this second).
+        """Return the covered part of the changelog: everything below an offset, identities, time.
+
+        These are the offset, the number of identities, and the second.
 
         The time is None in a store that does not know when its identities were active.
 
         Raises:
-            StoreDamaged: that entry is not one of ours.
+            StoreDamaged: the entry is damaged.
         """
         value = self.get(_CHANGELOG)
         if value is None:
@@ -76,7 +80,7 @@ class Store(Database):
 
     @property
     def layout(self) -> int:
-        """As of which `LAYOUT` it was written."""
+        """Return the `LAYOUT` with which it was written."""
         value = self.get(_LAYOUT)
         return 1 if value is None else int.from_bytes(value, "big")
 
@@ -96,7 +100,7 @@ class Store(Database):
 
     @property
     def progress(self) -> Progress | None:
-        """The partition's progress; None before the first commit."""
+        """Return the partition's progress; None before the first commit."""
         value = self.get(PROGRESS)
         try:
             return Progress.unpack(value) if value is not None else None
@@ -105,7 +109,7 @@ class Store(Database):
 
     @property
     def evicted(self) -> Evicted:
-        """How many were evicted."""
+        """Return the totals of evictions."""
         value = self.get(EVICTED)
         try:
             return Evicted.unpack(value) if value is not None else Evicted()
@@ -114,7 +118,7 @@ class Store(Database):
 
     @property
     def owner(self) -> Owner | None:
-        """Whose changelog it is; None where no entry has said so yet.
+        """Return the changelog's owner; None where no entry names one.
 
         Raises:
             OwnerDiffers: a newer Ratchet wrote it.
@@ -127,10 +131,10 @@ class Store(Database):
 
     @property
     def sighting(self) -> Sighting | None:
-        """The last changelog offset whose leader epoch was known.
+        """Return the last changelog offset with a known leader epoch.
 
         Raises:
-            StoreDamaged: that entry is not one of ours.
+            StoreDamaged: the entry is damaged.
         """
         value = self.get(_SIGHTING)
         if value is None:
@@ -140,26 +144,26 @@ class Store(Database):
         return Sighting(*_SIGHTED.unpack(value))
 
     def find(self, identities: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """Entries of those identities that are there, key and value as in the changelog.
+        """Return the present entries of those identities, key and value as in the changelog.
 
         Raises:
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
         """
         return self.get_many([b"i" + identity for identity in identities])
 
     def entries(self, begin: bytes = b"i") -> Generator[tuple[bytes, bytes], None, None]:
-        """The identities' entries from a key on, in the order of keys.
+        """Yield the identities' entries from a key on, in the order of keys.
 
         Raises:
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
         """
         return self.scan_from(b"i", begin)
 
     def intervals(self) -> list[PolicyInterval]:
-        """Which offsets were judged, and which were not.
+        """Return the judged and unjudged intervals of offsets.
 
         Raises:
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
             StateError: an entry is not of this version.
         """
         try:
@@ -172,10 +176,10 @@ class Store(Database):
             raise StateError(f"{self.path}: {error}") from None
 
     def edits(self) -> list[tuple[int, Edit]]:
-        """What people have changed, with their numbers.
+        """Return the operators' changes, with their numbers.
 
         Raises:
-            StoreDamaged: a file is not what was written.
+            StoreDamaged: a file is damaged.
             StateError: an entry is not of this version.
         """
         try:
@@ -197,11 +201,13 @@ class Store(Database):
         forget: bool = False,
         missing: int | None = None,
     ) -> None:
-        """Entries (None removes one), and what the store stands for with them, as in `stands_for`: in one WriteBatch.
+        """Write entries and the covered part of the changelog in one WriteBatch.
+
+        None removes an entry; for the covered part see `stands_for`.
 
         columns: more entries, keys and values apart, each key once
-        forget: without every identity that it has had before these entries
-        missing: sequences that identities have not had; None: that is not known
+        forget: remove every identity from before these entries
+        missing: number of missing sequences; None: unknown
 
         Raises:
             StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.

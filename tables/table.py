@@ -36,18 +36,18 @@ class Sequences:
         tables: Collection[Table] = (),
         kept: Kept = PLAIN,
     ) -> None:
-        """No partition is opened yet.
+        """Start without an open partition.
 
         Args:
-            folder: where the partitions keep their stores, each in a folder named after its number
-            changelog: topic
-            identity: whose sequences these are
-            limit: bytes, max.message.bytes of the changelog
-            memory: bytes that the maps of all partitions may take together
-            bounds: of each partition, beyond which identities are evicted
-            clock: of each partition
-            tables: of one's own, moved by the same transactions
-            kept: of each identity, beside its last sequence
+            folder: folder of the partitions' stores, each in a folder named after its number.
+            changelog: topic.
+            identity: identity of the sequences.
+            limit: bytes, max.message.bytes of the changelog.
+            memory: bytes that the maps of all partitions may take together.
+            bounds: limits of each partition, above which identities are evicted.
+            clock: clock of each partition.
+            tables: tables of the program, moved by the same transactions.
+            kept: further state of each identity.
         """
         self.tables, self.kept = tables, kept
         self.folder, self.changelog, self.identity, self.limit = folder, changelog, identity, limit
@@ -55,7 +55,7 @@ class Sequences:
         self.partitions: dict[int, SequencePartition] = {}
 
     def partition(self, number: int) -> SequencePartition:
-        """The state of an input partition, made when it is first asked for; not yet opened."""
+        """Return the state of an input partition, made at its first use; not yet opened."""
         if number not in self.partitions:
             where = self.folder / str(number), self.changelog, number, self.identity, self.limit
             self.partitions[number] = made = SequencePartition(*where, self._room, self.bounds, self.clock, self.kept)
@@ -64,7 +64,7 @@ class Sequences:
         return self.partitions[number]
 
     def _room(self) -> int:
-        """Each open partition's share."""
+        """Return each open partition's share of the memory budget."""
         return self.memory // max(1, sum(partition.is_open for partition in self.partitions.values()))
 
     def last(self, identity: bytes) -> dict[int, LastSequence]:
@@ -78,7 +78,7 @@ def _refused(*args: Any, **kwargs: Any) -> Any:
 
 
 def _unlisted(*args: Any) -> Any:
-    raise StateError("the table of last sequences is looked up by identity, not listed")
+    raise StateError("the table of last sequences can be read by identity, not listed")
 
 
 class _CommittedStore(Store):
@@ -103,18 +103,18 @@ class _CommittedStore(Store):
     __setitem__ = __delitem__ = update = clear = _refused
 
     def persisted_offset(self, tp: Any) -> int | None:
-        """The lane restores by itself; Faust has no say in it."""
+        """Return None: the lane restores its state without Faust."""
         return None
 
     def set_persisted_offset(self, tp: Any, offset: int) -> None:
-        """The lane writes its position together with the entries."""
+        """Do nothing: the lane writes its position together with the entries."""
 
     async def need_active_standby_for(self, tp: Any) -> bool:
-        """Lanes stand by themselves."""
+        """Return False: lanes have their own standbys."""
         return False
 
     def apply_changelog_batch(self, batch: Any, to_key: Any, to_value: Any) -> None:
-        """The lane restores by itself."""
+        """Do nothing: the lane restores its state."""
 
     async def backup_partition(self, *args: Any, **kwargs: Any) -> None:
         """Refused: the changelog is the backup."""
@@ -125,11 +125,11 @@ class _CommittedStore(Store):
         raise StateError("the table of last sequences is restored from its changelog")
 
     def reset_state(self) -> None:
-        """Nothing of Faust's to reset."""
+        """Do nothing: there is no state of Faust's."""
 
 
 class SequenceTable(FaustTable):
-    """Registers a stream's changelog with Faust, whose assignor thereby hands out the lanes."""
+    """Registration of a stream's changelog with Faust, so that its assignor distributes the lanes."""
 
     logger = logging.getLogger("faust.tables.sequences")
     lane_owned = True

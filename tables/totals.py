@@ -1,4 +1,4 @@
-"""What a partition has come to: totals that are committed with everything else."""
+"""Totals of a partition, committed with everything else."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _VERSION: Final = 1
 
 
 class Progress(NamedTuple):
-    """What a partition has come to, committed with everything else: the totals are exact whatever crashes.
+    """Totals of a partition, committed with everything else, and exact whatever crashes.
 
     next: input offset to read next; fresh, duplicate, invalid, late, conflict: records judged so since the beginning;
-    epoch: leader epoch of the input batch that ends before `next`; -1 where it is not known
+    epoch: leader epoch of the preceding input batch; -1 where it is unknown
     """
 
     next: int
@@ -54,13 +54,13 @@ class Progress(NamedTuple):
 
 
 class Evicted(NamedTuple):
-    """Identities that were evicted since the beginning: after they were quiet for too long; because there were more."""
+    """Totals of evicted identities: those inactive for too long, and those displaced by others."""
 
     inactive: int = 0
     displaced: int = 0
 
     def plus(self, more: Evicted) -> Evicted:
-        """Both together."""
+        """Return the sum of both."""
         return Evicted(self.inactive + more.inactive, self.displaced + more.displaced)
 
     def pack(self) -> bytes:

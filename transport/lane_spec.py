@@ -121,8 +121,7 @@ class LaneStatus:
 
     position: input offset of the last commit, to be read next.
     end: high watermark of the input at the last fetch.
-    stable_.
-    end: last stable offset of the input then; an open transaction holds back the offsets from it to `end`.
+    stable_end: last stable offset of the input then; an open transaction holds back the offsets from it to `end`.
     commits, records: since the lane was started.
     restored: changelog entries replayed.
     error: reason of the last restart or halt; None while it runs.

@@ -44,7 +44,11 @@ class Forget(NamedTuple):
     ends: tuple[int, ...] = ()
 
     def holds_from(self, partition: int, topic: str) -> int:
-        """Return the input offset from which on the request applies. topic: id of the input.
+        """Return the input offset from which on the request applies.
+
+        Records that waited below it came before the request.
+
+        topic: id of the input.
 
         It is 0 for a deleted topic, and for a partition added later.
         """

@@ -85,6 +85,8 @@ class Rest:
     def is_still(self, spot: Spot) -> bool:
         """Return True while the watcher covers that position and has not called; else have it watched.
 
+        Otherwise there may be something new.
+
         Otherwise it looks from now on.
 
         It serves callers that check now and then without waiting. After LOOK_EVERY_S it returns False in any case.

@@ -10,6 +10,8 @@ from typing import Any
 async def in_thread(work: Callable[[], object]) -> None:
     """Run work in a thread, to its end, even when the caller is cancelled.
 
+    A thread cannot be stopped, and the caller has to close its resources.
+
     Raises the errors of the work.
     """
     doing = asyncio.ensure_future(asyncio.to_thread(work))

@@ -1,4 +1,4 @@
-"""The compiled passes over a map whose identities can be evicted: who was active, who has been quiet, what is left.
+"""Compiled passes over a map with evictions: recent activity, inactive identities, remaining slots.
 
 The layout is that of `kafka_ratchet.tables.map.kernels`; these passes run only where a stream has bounds.
 """
@@ -49,17 +49,17 @@ def touch(
 def quiet(
     before: int, at: int, most: int, hashes: U64, pushed: I64, changed: I32, active: U8, seen: U32, found: I64
 ) -> tuple[int, int]:
-    """Persisted identities that were last active before a time, and not in the open transaction.
+    """Find persisted identities last active before a time, and not in the open transaction.
 
     Args:
-        before: seconds
-        at: slot to begin at
-        most: slots to look at
-        hashes, pushed, changed, active, seen: the map
-        found: int64[...], filled here from the start with slots; when it is full the search is over
+        before: seconds.
+        at: slot to begin at.
+        most: slots to look at.
+        hashes, pushed, changed, active, seen: the map.
+        found: int64[...], filled here from the start with slots; when it is full the search is over.
 
     Returns:
-        (how many, slot to begin at next)
+        (number found, slot to begin at next).
     """
     count = 0
     mask = len(hashes) - 1

@@ -1,14 +1,14 @@
-"""The compiled passes between the map of last sequences and its entries: written for the changelog, and loaded back.
+"""Compiled passes between the map of last sequences and its changelog entries, both ways.
 
 An entry is `ENTRY_PREFIX` and the identity as key, and the sequence as value; `kafka_ratchet.tables.map.kernels`
 describes the map. A map that keeps more (`kafka_ratchet.tables.map.windows`) writes longer values, all big-endian:
 
     sequence 8 | flags 1 | words 1 | fingerprint 8 | first 8, seen 8 | bits 8 each word | seconds 4
 
-The fingerprint is there with flag 1, first and seen with flag 2, and words say how many follow; with flag 4 first is
-where counting began, at what was the last sequence then. Seconds are in the store of a stream with bounds alone, as
-behind a plain sequence. Each form is read by every map, whatever it keeps: what an entry does not say of a sequence
-below the last is that it was seen, and no fingerprint differs from one that is not there.
+The fingerprint is there with flag 1, first and seen with flag 2, and words is the number of words that follow; with
+flag 4 first is the last sequence at the start of counting. Seconds are only in the store of a stream with bounds, as
+after a plain sequence. Every map reads each form: a sequence below the last counts as seen unless the entry says
+otherwise, and a missing fingerprint equals any other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FINGERPRINT, COUNTED, COUNTED_FROM = 1, 2, 4
 """Flags of a longer value."""
 
 LONGER = 10
-"""bytes of a longer value that are always there."""
+"""Bytes always present in a longer value."""
 
 WORDS_MOST = 64
 """Windows have at most 4,096 sequences."""
@@ -62,7 +62,7 @@ def _get(data: U8, at: int) -> np.uint64:
 
 @njit(**records.OPTIONS)
 def is_plain(extras: Extras) -> bool:
-    """Whether nothing but sequences is kept."""
+    """Return True if only sequences are kept."""
     return len(extras.bits) == 0 and len(extras.prints) == 0 and len(extras.firsts) == 0
 
 
@@ -106,12 +106,12 @@ def _write_value(out: U8, at: int, sequence: int, extras: Extras, slot: int) -> 
 
 @njit(**records.OPTIONS)
 def write_values(slots: I64, pushed: I64, seen: U32, extras: Extras, out: U8, ends: I64) -> None:
-    """The values of these slots, one behind the other, as in the store.
+    """Write the values of these slots, one after the other, as in the store.
 
     Args:
         slots: int64[n]
         pushed, extras: the map
-        seen: of the map; uint32[0] where the values are to have no seconds
+        seen: times of the map; uint32[0] for values without seconds
         out: uint8[bytes], room for n values
         ends: int64[n], filled here with the position after each
     """
@@ -146,7 +146,7 @@ def _length_of(data: U8, value: int, length: int) -> np.int64:
 
 @njit(**records.OPTIONS)
 def _are_counts(data: U8, value: int, size: int) -> bool:
-    """Whether what a value says of first and seen can be: from 1 on, and no more than there are up to its sequence."""
+    """Return True if a value's first and seen are possible: at least 1, and no more than up to its sequence."""
     if size == 8 or not data[value + 8] & COUNTED:
         return True
     at = value + LONGER + (8 if data[value + 8] & FINGERPRINT else 0)
@@ -158,7 +158,7 @@ def _are_counts(data: U8, value: int, size: int) -> bool:
 
 @njit(**records.OPTIONS)
 def _read_extras(data: U8, value: int, size: int, last: int, extras: Extras, slot: int) -> None:
-    """Take over what a value says beside its sequence, as far as this map keeps it; size: as `_length_of` says."""
+    """Take over a value's further state, as far as this map keeps it; size: from `_length_of`."""
     bits, prints, firsts, counts = extras
     flags, words = np.int64(0), np.int64(0)
     if size > 8:
@@ -181,7 +181,7 @@ def _read_extras(data: U8, value: int, size: int, last: int, extras: Extras, slo
         for w in range(words):
             bits[slot, w] = _get(data, at + 8 * w)
         return
-    # Of another window: what it does not know of was seen.
+    # Another window: unknown sequences count as seen.
     clear(bits, slot)
     known = 64 * words
     for distance in range(1, 64 * bits.shape[1] + 1):
@@ -197,7 +197,7 @@ def _read_extras(data: U8, value: int, size: int, last: int, extras: Extras, slo
 
 @njit(**records.OPTIONS)
 def write_keys(starts: I64, lengths: I32, arena: U8, slots: I64, out: U8, ends: I64) -> None:
-    """The keys of these slots, one behind the other.
+    """Write the keys of these slots, one after the other.
 
     Args:
         starts, lengths, arena: the map
@@ -214,7 +214,9 @@ def write_keys(starts: I64, lengths: I32, arena: U8, slots: I64, out: U8, ends: 
 
 @njit(**records.OPTIONS)
 def beginnings(starts: I64, lengths: I32, arena: U8, slots: I64, first: U64, second: U64) -> None:
-    """The first 16 bytes of the identities in slots, as two numbers that sort as the bytes do; 0 where there are none.
+    """Fill in the first 16 bytes of the identities in slots, as two sortable numbers.
+
+    The numbers sort as the bytes do; 0 where there are none.
 
     Args:
         starts, lengths, arena: the map
@@ -249,17 +251,19 @@ def write_entries(
     count: int,
     limit: int,
 ) -> tuple[int, int, int]:
-    """Changed identities as changelog records: key b"i" + identity, value as above without seconds; null if evicted.
+    """Write changed identities as changelog records; a null for an evicted one.
+
+    The key is b"i" + identity, the value as above without seconds.
 
     Args:
-        first: index in slots of the first to write
-        starts, lengths, pushed, arena, slots, sizes, extras: the map
-        out: uint8[bytes], room for limit bytes or one whole record, whichever is more
-        at, count: bytes and records that out holds already
-        limit: bytes after which no further record is begun
+        first: index in slots of the first to write.
+        starts, lengths, pushed, arena, slots, sizes, extras: the map.
+        out: uint8[bytes], room for limit bytes or one whole record, whichever is more.
+        at, count: bytes and records that out holds already.
+        limit: bytes after which no further record is begun.
 
     Returns:
-        (index of the first not written, position after the last byte, records in out)
+        (index of the first not written, position after the last byte, records in out).
     """
     i = first
     while i < sizes[CHANGED]:
@@ -309,17 +313,18 @@ def load(
     """Take over committed entries in order; the last one of an identity stands.
 
     Args:
-        data, columns: a record batch
+        data, columns: a record batch.
         seed, hashes, starts, lengths, pushed, changed, unsaved, seen, arena, sizes, extras: the map, with room for all
-            records
-        mark: what becomes of `unsaved`: 1 for entries of the changelog, 0 for those of the store, which may have
-            `seen` behind the sequence, as 4 bytes
-        since: seconds, for `seen` where the record's timestamp is before that
-        sums: `kafka_ratchet.tables.map.windows.add`, by how many sequences more are missing; for the changelog's alone
+            records.
+        mark: new value of `unsaved`: 1 for entries of the changelog, 0 for those of the store, which may have `seen`
+            after the sequence, as 4 bytes.
+        since: seconds, for `seen` where the record's timestamp is before that.
+        sums: `kafka_ratchet.tables.map.windows.add`, number of sequences added as missing; only for entries of the
+            changelog.
 
     Returns:
-        (index of the first that is no entry of ours, or -1; indices of the last progress entry and of the last count
-        of evictions, or -1)
+        (index of the first foreign entry, or -1; indices of the last progress entry and of the last count
+        of evictions, or -1).
     """
     progress, evicted = -1, -1
     for i in range(columns.shape[1]):

@@ -1,29 +1,29 @@
-"""The compiled passes over the map of last sequences: judge, undo, commit, grow.
+"""Compiled passes over the map of last sequences: judge, undo, commit, grow.
 
 The map is open addressing with linear probing in plain numpy arrays, one slot per identity, held by
-`kafka_ratchet.tables.map.slots.Slots`, and by `kafka_ratchet.tables.map.map.LastSequences` what a transaction changed:
+`kafka_ratchet.tables.map.slots.Slots`; `kafka_ratchet.tables.map.map.LastSequences` holds a transaction's changes:
 
     hashes   uint64[slots]  0 is an empty slot
-    starts   int64[slots]   where the identity's bytes begin in the arena
-    lengths  int32[slots]   how many they are; bytes are compared, never the hash alone
+    starts   int64[slots]   start of the identity's bytes in the arena
+    lengths  int32[slots]   their number; bytes are compared, never the hash alone
     pushed   int64[slots]   last sequence judged fresh; -1 is none
     changed  int32[slots]   0, or 1 + the index in `slots`/`undo` of this slot's entry in the open transaction
-    unsaved  uint8[slots]   1 where what is persisted is not yet in the store on disk
-    seen     uint32[slots]  when it was last active, in seconds; in a map with bounds, else empty
+    unsaved  uint8[slots]   1 where the persisted state is not yet in the store on disk
+    seen     uint32[slots]  its last activity, in seconds; in a map with bounds, else empty
     active   uint8[slots]   1 where the open transaction has judged a duplicate of it; likewise
 
     arena    uint8[...]     the identities' bytes
     slots    int64[...]     slots that the open transaction changed, in order
-    undo     int64[...]     what `pushed` was before it: the persisted sequence
+    undo     int64[...]     `pushed` before it: the persisted sequence
     sizes    int64[5]       USED slots, ARENA bytes in use, CHANGED slots, KNOWN identities (persisted), TOUCHED
                             slots (those with `active`)
 
-An identity that is evicted keeps its slot, with -1 for its sequence, as one that was pushed and rolled back does; so
-nobody looks for it in a store that does not know yet. `kafka_ratchet.tables.map.aging` has the passes that only a map
-with bounds needs, `kafka_ratchet.tables.map.entries` those to and from the changelog.
+An evicted identity keeps its slot, with -1 for its sequence, as one that was pushed and rolled back does. So it is
+not looked up in a store that still has it. `kafka_ratchet.tables.map.aging` has the passes that only a map with
+bounds needs, `kafka_ratchet.tables.map.entries` those to and from the changelog.
 
-`hash_of` is seeded per map, so that nobody can choose keys that all land in one place. The functions never raise and
-change nothing but the arrays they are given; tests/tables/map/plain_judge.py is what they are held against.
+`hash_of` is seeded per map, so that chosen keys cannot all land in one place. The functions never raise and change
+only the given arrays; tests/tables/map/plain_judge.py is their oracle.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ U32 = NDArray[np.uint32]
 
 @njit(**records.OPTIONS)
 def fold(a: np.uint64, b: np.uint64) -> np.uint64:
-    """The two halves of the 128-bit product a * b, one xor the other."""
+    """Return the two halves of the 128-bit product a * b, one xor the other."""
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     a_low, a_high, b_low, b_high = a & low, a >> half, b & low, b >> half
     first, second = a_low * b_high, a_high * b_low
@@ -66,16 +66,16 @@ def fold(a: np.uint64, b: np.uint64) -> np.uint64:
 
 @njit(inline="always", **records.OPTIONS)
 def multiplier_of(seed: np.uint64) -> np.uint64:
-    """What `fold` multiplies with, an odd number."""
+    """Return the odd multiplier of `fold`."""
     return (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
 
 
 @njit(**records.OPTIONS)
 def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
-    """A seeded 64-bit hash of data[start:start+length], eight bytes at a time; never 0.
+    """Return a seeded 64-bit hash of data[start:start+length], eight bytes at a time; never 0.
 
-    The seed is in the multiplier and the product is folded, as in wyhash: with a multiplier that is known, or the lower
-    half of the product alone, two words can be chosen whose differences cancel out whatever the seed is. The words are
+    The seed is in the multiplier and the product is folded, as in wyhash: with a known multiplier, or the lower half
+    of the product alone, two words can be chosen so that their differences cancel out for every seed. The words are
     read without a loop of their own, which lets the compiler read each at once: 11 ns and not 42 for 16 bytes.
     """
     prime = np.uint64(0x9E3779B97F4A7C15)
@@ -88,7 +88,7 @@ def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
         at += np.uint64(8)
     left = np.uint64(length) & np.uint64(7)
     if left:
-        if words:  # of the last eight bytes, those that were not read yet
+        if words:  # the unread ones of the last eight bytes
             word = records.read_word(data, at + left - np.uint64(8)) >> (np.uint64(64) - np.uint64(8) * left)
         else:
             word = np.uint64(0)
@@ -103,7 +103,10 @@ def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
 def find(
     data: U8, start: int, length: int, seed: np.uint64, hashes: U64, starts: I64, lengths: I32, arena: U8
 ) -> tuple[np.int64, np.uint64]:
-    """(slot of an identity, its hash); the slot is -1 - the empty slot where it belongs if it is not there."""
+    """Return (slot of an identity, its hash).
+
+    A negative slot is -1 minus the empty slot where a missing identity belongs.
+    """
     h = hash_of(data, start, length, seed)
     mask = len(hashes) - 1
     slot = np.int64(h & np.uint64(mask))
@@ -117,7 +120,7 @@ def find(
 
 @njit(inline="always", **records.OPTIONS)
 def why_none(times: int, length: int, least: int, longest: int) -> int:
-    """Why bytes that a record has so often are no identity; NONE where they are one."""
+    """Return why the bytes are no identity; NONE where they are one."""
     if times > 1:
         return IDENTITY_REPEATED
     if length < least:
@@ -127,7 +130,7 @@ def why_none(times: int, length: int, least: int, longest: int) -> int:
 
 @njit(**records.OPTIONS)
 def note(spans: I64, times: I64, least: int, longest: int, reasons: U8) -> None:
-    """Put in why records that are good so far have no identity; arguments as in `judge`."""
+    """Fill in the reason of good records without an identity; arguments as in `judge`."""
     for i in range(len(spans)):
         if reasons[i] == NONE:
             reasons[i] = why_none(times[i] if len(times) else 1, spans[i], least, longest)
@@ -147,17 +150,17 @@ def absent(
     arena: U8,
     found: I64,
 ) -> int:
-    """Records whose identity has no slot.
+    """Find the records with an identity without a slot.
 
     Args:
-        data, begins, spans: as for `judge`
-        skip: bytes before the identity
-        longest: bytes of the longest identity there can be; -1 in front of it is none
-        seed, hashes, starts, lengths, arena: the map
-        found: int64[records], filled here from the start with the records' indices
+        data, begins, spans: as for `judge`.
+        skip: bytes before the identity.
+        longest: bytes of the longest possible identity; a negative length is none.
+        seed, hashes, starts, lengths, arena: the map.
+        found: int64[records], filled here from the start with the records' indices.
 
     Returns:
-        how many
+        number found.
     """
     count = 0
     for i in range(len(begins)):
@@ -220,23 +223,23 @@ def judge(
     undo: I64,
     sizes: I64,
 ) -> tuple[np.int64, np.int64, np.int64]:
-    """Verdict on every record, in offset order: fresh moves `pushed` forward, all else changes nothing.
+    """Judge every record, in offset order; only fresh records move `pushed`.
 
     Args:
-        data: uint8[bytes], what the identities' spans point into
-        begins, spans: int64[records], where each identity begins and how many bytes it has; negative for none
-        times: int64[records], how often the record has one; or int64[0], where none has more than one
-        least, longest: bytes of the shortest and the longest identity allowed
-        sequences: int64[records]
-        reasons: uint8[records], NONE where the sequence is good; identity reasons are added here
-        verdicts: uint8[records], filled here
-        against: int64[records], filled here with the last sequence before each record, -1 for none; or int64[0]
-        seed: of the hash
-        hashes, starts, lengths, pushed, changed, arena, slots, undo, sizes: the map, with room for all records
+        data: uint8[bytes] of the identities.
+        begins, spans: int64[records], start and length of each identity; negative for none.
+        times: int64[records], number of identities in the record; or int64[0], where none has more than one.
+        least, longest: bytes of the shortest and the longest identity allowed.
+        sequences: int64[records].
+        reasons: uint8[records], NONE where the sequence is good; identity reasons are added here.
+        verdicts: uint8[records], filled here.
+        against: int64[records], filled here with the last sequence before each record, -1 for none; or int64[0].
+        seed: seed of the hash.
+        hashes, starts, lengths, pushed, changed, arena, slots, undo, sizes: the map, with room for all records.
 
     Returns:
-        (how many sequences jumped by more than JUMP; index of the last of them, or -1; the sequence it jumped from, -1
-        for none)
+        (number of sequences that jumped by more than JUMP; index of the last of them, or -1; the sequence before that
+        jump, -1 for none).
     """
     jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
     for i in range(len(begins)):
@@ -290,13 +293,13 @@ def locate(
     arena: U8,
     sizes: I64,
 ) -> None:
-    """The slot of every record's identity: what `judge` does before the verdict, for a map that keeps more.
+    """Find the slot of every record's identity, before the verdict.
 
     Args:
-        data, begins, spans, times, least, longest, reasons: as in `judge`
-        verdicts: uint8[records], INVALID is filled in here
-        where: int64[records], filled here; -1 where the record is invalid
-        seed, hashes, starts, lengths, pushed, changed, arena, sizes: the map, with room for all records
+        data, begins, spans, times, least, longest, reasons: as in `judge`.
+        verdicts: uint8[records], INVALID is filled in here.
+        where: int64[records], filled here; -1 where the record is invalid.
+        seed, hashes, starts, lengths, pushed, changed, arena, sizes: the map, with room for all records.
     """
     for i in range(len(begins)):
         start, length = begins[i], spans[i]
@@ -356,7 +359,7 @@ def rehash(
 ) -> None:
     """Move every identity into larger arrays; the open transaction's entries follow.
 
-    moved: int64[slots before], filled here with the new slot of each that is used, else -1; or int64[0]
+    moved: int64[old slots], filled here with the new slot of each used one, else -1; or int64[0]
     """
     mask = len(new_hashes) - 1
     for old in range(len(hashes)):

@@ -1,4 +1,4 @@
-"""The last sequence of every identity of one partition, in memory: pushed, and behind it persisted."""
+"""Last sequence of every identity of one partition, in memory: pushed and persisted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 NO_COLUMNS: Final = np.empty((0, 0), np.int64)
-"""Of no batch."""
+"""Empty column array."""
 UNASKED: Final = np.empty(0, np.int64)
-"""Where nobody asks what the records of a batch are judged against."""
+"""Pass when previous sequences are not needed."""
 
 
 class LastSequence(NamedTuple):
-    """What is known of an identity; -1 is nothing (PIP-6, getLastSequenceId)."""
+    """Last sequence of an identity; -1 is none (PIP-6, getLastSequenceId)."""
 
     persisted: int
     pushed: int
@@ -45,29 +45,31 @@ class LastSequences:
     """Two views of each sequence, over the slots that identities have."""
 
     def __init__(self, *, timed: bool = False, kept: Kept = PLAIN) -> None:
-        """Empty.
+        """Start with an empty map.
 
         Args:
-            timed: it is known when each identity was active, so that some can be evicted
-            kept: of each identity, beside its last sequence
+            timed: keep the time of each identity's activity, so that some can be evicted
+            kept: further state of each identity
         """
         self.slots, self.kept = Slots(timed=timed, kept=kept), kept
         self._changed = np.empty(FIRST_SLOTS, np.int64)
         """Slots that the open transaction has changed, in the order of its changes."""
         self._undo = np.empty(FIRST_SLOTS, np.int64)
         self._before = Extras.of(kept, FIRST_SLOTS)
-        """What the extras of `_changed` were before the open transaction."""
+        """Further state of `_changed` before the open transaction."""
         self._touched = np.empty(FIRST_SLOTS if timed else 0, np.int64)
         self.jumps = Jumps(0, -1, -1)
-        """Of the batch judged last."""
+        """Jumps of the batch judged last."""
         self._evicted = 0
-        """How many the open transaction has evicted."""
+        """Number of identities that the open transaction has evicted."""
         self.missing = 0
-        """Sequences that persisted identities have not had, where numbers have no holes; those of the store included,
-        where this goes on from one."""
+        """Missing sequences of persisted identities, where numbers have no holes.
+
+        Those of the store are included, where the map continues one.
+        """
         self._evicted_missing = 0
         self._sums = np.zeros(2, np.int64)
-        """By how many more the open transaction has made it; see `windows.add`."""
+        """Missing sequences added by the open transaction; see `windows.add`."""
 
     def __len__(self) -> int:
         """Identities with a persisted sequence."""
@@ -89,7 +91,7 @@ class LastSequences:
         return self._evicted
 
     def holds(self, identity: bytes) -> bool:
-        """Whether it has a slot."""
+        """Return True if the identity has a slot."""
         return self.slots.find(identity) >= 0
 
     def get(self, identity: bytes) -> LastSequence:
@@ -101,9 +103,9 @@ class LastSequences:
         return LastSequence(int(self._undo[change - 1]) if change else pushed, pushed)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Whether a sequence in the window below an identity's last one was seen: persisted, and pushed.
+        """Return whether a sequence in the window was seen: persisted, and pushed.
 
-        False where it is not in that window, or no window is kept.
+        The window is below an identity's last sequence. False where the sequence is not in it, or no window is kept.
         """
         slot, window = self.slots.find(identity), self.kept.window
         if slot < 0 or not window:
@@ -126,19 +128,19 @@ class LastSequences:
         against: NDArray[np.int64] = UNASKED,
         batch: RecordBatch | None = None,
     ) -> NDArray[np.uint8]:
-        """Judge a batch and push what is fresh.
+        """Judge a batch and push the fresh records.
 
         Args:
-            identities: whose each record is
-            longest: bytes of an identity; a longer one is invalid
-            sequences: int64[records], -1 where there is none
-            reasons: uint8[records], NONE where the record is good so far; reasons of the identity are added here
-            against: int64[records], filled here with the last sequence that each record was judged against, -1 for
-                none; UNASKED where nobody wants to know
-            batch: where the values are, for a map that keeps fingerprints of them
+            identities: identity of each record.
+            longest: bytes of an identity; a longer one is invalid.
+            sequences: int64[records], -1 where there is none.
+            reasons: uint8[records], NONE where the record is good so far; reasons of the identity are added here.
+            against: int64[records], filled here with the last sequence before each record, -1 for none; UNASKED where
+                it is not needed.
+            batch: batch with the values, for a map with fingerprints of them.
 
         Returns:
-            uint8[records] of FRESH, DUPLICATE, INVALID; TOO_LATE and CONFLICT where a map keeps what they need
+            uint8[records] of FRESH, DUPLICATE, INVALID; TOO_LATE and CONFLICT in a map with the state for them.
         """
         count, slots = len(identities.begins), self.slots
         verdicts = np.empty(count, np.uint8)
@@ -202,15 +204,18 @@ class LastSequences:
         return self.slots.size + sum(array.nbytes for array in arrays)
 
     def outgrows(self, room: int) -> bool:
-        """Whether it takes more than so many bytes, or would while it moves into twice as many slots, which is near."""
+        """Return True if the map exceeds a size in bytes, or is about to.
+
+        It does while it moves into twice as many slots.
+        """
         return self.size > room or (self.slots.is_nearly_full and self.size * 3 > room)
 
     def absent(self, identities: Identities, longest: int) -> list[bytes]:
-        """Those that have no slot, each once. longest: bytes; a longer one is left out."""
+        """Return the identities without a slot, each once. longest: bytes; a longer one is left out."""
         return self.slots.absent(identities.data, identities.begins, identities.lengths, 0, longest)
 
     def absent_entries(self, batch: RecordBatch) -> list[bytes]:
-        """Identities of a batch of changelog entries that have no slot, each once."""
+        """Return the identities without a slot of a batch of changelog entries, each once."""
         keys = batch.columns[records.KEY], batch.columns[records.KEY_LENGTH]
         return self.slots.absent(batch.data, *keys, 1, len(batch.data))
 
@@ -218,13 +223,13 @@ class LastSequences:
         """Take over committed entries.
 
         Args:
-            batch: of the changelog, or of the store
-            saved: whether the store on disk has them
-            since: seconds; nothing in it was active before that, whatever its timestamps are
+            batch: entries of the changelog, or of the store.
+            saved: True if the store on disk has them.
+            since: seconds; least time of activity, whatever the timestamps are.
 
         Returns:
-            (index of the first that is none, or -1; indices of the last progress entry and of the last count of
-            evictions, or -1)
+            (index of the first foreign entry, or -1; indices of the last progress entry and of the last count of
+            evictions, or -1).
         """
         self._reserve(batch.count, int(np.clip(batch.columns[records.KEY_LENGTH], 0, None).sum()))
         slots = self.slots
@@ -244,7 +249,7 @@ class LastSequences:
         self._end_transaction()
 
     def commit(self, time: int = 0) -> None:
-        """Pushed becomes persisted. time: seconds, when all that has changed was active."""
+        """Make the pushed state persisted. time: seconds, activity of all changed identities."""
         if self.slots.timed:
             self.slots.seen[self._changed[: self.changes]] = time
         self.slots.sizes[kernels.KNOWN] -= self._evicted
@@ -253,7 +258,7 @@ class LastSequences:
         self._end_transaction()
 
     def _end_transaction(self) -> None:
-        """Clear what is counted and marked for the open transaction: it has ended."""
+        """Clear the counts and marks of the ended transaction."""
         self._evicted = self._evicted_missing = 0
         self._sums[:] = 0
         if self.slots.timed:
@@ -265,15 +270,15 @@ class LastSequences:
         self._sums[:] = 0
 
     def refresh(self, before: int) -> None:
-        """Have the changelog told of identities that the open transaction has only met duplicates of.
+        """Write identities with only duplicates in the open transaction to the changelog.
 
-        before: seconds; whoever was active then or later, as far as the changelog knows, is left out
+        before: seconds; identities active then or later, by the changelog, are left out
         """
         touched = self._touched[: self.slots.sizes[kernels.TOUCHED]]
         self._change(touched[(self.slots.changed[touched] == 0) & (self.slots.seen[touched] < before)])
 
     def evict(self, slots: NDArray[np.int64]) -> None:
-        """Forget what is known of persisted identities that the open transaction has not moved, as part of it."""
+        """Forget persisted identities that the open transaction has not moved, as part of it."""
         self._change(slots)
         if self.kept.dense:
             self._evicted_missing += windows.total(self.slots.missing_of(slots))
@@ -281,9 +286,11 @@ class LastSequences:
         self._evicted += len(slots)
 
     def told(self, identity: bytes) -> tuple[int | None, int | None]:
-        """When an identity was last active, in seconds, and how many sequences it lacks; None: that is not kept.
+        """Return an identity's last activity in seconds, and its number of missing sequences.
 
-        With what the open transaction has changed.
+        None: it is not kept.
+
+        It includes the changes of the open transaction.
         """
         slot = self.slots.find(identity)
         if slot < 0:
@@ -296,7 +303,7 @@ class LastSequences:
     def put_back(self, to: Mapping[bytes, int]) -> None:
         """Lower last sequences as part of the open transaction, which has not moved any of these identities.
 
-        to: of identities that have a persisted sequence, their last sequence from now on; -1: they are forgotten
+        to: new last sequence of identities with a persisted one; -1: they are forgotten
         """
         slots = self.slots.of(list(to))
         self._change(slots)
@@ -326,18 +333,17 @@ class LastSequences:
         return written.pairs(self.unsaved_columns())
 
     def unsaved_columns(self) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-        """`unsaved_entries`, with keys and values apart: by a list they cost less than half as much.
+        """Yield the unsaved entries as lists of keys and values: these cost less than half as much.
 
-        In order, by eight bytes behind those that all of them begin with: RocksDB takes what is in order five times as
-        fast.
+        They are in order, by eight bytes after their common prefix: RocksDB takes sorted entries five times as fast.
         """
         slots = written.in_order(self.slots, np.flatnonzero(self.slots.unsaved))
         return written.columns(self.slots, slots, timed=self.slots.timed)
 
     def uncommitted(self, most: int) -> dict[bytes, bool] | None:
-        """Identities that are pushed, or persisted since `saved`, and whether they have a sequence or were evicted.
+        """Return the unsaved or pushed identities, with True for a sequence and False for an eviction.
 
-        None where they are more than so many.
+        None where they are more than `most`.
         """
         # A look at one flag of each slot, a tenth of a nanosecond, and at no name.
         unsaved, changed = self.slots.unsaved.view(np.bool_), self._changed[: self.changes]
@@ -349,19 +355,19 @@ class LastSequences:
         return {key[1:]: value is not None for key, value in self._entries(slots)}
 
     def saved(self) -> None:
-        """What is persisted is in the store on disk."""
+        """Note that the persisted state is in the store on disk."""
         self.slots.unsaved[:] = 0
 
     def _entries(self, slots: NDArray[np.int64]) -> Iterator[tuple[bytes, bytes | None]]:
         return written.pairs(written.columns(self.slots, slots, timed=False))
 
     def encode_changes(self, head: tuple[bytes, bytes] | None, limit: int, begin: int = 0) -> list[EncodedBatch]:
-        """The changelog of the open transaction: an entry about the partition, then each changed identity.
+        """Encode the changelog of the open transaction: an entry about the partition, then each change.
 
         Args:
             head: key and value of the first entry; None where there is none
             limit: bytes, max.message.bytes of the changelog topic
-            begin: of the changes, in their order; those before it are left out
+            begin: first of the changes, in their order
         """
         return written.encode_changes(self.slots, self._changed, begin, head, limit)
 

@@ -21,22 +21,25 @@ FIRST_SLOTS: Final = 1 << 12
 """Slots of an empty map, 33 bytes each; a power of two, as the kernels mask instead of dividing."""
 FIRST_ARENA: Final = 1 << 16
 NEAR: Final = 1 / 8
-"""So much of what is used may be added by one transaction: beyond it the map has to grow, whatever its bound is."""
+"""Share of the used slots that one transaction may add: above it the map has to grow, whatever its bound is."""
 WASTE: Final = 1 / 4
-"""So much of what is used may be slots without a sequence before the map is packed: then what that costs, a tenth of a
-microsecond for each identity that stays, is paid for by a third as many that went."""
+"""Share of used slots without a sequence above which the map is packed.
+
+The cost, a tenth of a microsecond for each remaining identity, is then paid for by a third as many evicted
+ones.
+"""
 WASTE_LEAST: Final = 4_096
 
 
 class Slots:
-    """A hash table in numpy: of each slot, whose it is and what is known of that identity."""
+    """Hash table in numpy: identity and state of each slot."""
 
     def __init__(self, *, timed: bool = False, kept: Kept = PLAIN) -> None:
-        """Empty.
+        """Start with an empty table.
 
         Args:
-            timed: it is known when each identity was active
-            kept: of each identity, beside its last sequence
+            timed: keep the time of each identity's activity
+            kept: further state of each identity
         """
         self.timed, self.kept = timed, kept
         self.seed = np.uint64(secrets.randbits(64))
@@ -71,7 +74,7 @@ class Slots:
 
     @property
     def index(self) -> tuple[np.uint64, NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
-        """By which the kernels find an identity: the seed of its hash, all hashes, where each lies in the arena."""
+        """Return the kernels' index: the seed of the hash, all hashes, and start and length of each identity."""
         return self.seed, self.hashes, self.starts, self.lengths
 
     @property
@@ -81,23 +84,23 @@ class Slots:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether the next transaction may have to move it into twice as many slots."""
+        """Return True if the next transaction may have to move it into twice as many slots."""
         return bool(self.sizes[kernels.USED] * 3 * (1 + NEAR) > len(self.hashes) * 2)
 
     @property
     def is_wasteful(self) -> bool:
-        """Whether many slots are without a sequence. Only between transactions."""
+        """Return True if many slots are without a sequence. Only between transactions."""
         used = int(self.sizes[kernels.USED])
         return used - int(self.sizes[kernels.KNOWN]) > max(WASTE_LEAST, used * WASTE)
 
     def find(self, identity: bytes) -> int:
-        """The slot of an identity; -1 where it has none."""
+        """Return the slot of an identity; -1 where it has none."""
         data = np.frombuffer(identity, np.uint8)
         slot, _ = kernels.find(data, 0, len(data), *self.index, self.arena)
         return int(slot)
 
     def of(self, identities: list[bytes]) -> NDArray[np.int64]:
-        """Slots of identities that have one."""
+        """Return the slots of identities. Each must have one."""
         return np.array([self.find(identity) for identity in identities], np.int64)
 
     def identities(self, slots: NDArray[np.int64]) -> list[bytes]:
@@ -113,13 +116,13 @@ class Slots:
         skip: int,
         longest: int,
     ) -> list[bytes]:
-        """Those that have no slot, each once.
+        """Return the identities without a slot, each once.
 
         Args:
-            data: they are in
+            data: their bytes
             begins: int64[n]
             lengths: int64[n]
-            skip: bytes before each that do not belong to it
+            skip: foreign bytes before each
             longest: bytes; a longer one is left out
         """
         found = np.empty(len(begins), np.int64)
@@ -129,7 +132,9 @@ class Slots:
         return list({bytes(held[start:end]): None for start, end in zip(starts.tolist(), ends.tolist(), strict=True)})
 
     def quiet(self, before: int, at: int, most: int, look_at: int = sys.maxsize) -> tuple[NDArray[np.int64], int]:
-        """Slots of persisted identities that were last active before a time, and not in the open transaction.
+        """Return slots of persisted identities last active before a time.
+
+        Those of the open transaction are left out.
 
         Args:
             before: seconds
@@ -146,21 +151,21 @@ class Slots:
         return found[:count], at
 
     def oldest(self, slots: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Of these slots, so many that were last active before the others."""
+        """Return the `count` slots with the oldest activity."""
         return slots if len(slots) <= count else slots[np.argpartition(self.seen[slots], count - 1)[:count]]
 
     def newest_s(self, slots: NDArray[np.int64]) -> int:
-        """When the last of these was active, in seconds; 0 where there are none."""
+        """Return the time of the newest activity of these slots, in seconds; 0 without slots."""
         return int(self.seen[slots].max()) if len(slots) else 0
 
     def missing_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many sequences each of these identities has not had, as of what is pushed."""
+        """Return the number of missing sequences of each of these identities, as of the pushed state."""
         found = Extras.of(Kept(dense=True), len(slots))
         found.firsts[:], found.counts[:] = self.extras.firsts[slots], self.extras.counts[slots]
         return windows.missing_of(found, self.pushed[slots])
 
     def lack(self, identities: int) -> int:
-        """How many slots are needed for so many identities more; 0: there is room. At most two thirds are used."""
+        """Return the slots needed for so many identities more; 0: there is room. At most two thirds are used."""
         used = int(self.sizes[kernels.USED]) + identities
         return 1 << (used * 3 // 2).bit_length() if used * 3 > len(self.hashes) * 2 else 0
 
@@ -195,5 +200,5 @@ class Slots:
 
 
 def longer(array: NDArray[Number], more: int) -> NDArray[Number]:
-    """The array with so many more places at its end."""
+    """Return the array with so many more places at its end."""
     return np.concatenate([array, np.empty(more, array.dtype)])

@@ -1,8 +1,9 @@
-"""The compiled passes over a map that keeps more of an identity than its last sequence.
+"""Compiled passes over a map that keeps more of an identity than its last sequence.
 
-Which sequences below the last were seen (RFC 4303, section 3.4.3; RFC 6479), a fingerprint of the last value, and how
-many sequences were seen since which. Beside the columns of `kafka_ratchet.tables.map.kernels` a map then has those of
-`Extras`, and the same for what they were before the open transaction. A stream without these settings runs none of it.
+That is: the sequences seen below the last (RFC 4303, section 3.4.3; RFC 6479), a fingerprint of the last value, and
+the number of sequences seen since the first. A map then has the columns of `Extras` in addition to those of
+`kafka_ratchet.tables.map.kernels`, and a copy from before the open transaction. A stream without these settings runs
+none of it.
 """
 
 from __future__ import annotations
@@ -31,16 +32,19 @@ from kafka_ratchet.transport.batch import kernels as records
 
 FINGERPRINT_SEED: Final = np.uint64(0x52617463686574)
 NULL_SEED: Final = np.uint64(0x6E756C6C)
-"""Fixed: a fingerprint is in the changelog. So two values can be chosen that have one; what is sent by mistake has two.
-A null has a seed of its own: it is another value than no bytes."""
+"""Fixed seed: a fingerprint is in the changelog.
+
+So two values with one fingerprint can be constructed; a mistaken second value has another one. A null has a
+seed of its own: it differs from an empty value.
+"""
 
 
 class Kept(NamedTuple):
-    """What a map keeps of an identity beside its last sequence.
+    """Deduplication options of a map: further state of each identity.
 
-    window: sequences below the last, of each of which it knows whether it was seen; 0: none
-    fingerprints: of the value of the record with the last sequence
-    dense: its first sequence, and how many it has had since
+    window: number of sequences below the last that are known as seen or not; 0: none.
+    fingerprints: of the value of the record with the last sequence.
+    dense: its first sequence, and the number of sequences since.
     """
 
     window: int = 0
@@ -49,7 +53,7 @@ class Kept(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Of 64 sequences each, per identity."""
+        """Return the words per identity, of 64 sequences each."""
         return (self.window + 63) // 64
 
     @property
@@ -62,13 +66,12 @@ PLAIN: Final = Kept()
 
 
 class Extras(NamedTuple):
-    """Columns of a map, by slot, or of what they were before the open transaction; of length 0 where not kept.
+    """Further columns of a map, by slot; of length 0 where not kept.
 
-    bits: uint64[slots, words]; the bit of sequence s, from last - 64 * words to last - 1, is s modulo 64 * words
-    prints: uint64[slots], 0 where it is not known
-    firsts: int64[slots], the lowest sequence seen; ~n where sequences are counted from n on, which was the last when
-        counting began
-    counts: int64[slots], sequences seen from there on
+    bits: uint64[slots, words]; the bit of sequence s, from last - 64 * words to last - 1, is s modulo 64 * words.
+    prints: uint64[slots], 0 where it is unknown.
+    firsts: int64[slots], the lowest sequence seen; ~n where counting began at n, the last sequence then.
+    counts: int64[slots], sequences seen from there on.
     """
 
     bits: NDArray[np.uint64]
@@ -102,7 +105,7 @@ def fingerprint(data: U8, start: int, length: int) -> np.uint64:
 
 @njit(**records.OPTIONS)
 def is_seen(bits: U64, slot: int, sequence: int) -> bool:
-    """Whether a sequence within the window was seen."""
+    """Return True if a sequence within the window was seen."""
     at = sequence % (64 * bits.shape[1])
     found: bool = bits[slot, at >> 6] >> np.uint64(at & 63) & np.uint64(1) != np.uint64(0)
     return found
@@ -110,7 +113,7 @@ def is_seen(bits: U64, slot: int, sequence: int) -> bool:
 
 @njit(**records.OPTIONS)
 def set_seen(bits: U64, slot: int, sequence: int) -> None:
-    """A sequence within the window was seen."""
+    """Mark a sequence within the window as seen."""
     at = sequence % (64 * bits.shape[1])
     bits[slot, at >> 6] |= np.uint64(1) << np.uint64(at & 63)
 
@@ -124,7 +127,7 @@ def clear(bits: U64, slot: int) -> None:
 
 @njit(**records.OPTIONS)
 def advance(bits: U64, slot: int, last: int, sequence: int) -> None:
-    """The window moves up: from below last to below sequence, of which all between the two was not seen."""
+    """Move the window up, from below last to below sequence; all between the two is unseen."""
     size = 64 * bits.shape[1]
     if sequence - last > size:
         clear(bits, slot)
@@ -142,9 +145,11 @@ def advance(bits: U64, slot: int, last: int, sequence: int) -> None:
 
 @njit(**records.OPTIONS)
 def put_back(extras: Extras, slot: int, last: int, to: int) -> None:
-    """Lower an identity's last sequence: what is above it comes again, and of what is below it stays what is known.
+    """Lower an identity's last sequence, so that later ones come again.
 
-    What was not known of below it counts as seen. Its value is not known, and counting begins anew.
+    The known state below it stays.
+
+    Sequences of unknown state below it count as seen. Its value is unknown, and counting restarts.
     """
     bits, prints, firsts, counts = extras
     if to < 0:
@@ -161,7 +166,7 @@ def put_back(extras: Extras, slot: int, last: int, to: int) -> None:
 
 @njit(**records.OPTIONS)
 def missing(first: int, last: int, count: int) -> np.int64:
-    """How many sequences an identity has not had, as its columns say."""
+    """Return the number of missing sequences of an identity, from its columns."""
     start = first if first >= 0 else ~first
     return np.int64(last - start - (count - 1))
 
@@ -191,21 +196,21 @@ def judge(
     before: Extras,
     sums: I64,
 ) -> tuple[np.int64, np.int64, np.int64]:
-    """Verdict on every record that has a slot, in offset order.
+    """Judge every record with a slot, in offset order.
 
     Args:
-        data, columns: a record batch
-        where: int64[records], the slot of each record's identity; -1 where it is invalid
-        sequences: int64[records]
-        verdicts: uint8[records], filled here where there is a slot
-        against: int64[records], filled here with the last sequence before each record, -1 for none; or int64[0]
-        window: sequences below the last that may come late; at most 64 for each word of extras.bits
-        pushed, changed, slots, undo, sizes, extras: the map, with room for all records
-        before: rows of extras by index in undo
-        sums: see `add`, of sequences that are missing
+        data, columns: a record batch.
+        where: int64[records], the slot of each record's identity; -1 where it is invalid.
+        sequences: int64[records].
+        verdicts: uint8[records], filled here where there is a slot.
+        against: int64[records], filled here with the last sequence before each record, -1 for none; or int64[0].
+        window: sequences below the last that may come late; at most 64 for each word of extras.bits.
+        pushed, changed, slots, undo, sizes, extras: the map, with room for all records.
+        before: rows of extras by index in undo.
+        sums: see `add`, for missing sequences.
 
     Returns:
-        as `kafka_ratchet.tables.map.kernels.judge`
+        as `kafka_ratchet.tables.map.kernels.judge`.
     """
     jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
     bits, prints, firsts, counts = extras
@@ -292,5 +297,5 @@ def missing_of(extras: Extras, pushed: I64) -> I64:
 
 
 def total(numbers: I64) -> int:
-    """Their sum, which may be larger than 64 bits."""
+    """Return their sum, which may be larger than 64 bits."""
     return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())

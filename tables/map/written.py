@@ -1,4 +1,4 @@
-"""What the map has, as entries of the store and of the changelog; `kafka_ratchet.tables.map.entries` has their form."""
+"""Entries of the map for store and changelog; `kafka_ratchet.tables.map.entries` has their form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMED: Final = np.dtype([("sequence", ">i8"), ("seen", ">u4")])
 AT_A_TIME: Final = 10_000
 """Entries made into Python's numbers at a time: those of a million identities would take 100 MB."""
 ENTRY_OVERHEAD: Final = 40
-"""Most bytes a changelog record takes besides the identity."""
+"""Most bytes of a changelog record other than the identity."""
 
 
 def pairs(columns: Iterable[tuple[list[bytes], list[bytes | None]]]) -> Iterator[tuple[bytes, bytes | None]]:
@@ -29,7 +29,7 @@ def pairs(columns: Iterable[tuple[list[bytes], list[bytes | None]]]) -> Iterator
 
 
 def in_order(known: Slots, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Slots by eight bytes of their identities behind those that all of them begin with."""
+    """Return the slots ordered by eight bytes of their identities after the common prefix."""
     first, second = np.empty(len(slots), np.uint64), np.empty(len(slots), np.uint64)
     entries.beginnings(known.starts, known.lengths, known.arena, slots, first, second)
     return slots[np.argsort(telling(first, second))]
@@ -64,13 +64,16 @@ def _values(known: Slots, slots: NDArray[np.int64], *, timed: bool) -> list[byte
 
 
 def _cut(room: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[bytes]:
-    """What lies in room one behind the other. ends: int64[n], the position after each."""
+    """Return the consecutive pieces in room. ends: int64[n], the position after each."""
     at, data = ends.tolist(), room[: ends[-1]].tobytes()
     return [data[begin:end] for begin, end in zip([0, *at[:-1]], at, strict=True)]
 
 
 def telling(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Of 16 bytes each, as two numbers that sort as they do, eight from the first on in which they differ."""
+    """Return eight telling bytes of each, from the first differing byte on.
+
+    first, second: 16 bytes of each, as two numbers that sort as the bytes do
+    """
     if not len(first):
         return first
     alike = 64 - int(first.min() ^ first.max()).bit_length() & ~7
@@ -82,14 +85,14 @@ def telling(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np
 def encode_changes(
     known: Slots, changed: NDArray[np.int64], begin: int, head: tuple[bytes, bytes] | None, limit: int
 ) -> list[EncodedBatch]:
-    """Batches for the changelog: an entry about the partition, then one of each changed identity.
+    """Encode a transaction's changelog: an entry about the partition, then one of each changed identity.
 
     Args:
-        known: the map
-        changed: int64[...], slots in the order of the changes, `sizes[CHANGED]` of them
-        begin: of the changes; those before it are left out
-        head: key and value of the first entry; None where there is none
-        limit: bytes of a batch, max.message.bytes of the changelog topic
+        known: the map.
+        changed: int64[...], slots in the order of the changes, `sizes[CHANGED]` of them.
+        begin: first of the changes.
+        head: key and value of the first entry; None where there is none.
+        limit: bytes of a batch, max.message.bytes of the changelog topic.
     """
     limit, end = min(limit, BATCH_WRITTEN), int(known.sizes[kernels.CHANGED])
     slots = changed[begin:end]

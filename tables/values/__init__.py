@@ -1,1 +1,1 @@
-"""Tables of one's own: what an agent keeps, moved by the same transaction as the last sequences."""
+"""Tables of a program's agents, moved by the same transaction as the last sequences."""

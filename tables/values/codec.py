@@ -1,4 +1,4 @@
-"""How keys and values of a table become bytes, and are read again."""
+"""Codec of a table: keys and values to bytes, and back."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import msgspec
 from kafka_ratchet.errors import SettingsError, TableError
 
 PLAIN: Final = frozenset({int, float, str, bytes, bool, NoneType})
-"""Types whose values cannot be changed in place: a table hands them out as they are."""
+"""Types with immutable values: a table hands them out as they are."""
 KEYS: Final = frozenset({int, str})
-"""Types of keys that are equal exactly where their bytes are; 1, 1.0 and True are one key to Python, three to JSON."""
+"""Types of keys that are equal exactly if their bytes are.
+
+1, 1.0 and True are one key to Python, three to JSON.
+"""
 INT_LEAST: Final = -(2**63)
 INT_MOST: Final = 2**64 - 1
-"""What MessagePack and msgspec's JSON hold."""
+"""Largest integer of MessagePack and msgspec's JSON."""
 
 Serializer = Literal["json", "msgpack"]
 
@@ -32,13 +35,13 @@ class Encoded(bytes):
 
 
 class Codec:
-    """Keys and values of one table.
+    """Codec of one table's keys and values.
 
     Args:
-        table: its name, for what is said
-        key_type: None: `str` or `int`, told apart by their JSON
-        value_type: None: whatever the serializer holds without a type
-        serializer: of the values; keys are JSON, and raw where key_type is bytes
+        table: its name, for messages.
+        key_type: None: `str` or `int`, told apart by their JSON.
+        value_type: None: any value that the serializer holds without a type.
+        serializer: serializer of the values; keys are JSON, and raw where key_type is bytes.
 
     Raises:
         SettingsError: msgspec cannot read such a type.
@@ -56,20 +59,20 @@ class Codec:
             raise SettingsError(f"table {table}: {error}") from None
         self._encode = module.Encoder().encode
         self.is_simple = key_type is None or key_type in KEYS or key_type is bytes
-        """Whether keys are kept as they are; else as their bytes."""
+        """True if keys are kept as they are; else as their bytes."""
         self.kinds: frozenset[Any] = frozenset({key_type} if key_type else KEYS) if self.is_simple else frozenset()
-        """Types of keys that are kept as they are."""
+        """Types of keys kept as they are."""
         self._plain = PLAIN - {bytes} if value_type is None else (PLAIN - {bytes}) & frozenset({value_type})
 
     @property
     def form(self) -> str:
-        """How keys and values are written, for people and for the comparison with what was written before."""
+        """Return the form of keys and values, for display and for comparison with existing entries."""
         # A type's module is left out: it may move.
         named = self.key_type.__qualname__ if isinstance(self.key_type, type) else str(self.key_type)
         return f"{self.serializer} by {'str or int' if self.key_type is None else named}"
 
     def check_key(self, key: Any) -> Any:
-        """The key as the table keeps it: itself, or its bytes.
+        """Return the key as the table keeps it: itself, or its bytes.
 
         Raises:
             TableError: it is of another type.
@@ -81,14 +84,14 @@ class Codec:
             wanted = "str or int" if self.key_type is None else self.key_type.__name__
             raise TableError(f"table {self.table}: key {key!r:.100} is {kind.__name__}, not {wanted}; see key_type")
         try:
-            # Equal keys have equal bytes: 5 and 5.0, and a frozenset, whose order is another in each process.
+            # Equal keys have equal bytes: 5 and 5.0, and a frozenset, with another order in each process.
             found = msgspec.json.encode(self._keys.decode(msgspec.json.encode(key)), order="deterministic")
         except (msgspec.MsgspecError, TypeError, OverflowError, RecursionError) as error:
             raise TableError(f"table {self.table}: key {key!r:.100} is not {self.key_type}: {error}") from None
         return found
 
     def key_bytes(self, kept: Any) -> bytes:
-        """The bytes of a key as the table keeps it."""
+        """Return the bytes of a key as the table keeps it."""
         return kept if type(kept) is bytes else msgspec.json.encode(kept)
 
     def many_key_bytes(self, kept: Collection[Any]) -> list[bytes]:
@@ -98,7 +101,7 @@ class Codec:
         return list(map(_encode_key, kept))
 
     def kept_key(self, data: bytes) -> Any:
-        """The key as the table keeps it, of its bytes.
+        """Return the key as the table keeps it, of its bytes.
 
         Raises:
             TableError: no key of this table has these bytes.
@@ -111,11 +114,11 @@ class Codec:
             raise TableError(f"table {self.table}: {data!r:.100} is no key: {error}. Was key_type changed?") from None
 
     def key(self, kept: Any) -> Any:
-        """The key as the program has it."""
+        """Return the key as the program has it."""
         return kept if self.is_simple else self._keys.decode(kept)
 
     def keep(self, value: Any) -> Any:
-        """The value as the table keeps it: itself where it cannot change in place, else `Encoded`.
+        """Return the value as the table keeps it: itself where it cannot change in place, else `Encoded`.
 
         Raises:
             TableError: it could not be read again as it is.
@@ -153,7 +156,7 @@ class Codec:
             raise TableError(f"table {self.table}: {value!r:.100} cannot be kept: {error}") from None
 
     def is_same(self, now: Encoded, before: Encoded) -> bool:
-        """Whether both are read as the same value.
+        """Return True if both are read as the same value.
 
         Bytes may differ without a change: a Struct has got a field with a default, an int stood for a float, a set's
         order is another in each process.
@@ -164,7 +167,7 @@ class Codec:
         return bool(self._encode(value) == now or value == self.value(now))
 
     def are_kept_as_they_are(self, values: Collection[Any]) -> bool:
-        """Whether `keep` would give back every one of them; said of many at once, and no where it is not sure."""
+        """Return True if `keep` would return every value unchanged; False where it is uncertain."""
         kinds = set(map(type, values))
         if not self._plain.issuperset(kinds):
             return False
@@ -175,7 +178,7 @@ class Codec:
         return not kinds & {int, float} and all(type(value) is not str or value.isascii() for value in values)
 
     def value_bytes(self, kept: Any) -> bytes:
-        """The bytes of a value as the table keeps it."""
+        """Return the bytes of a value as the table keeps it."""
         return bytes(kept) if type(kept) is Encoded else self._encode(kept)
 
     def many_value_bytes(self, kept: Collection[Any]) -> list[bytes | None] | None:
@@ -183,7 +186,7 @@ class Codec:
         return list(map(self._encode, kept)) if PLAIN.issuperset(map(type, kept)) else None
 
     def kept_value(self, data: bytes) -> Any:
-        """The value as the table keeps it, of its bytes.
+        """Return the value as the table keeps it, of its bytes.
 
         Raises:
             TableError: they are not of the table's type.
@@ -192,7 +195,7 @@ class Codec:
         return value if type(value) in PLAIN and type(value) is not bytes else Encoded(data)
 
     def value(self, data: bytes) -> Any:
-        """The value as the program has it: a new object.
+        """Return the value as the program has it: a new object.
 
         Raises:
             TableError: the bytes are not of the table's type.
@@ -201,13 +204,16 @@ class Codec:
             return self._decode(data)
         except msgspec.MsgspecError as error:
             raise TableError(
-                f"table {self.table}: a value cannot be read: {error}. Was value_type or serializer changed? Name the "
-                "table anew, or put back what was changed"
+                f"table {self.table}: a value cannot be read: {error}. Was value_type or serializer changed? Give the "
+                "table a new name, or undo the change"
             ) from None
 
 
 def _with_lists(value: Any) -> Any:
-    """The value with lists in place of its tuples, which JSON and MessagePack make of them; that much is allowed."""
+    """Return the value with lists in place of its tuples, which JSON and MessagePack make of them.
+
+    That much is allowed.
+    """
     if isinstance(value, list | tuple):
         return [_with_lists(each) for each in value]
     return {key: _with_lists(each) for key, each in value.items()} if isinstance(value, dict) else value

@@ -1,6 +1,7 @@
-"""What is committed of a table's partition, for who reads it from outside: a command, the page, another program.
+"""Committed contents of a table's partition, for readers outside: a command, the page, a program.
 
-What the open transaction has pushed is not seen. It is read in the event loop in one go, so no commit comes between.
+Pushed changes of the open transaction are invisible. It is read in the event loop in one go, so no commit comes
+between.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from kafka_ratchet.tables.values.table_partition import ABSENT, UNKNOWN, Find, T
 from kafka_ratchet.tables.values.windows import WindowCodec, pack_start
 
 RECENT_MOST: Final = 50_000
-"""Keys since the last snapshot that are sorted for one page: nothing else runs meanwhile."""
+"""Keys since the last snapshot that are sorted for one page: the event loop waits for it."""
 
 
 StoreScan = Callable[[bytes, bytes], Generator[tuple[bytes, bytes], None, None]]
-"""The store's entries whose keys begin so, from a key on, in the order of their bytes."""
+"""Scan of the store's entries with a prefix, from a key on, in the order of their bytes."""
 
 WINDOWS_MOST: Final = 5_000
-"""Windows that are looked through for one key: nothing else runs meanwhile."""
+"""Most windows searched for one key: the event loop waits for it."""
 
 
 class CommittedTable:
@@ -34,19 +35,19 @@ class CommittedTable:
     def __init__(
         self, table: TablePartition, find: Find, scan: StoreScan, unsaved: Collection[tuple[bytes, Any]]
     ) -> None:
-        """Nothing is read yet.
+        """Start without reading.
 
         Args:
-            table: as it is pushed
-            find: looks a key up in the store
-            scan: reads the store
-            unsaved: (prefix, key as the codec keeps it) of what is persisted and not in the store
+            table: table with its pushed state.
+            find: function that looks a key up in the store.
+            scan: function that scans the store.
+            unsaved: (prefix, key as the codec keeps it) of persisted entries not in the store.
         """
         self.codec = table.codec
         self._table, self._find, self._scan, self._unsaved = table, find, scan, unsaved
 
     def get(self, kept: Any) -> bytes | None:
-        """The value's bytes, of a key as the codec keeps it; None where it is not in the table.
+        """Return the value's bytes, of a key as the codec keeps it; None where it is not in the table.
 
         Raises:
             StoreDamaged: the store cannot be read.
@@ -56,7 +57,7 @@ class CommittedTable:
         return self._find(self._table.prefix + key) if value is UNKNOWN else self._bytes(value)
 
     def value(self, kept: Any) -> Any:
-        """The value as a program has it, of a key as the codec keeps it; ABSENT where it is not in the table.
+        """Return the value for a program, of a key as the codec keeps it; ABSENT where it is missing.
 
         Raises:
             StoreDamaged: the store cannot be read.
@@ -70,11 +71,11 @@ class CommittedTable:
 
     @property
     def is_complete(self) -> bool:
-        """Whether `entries` has every key: very many new ones wait for the next snapshot."""
+        """Return True if `entries` has every key: very many new ones wait for the next snapshot."""
         return len(self._unsaved) <= RECENT_MOST
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Bytes of keys and values, in the order of the keys' bytes, from behind one on (None: from the first).
+        """Yield bytes of keys and values after a key, in the order of the keys' bytes (None: from the first).
 
         Raises:
             StoreDamaged: the store cannot be read.
@@ -90,10 +91,10 @@ class CommittedTable:
                     yield key, value
 
     def starts(self) -> tuple[list[int], bool]:
-        """Of a table with windows: the starts of those that may have keys.
+        """Return the starts of windows that may have keys, for a table with windows.
 
         Returns:
-            (the oldest `WINDOWS_MOST` in the store and those that it does not have yet, whether there may be others)
+            (the oldest `WINDOWS_MOST` in the store and those not yet in it, True if there may be others)
         """
         codec, prefix = self.codec, self._table.prefix
         assert isinstance(codec, WindowCodec)  # noqa: S101 - asked of such a table
@@ -125,7 +126,7 @@ class CommittedTable:
         return self._bytes(value)
 
     def _in_memory(self, kept: Any) -> Any:
-        """What is persisted, as the codec keeps it, where it stands in memory."""
+        """Return the persisted value in memory, as the codec keeps it; UNKNOWN where there is none."""
         value = self._table.before.get(kept, UNKNOWN)
         return self._table.values.get(kept, UNKNOWN) if value is UNKNOWN else value
 

@@ -13,36 +13,38 @@ from kafka_ratchet.tables.values.codec import Codec, Serializer
 from kafka_ratchet.tables.values.partition import AT_WORK
 
 ENTRY_BYTES: Final = 150
-"""What an entry takes in memory beside its key and value, roughly: two objects and their place in a dict."""
+"""Rough bytes of an entry in memory, in addition to key and value: two objects and their place in a dict."""
 
 
 AT_ONCE: Final = 1_000
-"""Keys that are put in order together, more than a page has."""
+"""Keys sorted together, more than a page has."""
 
 
 class Contents:
     """The records of a topic's partitions, as far as they were read: the newest value of each key, as bytes."""
 
     def __init__(self, partitions: int, most: int, table: str = "") -> None:
-        """Nothing was read.
+        """Start without contents.
 
         Args:
-            partitions: of the topic
-            most: bytes that it may take in memory
-            table: its name, for what is said
+            partitions: partition count of the topic
+            most: most bytes in memory
+            table: its name, for messages
         """
         self.partitions: list[dict[bytes, bytes]] = [{} for _ in range(partitions)]
         self.positions = [0] * partitions
-        """Of each partition, the next offset to read."""
+        """Next offset to read, of each partition."""
         self.size = 0
         """bytes, roughly."""
         self._most, self._table = most, table
 
     def put(self, partition: int, key: bytes, value: bytes | None) -> None:
-        """Take over a record. value: None removes the key.
+        """Take over a record; the value None removes the key.
+
+        It counts the memory.
 
         Raises:
-            StateError: that is more than the table may take.
+            StateError: the table exceeds its memory.
         """
         held = self.partitions[partition]
         before = held.pop(key, None)
@@ -61,45 +63,48 @@ class Contents:
 
 
 class ReadPartition:
-    """One partition of what was read, for who reads it from outside, by the bytes of its keys."""
+    """Contents of one partition for readers outside, by the bytes of its keys."""
 
     is_complete = True
 
     def __init__(self, codec: Codec, held: Mapping[bytes, bytes]) -> None:
-        """What was read, with a codec whose keys are bytes."""
+        """Store the contents, with a codec of keys as bytes."""
         self.codec, self._held = codec, held
 
     def get(self, key: Any) -> bytes | None:
-        """The value's bytes; None where the key is not there."""
+        """Return the value's bytes; None where the key is not there."""
         return self._held.get(key)
 
     def starts(self) -> tuple[list[int], bool]:
-        """It has no windows."""
+        """Return no windows."""
         return [], False
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Bytes of keys and values, in the order of the keys' bytes, from behind one on (None: from the first)."""
+        """Yield bytes of keys and values after a key, in the order of the keys' bytes (None: from the first)."""
         while found := nsmallest(AT_ONCE, (key for key in self._held if after is None or key > after)):
             yield from ((key, self._held[key]) for key in found)
             after = found[-1]
 
 
 class GlobalTable(Mapping[Any, Any]):
-    """Keys and values that other programs write to a compacted topic; each worker has all of them, to look up.
+    """Read-only table of a compacted topic, complete in each worker, for look-ups.
 
-    It is read-only. A look-up is no part of the transaction: it finds what this worker has read of the topic by then.
+    Other programs write the topic.
+
+    It is read-only. A look-up is no part of the transaction: it finds the records that this worker has read by then.
     An agent that runs again for the same record, after a crash, may find a newer value.
 
-    Each look-up decodes the value anew, so what is changed in it changes nothing in the table.
+    Each look-up decodes the value again, so changes of the result change nothing in the table.
 
     Args:
-        name: of the table
-        topic: where its entries come from; each key has to be in one partition only
-        default: makes the value of a key that is not there; None: such a key is a KeyError
-        key_type: of the records' keys: `str` in UTF-8, `bytes` as they are, else JSON without spaces; None: `str`
-        value_type: what msgspec decodes values as; `bytes` as they are; None: whatever the serializer holds
-        serializer: "json" or "msgpack", of the values
-        memory_mb: that it may take in each worker
+        name: name of the table.
+        topic: source of its entries; each key has to be in one partition only.
+        default: makes the value of a missing key; None: such a key is a KeyError.
+        key_type: type of the records' keys: `str` in UTF-8, `bytes` as they are, else JSON without spaces; None: `str`.
+        value_type: type into which msgspec decodes values; `bytes` as they are; None: any value that the serializer
+            holds.
+        serializer: "json" or "msgpack", for the values.
+        memory_mb: most memory in each worker.
 
     Raises:
         SettingsError: a type cannot be used.
@@ -121,12 +126,12 @@ class GlobalTable(Mapping[Any, Any]):
         module: Any = msgspec.json if serializer == "json" else msgspec.msgpack
         self._decode = module.Decoder(Any if value_type is None else value_type).decode
         self.contents: Contents | None = None
-        """Replaced as a whole where the topic is read anew."""
+        """Contents, replaced as a whole where the topic is read again."""
         self.problem: str | None = None
-        """Why there is none."""
+        """Reason why there are no contents."""
 
     def key_bytes(self, key: Any) -> bytes:
-        """The record's key that stands for a key.
+        """Return the record's key that stands for a key.
 
         Raises:
             TableError: it is of another type.
@@ -138,7 +143,7 @@ class GlobalTable(Mapping[Any, Any]):
         return self._codec.key_bytes(self._codec.check_key(key))
 
     def value_bytes(self, value: Any) -> bytes:
-        """The record's value that stands for a value.
+        """Return the record's value that stands for a value.
 
         Raises:
             TableError: it is of another type.
@@ -154,7 +159,7 @@ class GlobalTable(Mapping[Any, Any]):
             return data.decode() if self.key_type is str else self._codec.key(self._codec.kept_key(data))
         except (UnicodeDecodeError, msgspec.MsgspecError) as error:
             raise TableError(
-                f"table {self.name}: topic {self.topic} has a key {data!r:.100} that is not {self.key_type}: {error}"
+                f"table {self.name}: topic {self.topic} has a key {data!r:.100}, no {self.key_type}: {error}"
             ) from None
 
     def _value(self, key: bytes, data: bytes) -> Any:
@@ -165,13 +170,13 @@ class GlobalTable(Mapping[Any, Any]):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise TableError(
                 f"table {self.name}: the value of key {key!r:.100} in topic {self.topic} cannot be read: {error}. "
-                "Write it anew there, or change value_type or serializer"
+                "Write it again there, or change value_type or serializer"
             ) from None
 
     def _now(self) -> Contents:
         if self.contents is None:
             error = StateError(
-                self.problem or f"table {self.name}: has not been read. It can be looked up inside an agent only"
+                self.problem or f"table {self.name}: has not been read. It can be read inside an agent only"
             )
             if (reader := AT_WORK.get()) is not None:
                 reader.fail(error)
@@ -199,7 +204,7 @@ class GlobalTable(Mapping[Any, Any]):
         return self.default()
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or `default` where it is not there."""
+        """Return the value of a key, or `default` where it is not there."""
         data, value = self._find(key)
         return default if value is None else self._value(data, value)
 
@@ -207,11 +212,11 @@ class GlobalTable(Mapping[Any, Any]):
         return self._find(key)[1] is not None
 
     def __iter__(self) -> Iterator[Any]:
-        """The keys that are there now; those that come meanwhile are not among them."""
+        """Yield the present keys; later ones are not among them."""
         return iter([self._key(data) for held in self._now().partitions for data in held])
 
     def __len__(self) -> int:
-        """Keys, each counted in every partition that has it."""
+        """Return the number of keys, each counted in every partition that has it."""
         return sum(map(len, self._now().partitions))
 
     def _read_only(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -223,7 +228,7 @@ class GlobalTable(Mapping[Any, Any]):
     __setitem__ = __delitem__ = pop = popitem = setdefault = update = clear = _read_only
 
     def parts(self) -> dict[int, tuple[ReadPartition, int]]:
-        """What was read of each partition, and the offset up to which; none where there is nothing to read from."""
+        """Return each partition's contents and the offset up to which it was read; empty without contents."""
         if self.contents is None:
             return {}
         codec = Codec(self.name, bytes, None, self.serializer)

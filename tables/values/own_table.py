@@ -7,7 +7,7 @@ from typing import Final
 from kafka_ratchet.tables.values.table_partition import ABSENT, PREFIX, TablePartition
 
 OWN: Final = PREFIX + b"\0"
-"""What the keys of Ratchet's own table begin with."""
+"""Prefix of the keys of Ratchet's own table."""
 TIME: Final = "time"
 """Its key of the stream time."""
 NO_TIME: Final = -(1 << 63)
@@ -17,27 +17,27 @@ NO_TIMESTAMP: Final = -1
 
 
 def windows_key(table: str) -> str:
-    """In Ratchet's own table, the key of what windows a table's entries have."""
+    """Return the key of a table's windows in Ratchet's own table."""
     return f"windows {table}"
 
 
 def form_key(table: str) -> str:
-    """In Ratchet's own table, the key of how a table's keys and values are written."""
+    """Return the key of a table's form in Ratchet's own table."""
     return f"form {table}"
 
 
 def late_key(table: str) -> str:
-    """In Ratchet's own table, the key of how many writes to a table were left out."""
+    """Return the key of a table's dropped late writes in Ratchet's own table."""
     return f"late {table}"
 
 
 def late_writes(own: TablePartition, table: str) -> int:
-    """What Ratchet's own table says of them."""
+    """Return the number of dropped late writes in Ratchet's own table."""
     found = own.get(late_key(table))
     return 0 if found is ABSENT else int(found)
 
 
 def stream_time(own: TablePartition) -> int:
-    """What Ratchet's own table says of the time."""
+    """Return the stream time in Ratchet's own table."""
     found = own.get(TIME)
     return NO_TIME if found is ABSENT else int(found)

@@ -1,11 +1,11 @@
-"""The tables of a stream for one input partition: what a lane's transaction moves of them.
+"""Tables of a stream for one input partition: the part that a lane's transaction moves.
 
-Entries, in the stream's changelog, behind those of the last sequences:
+Entries, in the stream's changelog, after those of the last sequences:
 
     b"t" + length of the name (1 byte) + name + key      the value's bytes; null: the key is gone
 
-The table without a name is Ratchet's own: how each table's keys and values are written, and for tables with windows the
-stream time and what windows there are (`own_table.py`).
+The table without a name is Ratchet's own: the form of each table's keys and values, and for tables with windows the
+stream time and the windows (`own_table.py`).
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ SMALL_BYTES: Final = 100
 
 
 class PartitionTables:
-    """What all tables of a stream keep for one input partition."""
+    """State of all tables of a stream for one input partition."""
 
     def __init__(self, find: Find, scan: Scan, place: tuple[str, int] = ("", 0)) -> None:
-        """No table.
+        """Start without tables.
 
         Args:
-            find: looks a key up in the partition's store
-            scan: reads the partition's store
+            find: function that looks a key up in the partition's store
+            scan: function that scans the partition's store
             place: the stream's changelog, and the number of its partition
         """
         self.place = place
         self._find, self._scan = self._noting(find), self._noting_scan(scan)
         self._failure: RatchetError | None = None
-        """Why a key could not be looked up: a program that went on all the same commits nothing."""
+        """Failure of a look-up: a program that went on in spite of it commits nothing."""
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
         self._large_bytes = 0
-        """That values were written with or looked up, each time, beyond SMALL_BYTES: at least what they take."""
+        """Least bytes of the large values (beyond SMALL_BYTES) written or looked up."""
         self.unsaved: set[tuple[bytes, Any]] = set()
-        """Prefix and key of what is persisted and not in the store."""
+        """Prefix and key of persisted entries not in the store."""
         self._of_others: dict[bytes, bytes | None] = {}
         """Entries of tables that the program does not have (any more), for the store."""
         self.rolled_back: list[Callable[[], None]] = []
         """Called at each rollback, before the values fall back: who still runs on them has to end."""
         self.late: dict[str, int] = {}
-        """Writes that were left out because their windows had expired, by table, as of the last commit."""
+        """Writes left out because their windows had expired, by table, as of the last commit."""
         self.committed: list[Callable[[], None]] = []
         """Called at each commit."""
 
@@ -103,12 +103,12 @@ class PartitionTables:
 
     @property
     def has_windows(self) -> bool:
-        """Whether any table goes by the events' time."""
+        """Return True if any table uses the events' time."""
         return any(table.has_windows for table in self._tables.values())
 
     @property
     def stream_time(self) -> int:
-        """The greatest timestamp of the partition's events so far; NO_TIME before the first."""
+        """Return the greatest timestamp of the partition's events so far; NO_TIME before the first."""
         return stream_time(self._tables[OWN])
 
     def advance(self, timestamp: int) -> None:
@@ -117,18 +117,18 @@ class PartitionTables:
             self._tables[OWN].set(TIME, timestamp)
 
     def open(self) -> None:
-        """From now on tables may be written to: the lane's transaction waits for whoever writes."""
+        """Allow writes to tables from now on: the lane's transaction waits for the writer."""
         for table in self._tables.values():
             table.open()
 
     def shut(self) -> None:
-        """From now on a write raises."""
+        """Refuse writes from now on."""
         for table in self._tables.values():
             table.shut()
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Tables may be written to meanwhile."""
+        """Allow writes to tables within the context."""
         before = [(table, table.writable) for table in self._tables.values()]
         self.open()
         try:
@@ -138,11 +138,10 @@ class PartitionTables:
                 table.writable = writable
 
     def begin(self) -> None:
-        """A run begins.
+        """Begin a run.
 
         Raises:
-            TableError: a table has entries that were written in another form, or with other windows, than the program
-                means.
+            TableError: a table has entries of another form, or of other windows, than the program's.
         """
         for prefix, table in self._tables.items():
             if prefix != OWN:
@@ -160,21 +159,21 @@ class PartitionTables:
             own.set(key, codec.form)
         elif before != codec.form:
             raise TableError(
-                f"table {codec.table}: its entries are {before}, and the program means {codec.form}. Name the table "
-                "anew, or put back what was changed"
+                f"table {codec.table}: its entries are {before}, and the program means {codec.form}. Give the table "
+                "a new name, or undo the change"
             )
 
     def of(self, table: str) -> TablePartition:
-        """A table, for the run that now begins."""
+        """Return a table, for the run that now begins."""
         return self._tables[prefix_of(table)]
 
     def begin_record(self) -> None:
-        """From now on, what changes can be undone by `undo_record`."""
+        """Make later changes undoable by `undo_record`."""
         for table in self._tables.values():
             table.undo = {}
 
     def undo_record(self) -> None:
-        """Put back what was changed since `begin_record`."""
+        """Undo the changes since `begin_record`."""
         for table in self._tables.values():
             table.values.update(table.undo or {})
             table.undo = None
@@ -189,10 +188,10 @@ class PartitionTables:
             self.lent.clear()
 
     def encode(self, limit: int) -> list[EncodedBatch]:
-        """Changelog entries of what the open transaction has changed. limit: bytes of a batch.
+        """Encode the open transaction's changes as changelog entries. limit: bytes of a batch.
 
         Raises:
-            StateError: a key could not be looked up.
+            StateError: a look-up has failed.
         """
         if self._failure is not None:
             raise self._failure
@@ -207,7 +206,7 @@ class PartitionTables:
         return encode_columns(keys, values, limit) if keys else []
 
     def commit(self) -> None:
-        """What is pushed is persisted."""
+        """Make the pushed state persisted."""
         for name in self.late:
             if late_key(name) in self._tables[OWN].before:
                 self.late[name] = self._tables[OWN].values[late_key(name)]
@@ -252,7 +251,7 @@ class PartitionTables:
         return batch.only(~mine) if mine.any() else batch
 
     def unsaved_entries(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """What the store does not have of what is persisted."""
+        """Yield the persisted entries not in the store."""
         for prefix, kept in self.unsaved:
             table = self._tables[prefix]
             key, value = table.entry(kept, table.before.get(kept, table.values[kept]))
@@ -262,7 +261,7 @@ class PartitionTables:
         yield from self._of_others.items()
 
     def saved(self, most: int) -> None:
-        """The store has everything that is persisted; where it takes more than `most` small entries, it is given up."""
+        """Note that the store has everything persisted; forget the memory above `most` small entries."""
         self.unsaved.clear()
         self._of_others.clear()
         small = sum(len(table.values) * table.weight for table in self._tables.values())
@@ -276,7 +275,7 @@ class PartitionTables:
         self._large_bytes += max(0, len(value) - SMALL_BYTES)
 
     def closed(self) -> None:
-        """The store was closed or removed: nothing is known any more.
+        """Forget everything: the store was closed or removed.
 
         It may be called from a thread of its own. No run is there then: a rollback came before.
         """
@@ -289,11 +288,11 @@ class PartitionTables:
 
     @property
     def is_used(self) -> bool:
-        """Whether there is any table."""
+        """Return True if there is any table."""
         return bool(self._tables)
 
 
 AT_WORK: Final[ContextVar[PartitionTables | None]] = ContextVar("tables at work", default=None)
-"""Of the partition whose agent or timer runs."""
+"""Partition of the agent or timer at work."""
 ENTRY_BYTES: Final = 300
-"""What an entry takes in memory, roughly: two Python objects and their place in a dict."""
+"""Rough bytes of an entry in memory: two Python objects and their place in a dict."""

@@ -22,21 +22,23 @@ NAME_MOST = 255
 
 
 class Table(MutableMapping[Any, Any]):
-    """Keys and values of an agent, as Faust's tables are: `[]`, `get`, `pop`, `del`, `in`, iteration, `default`.
+    """Keys and values of an agent, as in Faust's tables.
 
-    Inside an agent it is the partition of the input at hand: another partition's keys are not in it. Each change
+    The interface: `[]`, `get`, `pop`, `del`, `in`, iteration, `default`.
+
+    Inside an agent it is the partition of the current input: another partition's keys are not in it. Each change
     commits with the record that made it, or not at all.
 
-    A value that can be changed in place (a list, a dict, a Struct) is handed out as an object of its own: change it and
-    assign it back. One that was changed and not assigned back is an error.
+    A mutable value (a list, a dict, a Struct) is handed out as an object of its own: change it and assign it back. A
+    changed value without that assignment is an error.
 
     Args:
-        name: of the table; entries of the changelog bear it
-        default: makes the value of a key that is not there, as `int` or `list`; None: such a key is a KeyError
-        key_type: `str`, `int`, `bytes`, or what msgspec reads (a tuple, a frozen Struct); None: `str` or `int`
-        value_type: `int`, `float`, `str`, `bytes`, `bool`, or what msgspec reads (a Struct, `list[int]`); None: that of
-            `default`, or whatever JSON holds
-        serializer: "json" or "msgpack", of the values
+        name: name of the table, also in the changelog.
+        default: makes the value of a missing key, as `int` or `list`; None: such a key is a KeyError.
+        key_type: `str`, `int`, `bytes`, or a type that msgspec reads (a tuple, a frozen Struct); None: `str` or `int`.
+        value_type: `int`, `float`, `str`, `bytes`, `bool`, or a type that msgspec reads (a Struct, `list[int]`);
+            None: that of `default`, or any JSON.
+        serializer: "json" or "msgpack", for the values.
 
     Raises:
         SettingsError: the name or a type cannot be used.
@@ -60,25 +62,25 @@ class Table(MutableMapping[Any, Any]):
         self.window: Window | None = None
         """None: it has no windows."""
         self.elsewhere: Elsewhere | None = None
-        """Where a view of it looks."""
+        """Source of a view of it."""
         self.kind: type[TablePartition] = TablePartition
-        """Of its partitions."""
+        """Class of its partitions."""
         self._types = key_type, value_type, serializer
         self.here: ContextVar[TablePartition | None] = ContextVar(f"table {name}", default=None)
         """The partition at hand; each run of an agent sets its own."""
 
     def tumbling(self, size: Seconds, expires: Seconds | None = None) -> WindowedTable:
-        """The table by windows of event time, one after the other; see `hopping`."""
+        """Return the table by windows of event time, one after the other; see `hopping`."""
         return self._using(window_of(self.name, size, None, expires))
 
     def hopping(self, size: Seconds, step: Seconds, expires: Seconds | None = None) -> WindowedTable:
-        """The table by windows of event time that overlap.
+        """Return the table by windows of event time that overlap.
 
         Args:
-            size: seconds, or a timedelta
-            step: from the beginning of one window to that of the next
-            expires: so long behind its end, by the partition's stream time, a window is removed, and an event that
-                belongs to it is late; None: it is kept for ever
+            size: seconds, or a timedelta.
+            step: time from the beginning of one window to that of the next.
+            expires: time after its end, by the partition's stream time, at which a window is removed and its events
+                are late; None: it is kept for ever.
 
         Raises:
             SettingsError: there are no such windows, or the table has windows already.
@@ -86,7 +88,10 @@ class Table(MutableMapping[Any, Any]):
         return self._using(window_of(self.name, size, step, expires))
 
     def view(self) -> TableView:
-        """The table for agents of another stream, to read: see `TableView`. Both streams need one partition count."""
+        """Return the table for agents of another stream, to read: see `TableView`.
+
+        Both streams need one partition count.
+        """
         return TableView(self)
 
     def _using(self, window: Window) -> WindowedTable:
@@ -98,7 +103,7 @@ class Table(MutableMapping[Any, Any]):
 
     @property
     def partition(self) -> TablePartition:
-        """The partition at hand.
+        """Return the current partition.
 
         Raises:
             TableError: there is none.
@@ -143,12 +148,12 @@ class Table(MutableMapping[Any, Any]):
         return self.partition.get(key) is not ABSENT
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or `default` where it is not there."""
+        """Return the value of a key, or `default` where it is not there."""
         value = self.partition.get(key)
         return default if value is ABSENT else value
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """The value of a key; where it is not there, `default` is set. The table's own default has no part in it."""
+        """Return the value of a key; a missing one is set to `default`. The table's own default has no part in it."""
         if self.partition.get(key) is ABSENT:
             self[key] = default
         return self.partition.get(key)
@@ -168,16 +173,16 @@ class Table(MutableMapping[Any, Any]):
         return default[0]
 
     def get_many(self, keys: Any) -> dict[Any, Any]:
-        """The values of many keys as `[]` gives each: for batches, where asking for one after the other is slow.
+        """Return the values of many keys as `[]` gives each: for batches.
 
         Args:
-            keys: a list or another iterable, a numpy or a pyarrow array; one may come more than once
+            keys: a list or another iterable, a numpy or a pyarrow array; one may come more than once.
 
         Returns:
-            by key, in the order in which each comes first
+            the values by key, in the order of first occurrence.
 
         Raises:
-            KeyError: a key is not there, and the table has no default.
+            KeyError: a key is missing, and the table has no default.
         """
         partition = self.here.get() or self._nowhere()
         found = partition.get_many(_listed(keys))
@@ -217,5 +222,5 @@ def _listed(keys: Any) -> list[Any]:
 
 
 def _says_its_type(default: type) -> bool:
-    """Whether what it makes is of one type with all that is in it, or is read as another without it."""
+    """Return True if a default has one type with all its contents, or is misread without its type."""
     return default in PLAIN or default is set or issubclass(default, msgspec.Struct) or is_dataclass(default)

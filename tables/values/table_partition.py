@@ -1,7 +1,7 @@
-"""One partition of one table: what is pushed, what is persisted, and the changelog entries between them.
+"""Partition of one table: pushed and persisted values, and the changelog entries between them.
 
-What is pushed stands in `values`, where a program reads and writes it. What the open transaction found there before is
-kept beside it: rollback puts it back, commit forgets it. A key that is not in `values` is looked up in the store.
+Pushed values stand in `values`, where a program reads and writes them. The values before the open transaction are
+kept as well: rollback restores them, commit forgets them. Keys missing in `values` are looked up in the store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
 
 PREFIX: Final = b"t"
 ABSENT: Final = object()
-"""In `values`: the key is known not to be in the table."""
+"""Mark in `values` for a key known to be missing in the table."""
 UNKNOWN: Final = object()
 """Not in `values`: the store knows."""
 
@@ -23,20 +23,20 @@ Find = Callable[[bytes], bytes | None]
 
 
 class Scan(Protocol):
-    """Reads the store: entries whose keys begin with a prefix, from a key on, in the order of their bytes."""
+    """Scan of the store: entries with a prefix, from a key on, in the order of their bytes."""
 
     def __call__(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """first: where to begin; empty: at the prefix."""
 
 
 def prefix_of(table: str) -> bytes:
-    """What the keys of a table's entries begin with."""
+    """Return the prefix of a table's keys."""
     name = table.encode()
     return PREFIX + bytes([len(name)]) + name
 
 
 class _Gone(dict[Any, Any]):
-    """Stands in for the values of a run that is over: its transaction was rolled back, it may write nothing more."""
+    """Values of an ended run: its transaction was rolled back, and it may write nothing more."""
 
     def __missing__(self, key: Any, instead: object = None) -> NoReturn:
         raise TableError("the run of this agent is over: its transaction was rolled back, and another one has begun")
@@ -54,7 +54,7 @@ class _Gone(dict[Any, Any]):
 
 
 class _Shut(dict[Any, Any]):
-    """Stands in for `before` while no event is at hand: what was written now would be in no transaction."""
+    """Stand-in for `before` without a current event: a write now would be in no transaction."""
 
     def __contains__(self, key: object) -> NoReturn:
         raise TableError(
@@ -74,7 +74,7 @@ class TablePartition:
 
     has_windows: ClassVar[bool] = False
     weight: ClassVar[int] = 1
-    """Of one key in memory, in `kafka_ratchet.tables.values.partition.ENTRY_BYTES`."""
+    """Weight of one key in memory, in `kafka_ratchet.tables.values.partition.ENTRY_BYTES`."""
     __slots__ = (
         "before",
         "codec",
@@ -97,23 +97,23 @@ class TablePartition:
         self.codec, self.default, self.find, self.scan = codec, default, find, scan
         self.kinds = codec.kinds
         self.direct = frozenset() if self.has_windows else codec.kinds
-        """Types of keys by which `values` may be read and, with `writable`, written without asking the methods here."""
+        """Types of keys for direct reads of `values` and, with `writable`, direct writes."""
         self.prefix = prefix_of(codec.table)
         self.values: dict[Any, Any] = {}
-        """By key as the codec keeps it: the value as the codec keeps it, or ABSENT."""
+        """Value or ABSENT, by key; both as the codec keeps them."""
         self.before: dict[Any, Any] = {}
-        """What keys that the open transaction has changed had before it."""
+        """Values of changed keys before the open transaction."""
         self.writable: dict[Any, Any] = _SHUT
-        """The same while it may be written to; whoever writes asks this one."""
+        """The same while writes are allowed; writers use this one."""
         self.undo: dict[Any, Any] | None = None
         """The same for the record at hand, where it may be undone alone; else None."""
         self.lent = lent
-        """Objects that were handed out or taken in and can be changed in place, with their bytes; see `check_lent`."""
+        """Mutable objects handed out or taken in, with their bytes; see `check_lent`."""
         self.own: TablePartition | None = None
         """Ratchet's own table, for one that goes by the events' time."""
 
     def again(self) -> TablePartition:
-        """The same values for the next run. This one takes no more reads nor writes."""
+        """Return the same values for the next run. This one takes no more reads nor writes."""
         other = type(self)(self.codec, self.default, self.lent, self.find, self.scan)
         if self.writable is not _SHUT:
             other.writable = other.before
@@ -122,45 +122,45 @@ class TablePartition:
         return other
 
     def begin(self, windows: str | None) -> None:
-        """A run begins on the entries as they are. windows: with which they were written; None: with none.
+        """Begin a run on the present entries. windows: those of the entries; None: none.
 
         Raises:
-            TableError: the program means other windows than its entries have.
+            TableError: the program has other windows than its entries.
         """
         if windows is not None:
             raise TableError(
-                f"table {self.codec.table}: its entries have windows, and the program has none. Name the table anew, "
-                "or put back what was changed"
+                f"table {self.codec.table}: its entries have windows, and the program has none. Give the table a new "
+                "name, or undo the change"
             )
 
     def open(self) -> None:
-        """From now on it may be written to."""
+        """Allow writes from now on."""
         self.writable = self.before
 
     def shut(self) -> None:
-        """From now on a write raises."""
+        """Refuse writes from now on."""
         self.writable = _SHUT
 
     def expire(self) -> None:
-        """A transaction ends: what has expired by its stream time goes with it."""
+        """Remove expired entries at the end of a transaction."""
 
     def clear(self) -> None:
-        """Nothing is known any more."""
+        """Forget all values."""
         self.values.clear()
 
     def saved(self, *, trim: bool) -> None:
-        """The store has everything that is persisted. trim: keep in memory only what the open transaction changed."""
+        """Note that the store has everything persisted. trim: keep only the open transaction's changes in memory."""
         if trim:
             self.values = {kept: self.values[kept] for kept in self.before}
 
     def get(self, key: Any) -> Any:
-        """The value of a key; ABSENT where there is none."""
+        """Return the value of a key; ABSENT where there is none."""
         kept = key if type(key) in self.kinds else self.codec.check_key(key)
         value = self._now(kept)
         return self._lend(kept, value) if type(value) is Encoded else value
 
     def _now(self, kept: Any) -> Any:
-        """What is pushed for a key, as the codec keeps it; ABSENT where there is nothing."""
+        """Return the pushed value of a key, as the codec keeps it; ABSENT where there is none."""
         value = self.values.get(kept, UNKNOWN)
         return self._look_up(kept) if value is UNKNOWN else value
 
@@ -180,7 +180,7 @@ class TablePartition:
         return value
 
     def lend_default(self, key: Any) -> Any:
-        """What `default` makes for a key that is not there. Changed in place, it has to be assigned like any other."""
+        """Return the default for a missing key. Changed in place, it has to be assigned like any other."""
         assert self.default is not None  # noqa: S101 - asked for by a table that has one
         value = self.default()
         if type(value) not in PLAIN:
@@ -200,7 +200,7 @@ class TablePartition:
             self.lent.pop((self.prefix, kept), None)
 
     def get_many(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        """The values of keys, in the order in which each comes first; ABSENT where there is none."""
+        """Return the values of keys, in the order of first occurrence; ABSENT where there is none."""
         if not self.direct.issuperset(map(type, keys)):
             return {key: self.get(key) for key in keys}
         value_of = self.values.get
@@ -223,7 +223,7 @@ class TablePartition:
                 self.set(key, value)
 
     def delete(self, key: Any) -> None:
-        """Push that the key is gone. KeyError: it is not there."""
+        """Push the removal of a key. KeyError: it is missing."""
         kept = self.codec.check_key(key)
         if self._now(kept) is ABSENT:
             raise KeyError(key)
@@ -239,7 +239,7 @@ class TablePartition:
         values[kept] = value
 
     def take_over(self, kept: Any, value: Any) -> None:
-        """A value from the changelog, as the codec keeps it."""
+        """Take over a value from the changelog, as the codec keeps it."""
         self.values[kept] = value
 
     def check_lent(self, kept: Any, value: Any, data: Encoded) -> None:
@@ -255,11 +255,11 @@ class TablePartition:
             )
 
     def keys(self) -> Iterator[Any]:
-        """Keys that are pushed, as the program has them; no order is promised."""
+        """Yield the pushed keys, as the program has them; no order is promised."""
         return (self.codec.key(kept) for kept in self.kept_keys())
 
     def kept_keys(self) -> Iterator[Any]:
-        """The same as the codec keeps them."""
+        """Yield the pushed keys as the codec keeps them."""
         here = self.values.copy()
         for data, _ in self.scan(self.prefix):
             kept = self.codec.kept_key(data[len(self.prefix) :])
@@ -283,7 +283,7 @@ class TablePartition:
         return [key for key, _ in pairs], [value for _, value in pairs]
 
     def entry(self, kept: Any, value: Any) -> tuple[bytes, bytes | None]:
-        """The changelog entry of a value."""
+        """Return the changelog entry of a value."""
         try:
             data = None if value is ABSENT else self.codec.value_bytes(value)
         except (TypeError, OverflowError) as error:
@@ -292,10 +292,10 @@ class TablePartition:
 
 
 def nowhere(key: bytes) -> bytes | None:
-    """A `Find` for tables without a store."""
+    """Return None: the `Find` of tables without a store."""
     return None
 
 
 def nothing(prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """A `Scan` for tables without a store."""
+    """Yield nothing: the `Scan` of tables without a store."""
     return iter(())

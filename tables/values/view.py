@@ -20,7 +20,7 @@ Raises:
 
 
 class ViewedTable(Protocol):
-    """The `Table` that is looked into."""
+    """Table that a view reads."""
 
     name: str
     default: Callable[[], Any] | None
@@ -29,7 +29,7 @@ class ViewedTable(Protocol):
 
 
 def close_views(table: ViewedTable) -> str:
-    """Have look-ups in views of a table fail, for good: nothing is known of it here. Returns what they are told."""
+    """Make look-ups in views of a table fail for good, and return their error: this worker lacks its state."""
     problem = f"the view of table {table.name}: is moved by the transactions of another stream"
 
     def closed(changelog: str, number: int) -> CommittedTable:
@@ -40,9 +40,11 @@ def close_views(table: ViewedTable) -> str:
 
 
 class TableView:
-    """What a table of another stream has committed, in its partition of the same number: `[]`, `get` and `in`.
+    """Committed contents of another stream's table, in its partition of the same number.
 
-    It is as of that partition's last commit in this worker, and no part of the transaction at hand.
+    The interface: `[]`, `get` and `in`.
+
+    It is as of that partition's last commit in this worker, and outside the current transaction.
     """
 
     def __init__(self, table: ViewedTable) -> None:
@@ -71,7 +73,7 @@ class TableView:
         return self.table.default()
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or `default` where it is not there."""
+        """Return the value of a key, or `default` where it is not there."""
         value = self._value(key)
         return default if value is ABSENT else value
 

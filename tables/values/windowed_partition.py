@@ -1,7 +1,7 @@
-"""One partition of a table with windows: the same entries, found by their window too, so that expired ones can go.
+"""Partition of a table with windows: entries are also found by their window, for expiry.
 
-Whether a window has expired is decided by the stream time of the event at hand, never by what is still stored: entries
-of expired windows leave with the next commit, and nobody can tell when that was.
+The stream time of the current event decides on expiry, never the stored entries: those of expired windows leave with
+the next commit, at an unknown time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kafka_ratchet.tables.values.windows import (
 log = structlog.get_logger(__name__)
 
 SAY_AGAIN_S: Final = 10.0
-"""Where every event is late, a line for each would fill the disk."""
+"""Seconds between messages: where every event is late, a line for each would fill the disk."""
 NEVER: Final = -(1 << 63)
 """ms: before every window."""
 
@@ -40,7 +40,7 @@ class LateReport:
         self._clock, self._said_at, self._unsaid = clock, -SAY_AGAIN_S, 0
 
     def note(self, table: str, windows: int, event: EventAtHand) -> None:
-        """A write was left out of so many windows."""
+        """Note a write left out of so many windows."""
         self._unsaid += windows
         if self._clock() - self._said_at >= SAY_AGAIN_S:
             log.warning(
@@ -55,7 +55,7 @@ class LateReport:
 
 
 class WindowIndex:
-    """Keys that are in memory, by window, so that those of expired windows are found without looking at the others."""
+    """Index of the keys in memory by window, to find those of expired windows."""
 
     def __init__(self) -> None:
         self._of_start: dict[int, set[WindowKey]] = {}
@@ -70,7 +70,7 @@ class WindowIndex:
         there.add(kept)
 
     def discard(self, kept: WindowKey) -> None:
-        """It is not in memory any more."""
+        """Remove a key no longer in memory."""
         self._of_start.get(kept.start, set()).discard(kept)
 
     def of(self, start: int) -> Collection[WindowKey]:
@@ -78,7 +78,7 @@ class WindowIndex:
         return self._of_start.get(start, ())
 
     def starts(self) -> Collection[int]:
-        """Of all windows."""
+        """Return the starts of all windows."""
         return self._of_start.keys()
 
     def pop_before(self, end: int) -> list[WindowKey]:
@@ -101,9 +101,9 @@ class WindowedPartition(TablePartition):
         super().__init__(*args)
         self.window: Window = self.codec.window
         self.index = WindowIndex()
-        """Of the keys in `values`."""
+        """Index of the keys in `values`."""
         self.dropped: list[WindowKey] = []
-        """Keys that have expired; they leave `values` when the store has heard of it."""
+        """Expired keys; they leave `values` once the store has removed them."""
         self._first_stored = NEVER
         """The store has no windows that start before."""
         self._removed = NEVER
@@ -117,7 +117,7 @@ class WindowedPartition(TablePartition):
         other = super().again()
         assert isinstance(other, WindowedPartition)  # noqa: S101 - it is of the same type
         other.index, other.dropped, other.report = self.index, self.dropped, self.report
-        for kept in changed:  # those that were to expire are there again
+        for kept in changed:  # keys about to expire are present again
             self.index.add(kept)
         return other
 
@@ -145,8 +145,8 @@ class WindowedPartition(TablePartition):
 
     def _other(self, windows: str) -> str:
         return (
-            f"table {self.codec.table}: its entries have {windows}, and the program means {self.window}. Name the "
-            "table anew, or put back what was changed"
+            f"table {self.codec.table}: its entries have {windows}, and the program means {self.window}. Give the "
+            "table a new name, or undo the change"
         )
 
     def _own(self) -> TablePartition:
@@ -155,7 +155,7 @@ class WindowedPartition(TablePartition):
 
     @property
     def stream_time(self) -> int:
-        """As of the event at hand; outside events, of the last one."""
+        """Return the stream time of the current event; outside events, of the last one."""
         event = EVENT.get()
         return stream_time(self._own()) if event is None else event.stream_time
 
@@ -168,10 +168,10 @@ class WindowedPartition(TablePartition):
         return self._removed if self.window.expires is None else max(self._removed, self.window.first_kept(now))
 
     read, write = TablePartition.get, TablePartition.set
-    """Of a `WindowKey` that is known not to have expired."""
+    """Access by a `WindowKey` known not to have expired."""
 
     def get(self, key: Any) -> Any:
-        """See `TablePartition.get`; ABSENT in a window that has expired."""
+        """Return the value of a key; ABSENT in an expired window. See `TablePartition.get`."""
         place = self.codec.check_key(key)
         return ABSENT if place.start < self.first_kept else super().get(place)
 
@@ -200,16 +200,16 @@ class WindowedPartition(TablePartition):
 
     @property
     def late(self) -> int:
-        """How many writes were left out, one for each window."""
+        """Return the number of writes left out, one for each window."""
         return late_writes(self._own(), self.codec.table)
 
     def note_late(self, windows: int, event: EventAtHand) -> None:
-        """Count a write that was left out of so many windows."""
+        """Count a write left out of so many windows."""
         self._own().set(late_key(self.codec.table), self.late + windows)
         self.report.note(self.codec.table, windows, event)
 
     def in_window(self, start: int) -> list[WindowKey]:
-        """Keys that are pushed in the window that starts there, in the order of their bytes."""
+        """Return the pushed keys in the window with that start, in the order of their bytes."""
         if start < self.first_kept:
             return []
         found = {kept for kept in self.index.of(start) if self.values[kept] is not ABSENT}
@@ -220,7 +220,7 @@ class WindowedPartition(TablePartition):
         return sorted(found, key=self.codec.key_bytes)
 
     def starts(self) -> list[int]:
-        """Starts of windows that have not expired and may have keys, oldest first."""
+        """Return the starts of unexpired windows that may have keys, oldest first."""
         first = self.first_kept
         found = {start for start in self.index.starts() if start >= first}
         while (entry := next(self.scan(self.prefix, self.prefix + pack_start(first)), None)) is not None:
@@ -240,7 +240,7 @@ class WindowedPartition(TablePartition):
         if not self._is_begun or self.window.expires is None or now == NO_TIME:
             return
         size, step = self.window.size, self.window.step
-        end = -((-self._first_kept(now) - size) // step) * step - size  # the first window that is kept
+        end = -((-self._first_kept(now) - size) // step) * step - size  # the first window kept
         if end <= self._first_stored:
             return
         for kept in self.index.pop_before(end):

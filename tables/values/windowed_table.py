@@ -23,14 +23,14 @@ from kafka_ratchet.tables.values.windows import (
 
 
 class DeclaredTable(Protocol):
-    """The `Table` that was declared, whose entries these are."""
+    """Declared `Table` of these entries."""
 
     name: str
     default: Callable[[], Any] | None
 
     @property
     def partition(self) -> TablePartition:
-        """The partition at hand."""
+        """Return the partition at hand."""
 
 
 class Timed(Protocol):
@@ -42,10 +42,10 @@ class Timed(Protocol):
 
 
 class WindowSet:
-    """One key in the windows of the event at hand, as in Faust.
+    """Windows of the current event for one key, as in Faust.
 
-    Operators (`+=`, `-=`, ...) change the value in every window that the event falls into; in one that has expired
-    nothing is changed, and `late` of the table rises.
+    Operators (`+=`, `-=`, ...) change the value in every window that the event falls into; an expired one stays
+    unchanged, and `late` of the table rises.
     """
 
     __slots__ = ("key", "table")
@@ -54,21 +54,21 @@ class WindowSet:
         self.table, self.key = table, key
 
     def value(self, event: Timed | None = None) -> Any:
-        """The value in the newest window that an event falls into; None: the event at hand.
+        """Return the value in the newest window of an event; None: the current event.
 
         Raises:
-            KeyError: it is not there, and the table has no default.
+            KeyError: it is missing, and the table has no default.
         """
         return self.table.read(self.key, self.table.time_of(event))
 
     current = value
 
     def now(self) -> Any:
-        """The value in the newest window of the stream time, which is not this machine's clock."""
+        """Return the value in the newest window of the stream time, which is not this machine's clock."""
         return self.table.read(self.key, self.table.stream_time)
 
     def delta(self, d: Seconds, event: Timed | None = None) -> Any:
-        """The value so long before an event; None: the event at hand."""
+        """Return the value so long before an event; None: the event at hand."""
         return self.table.read(self.key, self.table.time_of(event) - to_ms(d))
 
     def apply(self, op: Callable[[Any, Any], Any], value: Any) -> WindowSet:
@@ -131,12 +131,12 @@ class WindowedTable:
 
     @property
     def name(self) -> str:
-        """Of the table."""
+        """Return the table's name."""
         return self.table.name
 
     @property
     def partition(self) -> WindowedPartition:
-        """The partition at hand.
+        """Return the current partition.
 
         Raises:
             TableError: there is none.
@@ -152,17 +152,17 @@ class WindowedTable:
 
     @property
     def late(self) -> int:
-        """How many writes to this partition were left out so far: one for each expired window of a late event."""
+        """Return the writes left out of this partition so far: one for each expired window of a late event."""
         return self.partition.late
 
     @property
     def has_time(self) -> bool:
-        """Whether the event at hand has a timestamp; without one it falls into no window."""
+        """Return True if the current event has a timestamp; without one it has no window."""
         return self._event().timestamp not in (None, NO_TIMESTAMP)
 
     @property
     def is_late(self) -> bool:
-        """Whether the event at hand falls into a window that has expired."""
+        """Return True if the current event has an expired window."""
         return self.window.starts(self.time_of())[0] < self.partition.first_kept
 
     def time_of(self, event: Timed | None = None) -> int:
@@ -183,7 +183,7 @@ class WindowedTable:
 
     def _no_event(self) -> NoReturn:
         raise TableError(
-            f"table {self.name}: no event is at hand, whose timestamp would say which windows are meant. Outside "
+            f"table {self.name}: there is no current event with a timestamp to choose the windows. Outside "
             "`async for`, read it by windows(), items(window)"
         )
 
@@ -202,7 +202,7 @@ class WindowedTable:
         )
 
     def open_places(self, key: Any) -> list[WindowKey]:
-        """A key in the windows of the event at hand that have not expired; the others are counted as late."""
+        """Return a key's unexpired windows of the current event; the others are counted as late."""
         partition, event, timestamp = self.partition, self._event(), self.time_of()
         starts, first, place = self.window.starts(timestamp), partition.first_kept, partition.codec.place
         places = [place(start, key) for start in starts if start >= first]
@@ -211,16 +211,16 @@ class WindowedTable:
         return places
 
     def at(self, place: WindowKey) -> Any:
-        """The value of a key in a window, or the default.
+        """Return the value of a key in a window, or the default.
 
         Raises:
-            KeyError: it is not there, and the table has no default.
+            KeyError: it is missing, and the table has no default.
         """
         value = self.partition.get(place)
         return self.default_at(place) if value is ABSENT else value
 
     def default_at(self, place: WindowKey) -> Any:
-        """The default, for a key that is not in a window.
+        """Return the default, for a key missing in a window.
 
         Raises:
             KeyError: there is none.
@@ -230,7 +230,7 @@ class WindowedTable:
         return self.partition.lend_default(place)
 
     def read(self, key: Any, timestamp: int) -> Any:
-        """The value of a key in the newest window of a time, in ms, or the default."""
+        """Return the value of a key in the newest window of a time, in ms, or the default."""
         if timestamp == NO_TIME:
             self._no_event()
         return self.at(self.partition.codec.place(self.window.latest(timestamp), key))
@@ -258,7 +258,7 @@ class WindowedTable:
         return self.partition.get(place) is not ABSENT
 
     def windows(self, key: Any = None) -> list[WindowRange]:
-        """Windows that have the key and have not expired, oldest first. None: any key."""
+        """Return the unexpired windows with the key, oldest first. None: any key."""
         partition = self.partition
         if key is None:
             return [self.window.range_of(start) for start in partition.starts() if partition.in_window(start)]

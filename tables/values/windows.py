@@ -18,7 +18,7 @@ _ZERO: Final = 1 << 63
 START_BYTES: Final = _START.size
 LONGEST_MS: Final = 1 << 53
 EARLIEST_MS: Final = -LONGEST_MS
-"""First time that has windows: each start is exact in seconds as a float and fits into the key."""
+"""First time with windows: each start is exact in seconds as a float and fits into the key."""
 
 
 class EventAtHand(Protocol):
@@ -30,15 +30,18 @@ class EventAtHand(Protocol):
 
     @property
     def stream_time(self) -> int:
-        """The greatest timestamp of the partition's events up to this one, in ms."""
+        """Return the greatest timestamp of the partition's events up to this one, in ms."""
 
     @property
     def place(self) -> str:
-        """Topic, partition and offset, for what is said."""
+        """Return topic, partition and offset, for messages."""
 
 
 EVENT: Final[ContextVar[EventAtHand | None]] = ContextVar("event at hand", default=None)
-"""Of the run of an agent; a table asks it when it is used, so that programs without windows pay nothing per record."""
+"""Current event of an agent's run.
+
+A table reads it at each use, so that programs without windows pay nothing per record.
+"""
 
 
 class WindowRange(NamedTuple):
@@ -58,7 +61,7 @@ class WindowKey(NamedTuple):
 class Window(NamedTuple):
     """Windows of one size, each beginning a step after the one before. All in ms.
 
-    expires: how long a window is kept behind its end; None: for ever
+    expires: how long a window is kept after its end; None: for ever
     """
 
     size: int
@@ -80,7 +83,7 @@ class Window(NamedTuple):
         return stream_time - self.size - self.expires + 1
 
     def range_of(self, start: int) -> WindowRange:
-        """The window that starts there."""
+        """Return the window that starts there."""
         return WindowRange(start / 1000, (start + self.size) / 1000)
 
     def __str__(self) -> str:
@@ -91,7 +94,7 @@ class Window(NamedTuple):
 
 
 def window_of(table: str, size: Seconds, step: Seconds | None, expires: Seconds | None) -> Window:
-    """The windows that a program asks for. step: None: the size.
+    """Return the windows of a program's table. step: None: the size.
 
     Raises:
         SettingsError: there are no such windows.
@@ -107,7 +110,7 @@ def window_of(table: str, size: Seconds, step: Seconds | None, expires: Seconds 
 
 
 def to_ms(seconds: Seconds) -> int:
-    """Milliseconds of what a program writes as seconds or as a timedelta."""
+    """Return a program's seconds or timedelta in milliseconds."""
     return round((seconds.total_seconds() if isinstance(seconds, timedelta) else seconds) * 1000)
 
 
@@ -128,7 +131,7 @@ class WindowCodec(Codec):
     def __init__(self, table: str, key_type: Any, value_type: Any, serializer: Serializer, window: Window) -> None:
         super().__init__(table, key_type, value_type, serializer)
         self.inner = Codec(table, key_type, value_type, serializer)
-        """Of keys without their window."""
+        """Codec of keys without their window."""
         self.window, self.is_simple, self.kinds = window, False, frozenset({WindowKey})
 
     def check_key(self, key: Any) -> Any:
@@ -142,7 +145,7 @@ class WindowCodec(Codec):
         raise TableError(f"table {self.table} has windows: {key!r:.100} is not (key, (start, end)) of one of them")
 
     def place(self, start: int, key: Any) -> WindowKey:
-        """A program's key in the window that starts there."""
+        """Return a program's key in the window that starts there."""
         return WindowKey(start, self.inner.check_key(key))
 
     def key_bytes(self, kept: Any) -> bytes:
@@ -160,14 +163,14 @@ class WindowCodec(Codec):
         return self.inner.key(kept.key), self.window.range_of(kept.start)
 
     def window_of(self, data: bytes) -> WindowRange:
-        """The window of a key's bytes."""
+        """Return the window of a key's bytes."""
         return self.window.range_of(_START.unpack_from(data)[0] - _ZERO)
 
     def bare_key(self, kept: WindowKey) -> Any:
-        """The key as the program has it, without its window."""
+        """Return the key as the program has it, without its window."""
         return self.inner.key(kept.key)
 
 
 def pack_start(start: int) -> bytes:
-    """A window's start, in the order of time."""
+    """Return a window's start, in the order of time."""
     return _START.pack(max(start + _ZERO, 0))

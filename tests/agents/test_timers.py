@@ -86,7 +86,7 @@ def test_a_timer_reads_windows_without_an_event() -> None:
 
     records = [Record(page, timestamp=1000 * at) for page, at in (("b", 1), ("a", 2), ("b", 3), ("a", 61))]
     assert run(app, {"views": [*records, report]}).values == [[[0, 60], {"a": 1, "b": 2}]]
-    with pytest.raises(AgentFailed, match="timer wrong table clicks: no event is at hand"):
+    with pytest.raises(AgentFailed, match="timer wrong table clicks: there is no current event"):
         run(app, {"views": [*records, wrong]})
 
 

@@ -46,7 +46,7 @@ def test_identity_of_one_word_is_told_as_before(tmp_path: Path, word: str) -> No
         ("identity = []", "an empty list is no identity"),
         ("identity = 3", "streams.events.identity: write a text, or a list of texts"),
         ('identity = ["key", 3]', "streams.events.identity: write a text, or a list of texts"),
-        ('identity = "[3]"', "has something in it that is no text"),
+        ('identity = "[3]"', "has an element other than text"),
         ('identity = "[a"', "begins as a list and is none"),
         ('identity = "header:"', "'header:' names no place"),
         ('identity = "field:a..b"', "'a..b' has an empty part"),

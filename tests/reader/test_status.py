@@ -27,7 +27,7 @@ def standing(*, next: int = 5, owner: str = "ab" * 16, silent_s: int | None = No
         ({"is_other_topic": True}, "halted", "deleted and created again. `ratchet reader resume` decides"),
         ({"beginning": 7}, "halted", "offset 5 is to be read next, but the topic holds 7 to 9"),
         ({"next": 12}, "halted", "offset 12 is to be read next, but the topic holds 0 to 9"),
-        ({"stable_end": 5}, "open-transaction", "4 offsets wait behind an open transaction"),
+        ({"stable_end": 5}, "open-transaction", "4 offsets wait for an open transaction"),
         ({"owner": ""}, "no-reader", "4 offsets wait, and no process reads under this name"),
         ({}, "reader-silent", "the process abababab has committed nothing yet"),
         ({"silent_s": 60}, "reader-silent", "has committed nothing for 6"),

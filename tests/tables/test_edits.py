@@ -136,7 +136,7 @@ def test_where_a_stream_has_bounds_a_forgotten_identity_is_not_counted(tmp_path:
 @pytest.mark.parametrize("value", [b"", b"{}", b"[" * 100_000, b'{"version":2}', b"\xff"])
 def test_an_entry_that_is_not_ours_is_a_sentence(value: bytes) -> None:
     data = stored(encode_entries([(b"g" + bytes(8), value)], 1 << 20), 0)
-    with pytest.raises(StateError, match="changelog, partition 0, offset 0: what a person has changed cannot be read"):
+    with pytest.raises(StateError, match="changelog, partition 0, offset 0: an operator's change cannot be read"):
         Edits().apply(read_chunk("changelog", 0, 0, data, []))
 
 

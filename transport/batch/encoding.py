@@ -89,6 +89,8 @@ def finish(
 def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression: str) -> Iterator[EncodedBatch]:
     """Yield kept records of a batch, bodies untouched, as new batches.
 
+    Each has at most limit and about `BATCH_WRITTEN` bytes.
+
     Args:
         batch: fetched batch
         keep: bool[batch.count]

@@ -427,8 +427,6 @@ class Cluster:
     ) -> Fetched:
         """Fetch committed record batches from a position on. Retries until there is an answer, which may be empty.
 
-        Tries until it has an answer, which may be empty.
-
         Args:
             topic: name, for the leader and for messages.
             partition: number.

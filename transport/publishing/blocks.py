@@ -40,6 +40,8 @@ def publish_blocks(
 ) -> Published:
     """Publish a file in blocks, as `kafka_ratchet.producers.publish` does by record.
 
+    The file's `blocks_of` must not be None.
+
     Args:
         source: the file that the producer was made with.
         producer: to send with.

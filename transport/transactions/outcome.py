@@ -371,8 +371,6 @@ async def left_open(
 ) -> dict[TopicPartition, OpenAt]:
     """Return the open transactions of a producer by partition. Retries until all leaders have answered.
 
-    Tries until all leaders have answered.
-
     Raises:
         TransactionError: this user lacks the right.
         TopicReplaced: one of the topics was deleted.

@@ -1,5 +1,7 @@
 """Transactions that raise the producer's epoch at their end (KIP-890, part 2), and further requests.
 
+The further requests are those that aiokafka 0.14 lacks.
+
 With such an end no request of one transaction can have an effect in the next. The rest of that protocol is not used:
 docs/decisions/0017-late-requests.md says why. Also here: how to take over an id only if it is still ours (KIP-360).
 
