@@ -1,4 +1,4 @@
-"""The one exception tree of Ratchet.
+"""Exception tree of Ratchet.
 
     RatchetError                    everything that Ratchet raises on purpose
     ├── SetupError                  this machine lacks something (Java, jars, a free port)
@@ -8,10 +8,10 @@
     │   └── KafkaRefused            Kafka does not let this client in, or has a certificate that it refuses
     ├── TopicError                  a topic is missing or has the wrong shape
     │   ├── TopicMissing
-    │   ├── TopicReplaced           behind a topic's name is another topic than progress was made on, or none
+    │   ├── TopicReplaced           a topic's name belongs to another topic than before, or none
     │   ├── PartitionsDiffer        partition counts that must be equal are not
     │   └── TopicTaken              another application or stream writes to a topic that must have one writer
-    ├── SourceError                 a file to publish cannot be read as asked
+    ├── SourceError                 a file to publish cannot be read
     ├── ReaderError                 a reader with a database of its own cannot go on
     │   ├── ReaderFenced            another process has taken over the reader's partitions
     │   ├── DatabaseUnavailable     its database does not answer within the limit
@@ -21,7 +21,7 @@
     ├── TransportError              a partition cannot go on as it is
     │   ├── CorruptBatch            fetched bytes are not a valid record batch
     │   ├── BatchTooLarge           a batch unpacks to more than max_batch_mb
-    │   ├── PositionLost            the committed offset is outside what the topic still holds
+    │   ├── PositionLost            the committed offset is outside the topic's present records
     │   ├── LogTruncated            the log lost its end after it was read; others may stand at its offsets
     │   ├── FormUnclear             sequences seem to be written in another form than they are read in
     │   ├── RecordTooLarge          a record does not fit the topic it has to go to
@@ -30,18 +30,18 @@
     │   └── TransactionError
     │       ├── Fenced              another owner of the partition has taken over
     │       └── Aborted             nothing of the transaction is visible; the lane starts it again
-    ├── AgentFailed                 an agent of one's own raised, ended by itself, or was abandoned
-    ├── SendRefused                 a record was sent where no event is at hand, or to a topic of the stream's own
+    ├── AgentFailed                 an agent raised, returned, or was abandoned
+    ├── SendRefused                 a record was sent without a current event, or to a topic of the stream's own
     └── StateError                  the local state cannot be used
         ├── TableError              a key or value does not fit its table, or a table is used outside its agent
         ├── StateFolderInUse        another worker holds the folder
         ├── StateFileRefused        the file of `ratchet verify --state` cannot be used
-        ├── StoreDamaged            the local store's files are not what was written; it is rebuilt
+        ├── StoreDamaged            the local store's files are damaged; it is rebuilt
         ├── StateAhead              the local store is ahead of the changelog it stems from
-        ├── ChangelogLost           the changelog does not hold what was counted
+        ├── ChangelogLost           the changelog lacks counted records
         ├── ForeignOffset           another client has committed in the group
         ├── OwnerDiffers            the changelog is another application's, stream's or rule's, or of a newer format
-        └── PolicyLost              the policy topic ends before what a partition was judged by
+        └── PolicyLost              the policy topic ends before a partition's last policy
 
 spark_sink/ ships alone to Spark clusters and imports nothing of the other packages, so its errors
 (`SinkError`, `Fenced`) have a root of their own in spark_sink/errors.py.
@@ -51,7 +51,7 @@ A message says what happened, to which topic, partition, offset and identity, an
 
 
 class RatchetError(Exception):
-    """Root of the tree: an error whose text is meant for the person who runs Ratchet."""
+    """Root of the tree: an error with a text for the operator."""
 
 
 class SetupError(RatchetError):
@@ -71,7 +71,7 @@ class BrokerUnavailable(RatchetError):
 
 
 class KafkaRefused(BrokerUnavailable):
-    """Kafka refuses the login or the certificate of this client, or this client that of Kafka; so it will next time."""
+    """Refusal of a login or certificate, by Kafka or by this client. Another try does not help."""
 
 
 class TopicError(RatchetError):
@@ -79,11 +79,11 @@ class TopicError(RatchetError):
 
 
 class TopicMissing(TopicError):
-    """A topic that Ratchet must not create by itself does not exist."""
+    """Missing topic that Ratchet must not create."""
 
 
 class TopicReplaced(TopicError):
-    """The topic was deleted and created again: what was acknowledged under its name is not in it."""
+    """Topic deleted and created again: it lacks the records acknowledged under its name."""
 
 
 class PartitionsDiffer(TopicError):
@@ -115,15 +115,15 @@ class PositionNotStored(ReaderError):
 
 
 class ReaderMisused(ReaderError):
-    """The program has ended the reader's transaction by itself, or uses one that has ended."""
+    """Reader's transaction ended by the program, or used after its end."""
 
 
 class FaultRunFailed(RatchetError):
-    """A site under injected faults did not come back by itself, or what came of it cannot be counted."""
+    """Failure under injected faults: the site did not come back, or its results cannot be counted."""
 
 
 class BenchFailed(RatchetError):
-    """A subject of a bench cannot be built, does not start, or does not come to the end of its input."""
+    """Bench subject that cannot be built, does not start, or does not reach the end of its input."""
 
 
 class TransportError(RatchetError):
@@ -139,15 +139,17 @@ class BatchTooLarge(TransportError):
 
 
 class PositionLost(TransportError):
-    """The committed offset is outside what the topic still holds."""
+    """Committed offset outside the topic's present records."""
 
 
 class LogTruncated(TransportError):
-    """A log lost its end after it was read; other records may stand at its offsets (KIP-320, KIP-595).
+    """Log that lost its end after it was read (KIP-320, KIP-595).
+
+    Other records may stand at its offsets.
 
     Attributes:
-        is_certain: a leader has said so by its epochs; False where it only does not know the epoch that was read in, as
-            one that was replaced does not
+        is_certain: True where a leader's epochs prove it; False where the leader only lacks the epoch of the read, as
+            a replaced one does
     """
 
     is_certain = False
@@ -162,7 +164,7 @@ class RecordTooLarge(TransportError):
 
 
 class RecordRefused(TransportError):
-    """Kafka does not take a record into the topic it has to go to, and will not at the next try either."""
+    """Record that Kafka does not take into its topic, and will not at the next try either."""
 
 
 class ProducerFenced(TransportError):
@@ -178,11 +180,11 @@ class Fenced(TransactionError):
 
 
 class Aborted(TransactionError):
-    """The transaction is not committed, or nobody knows; the lane reads its partition again from the last commit."""
+    """Transaction without a known commit; the lane reads its partition again from the last one."""
 
 
 class AgentFailed(RatchetError):
-    """An agent of one's own raised, ended by itself, or was abandoned; its partition starts again or halts."""
+    """Agent that raised, returned, or was abandoned; its partition starts again or halts."""
 
 
 class SendRefused(RatchetError):
@@ -202,7 +204,7 @@ class StateFileRefused(StateError):
 
 
 class StoreDamaged(StateError):
-    """The local store's files are not what was written to them. The changelog has everything: it is rebuilt."""
+    """Damaged local store. The changelog has everything: it is rebuilt."""
 
 
 class StateAhead(StateError):
@@ -210,7 +212,7 @@ class StateAhead(StateError):
 
 
 class ChangelogLost(StateError):
-    """The changelog does not hold what was committed together with the input position: duplicates would pass."""
+    """Changelog without the entries committed together with the input position: duplicates would pass."""
 
 
 class ForeignOffset(StateError):
@@ -222,8 +224,8 @@ class OwnerDiffers(StateError):
 
 
 class PolicyLost(StateError):
-    """The policy topic ends before what a partition was last judged by: whether to judge would be a guess."""
+    """Policy topic that ends before a partition's last policy: whether to judge would be a guess."""
 
 
 class TableError(StateError):
-    """A key or value does not fit its table, or a table is used where no partition of it is at hand."""
+    """Key or value that does not fit its table, or a table used without a current partition."""

@@ -1,4 +1,6 @@
-"""For tests of programs: without Kafka (`run`), and in workers on a real one that are killed (`assert_once`, `Worker`).
+"""Test kit for programs: without Kafka (`run`), and in killed workers on a real one.
+
+Workers: `assert_once`, `Worker`.
 
 `kafka_ratchet.testing.fixtures` has fixtures for pytest.
 """

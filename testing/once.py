@@ -1,4 +1,4 @@
-"""Whether a program's outputs and tables are as if each event had come once, whatever its worker dies of."""
+"""Exactly-once test: a program's outputs and tables equal those of single events, despite killed workers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ EVERY_POINT: Final = (
     "committed",
     *(point if point in AT_THE_START else f"{point}:2" for point in CRASH_POINTS),
 )
-"""Behind a commit first: before that, whatever a program forgets is computed again from the beginning. Those that come
-with each batch at the second time, so that some batches are done by then."""
+"""Crash points of `assert_once`.
+
+Those after a commit come first: before it, a program's loss is computed again from the beginning. Those of
+each batch come at the second time, so that some batches are done by then.
+"""
 
 
 def assert_once(
@@ -32,25 +35,24 @@ def assert_once(
     partitions: int = 1,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Run a program in a real worker that dies at one named point after the other, over events that are sent twice.
+    """Run a program in a real worker killed at one point after the other, over repeated events.
 
-    Every second time it loses its local store as well. What it has put out in the end, and what its tables have, must
-    be what `run` makes of the events without Kafka. An output that says its event's offset differs, for here each
-    event is in the topic twice.
+    Every second time it loses its local store as well. Its outputs and tables in the end must equal those of `run`
+    without Kafka. An output with its event's offset differs, for here each event is in the topic twice.
 
     Args:
-        program: MODULE:NAME of an App that this process can import
-        events: by stream, as for `run`; of one stream at least two for each point, and one
-        bootstrap: host:port of a Kafka; None: an embedded one
-        points: where it dies, as for `Worker.start`
-        partitions: of each input; each partition is compared by itself
-        settings: as in ratchet.toml
+        program: MODULE:NAME of an App that this process can import.
+        events: events by stream, as for `run`; one stream needs at least two for each point, and one.
+        bootstrap: host:port of a Kafka; None: an embedded one.
+        points: crash points, as for `Worker.start`.
+        partitions: partition count of each input; each partition is compared alone.
+        settings: as in ratchet.toml.
 
     Raises:
         AssertionError: outputs or tables differ.
-        FaultRunFailed: the worker ended otherwise, or did not come to a point.
+        FaultRunFailed: the worker ended otherwise, or did not reach a point.
         SettingsError: there are too few events; a stream has timers, which go by the clock; or there are internal
-            streams, and several partitions, whose events meet there in no order that is promised.
+            streams, where events of several partitions meet in no promised order.
     """
     chunks = 2 * len(points) + 1
     if max((len(rows) for rows in events.values()), default=0) < chunks:
@@ -86,7 +88,7 @@ def assert_once(
 
 
 def check_once(worker: Worker) -> None:
-    """Compare what a worker has committed with what `run` makes of all that was published.
+    """Compare a worker's commits with the result of `run` on all published events.
 
     Raises:
         AssertionError: outputs or tables differ.
@@ -102,10 +104,10 @@ def check_once(worker: Worker) -> None:
         sent += [output for output in expected.outputs if output.topic in worker.program.topics]
         yielded = [output for output in expected.outputs if output.topic not in worker.program.topics]
         where = f"{worker.app}, partition {partition}"
-        # Events of several inputs meet in internal streams, in no order that is promised.
+        # Events of several inputs meet in internal streams, in no promised order.
         _compare(where, _by_topic(yielded, len(mine) == 1), _by_topic(outputs, len(mine) == 1))
         assert tables == expected.tables, f"{where}: tables are {tables}, and not {expected.tables}"  # noqa: S101
-    # What is sent goes to the partition of its key, where several inputs meet as well.
+    # Sent records go to the partition of their key, where several inputs meet as well.
     _compare(f"{worker.app}, sent", _by_topic(sent, False), _by_topic(worker.sent(), False))
 
 

@@ -40,7 +40,7 @@ LIMIT: Final = 1 << 20
 
 
 class Record(NamedTuple):
-    """A record of a stream, where more is to be said of it than its value and its key.
+    """Record of a stream, with more than value and key.
 
     timestamp: ms since the epoch; None: now
     """
@@ -51,10 +51,10 @@ class Record(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A record that an agent has yielded or sent, or that became a dead letter.
+    """Record that an agent has yielded or sent, or a dead letter.
 
-    topic: name of the stream, with `-dead-letters` behind it for a dead letter; of what was sent, the topic's name
-    value: decoded JSON; bytes where it is none
+    topic: name of the stream, followed by `-dead-letters` for a dead letter; the topic's name for a sent record
+    value: decoded JSON; bytes otherwise
     """
 
     topic: str
@@ -64,19 +64,19 @@ class Output(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What came of a run. tables: by name, all that each has in the end."""
+    """Result of a run. tables: by name, with all final entries."""
 
     outputs: list[Output]
     tables: dict[str, dict[Any, Any]]
 
     @property
     def values(self) -> list[Any]:
-        """The outputs' values, without dead letters."""
+        """Return the outputs' values, without dead letters."""
         return [output.value for output in self.outputs if not output.topic.endswith("-dead-letters")]
 
     @property
     def dead_letters(self) -> list[Output]:
-        """The dead letters, each with its reason in the header `ratchet-reason`."""
+        """Return the dead letters, each with its reason in the header `ratchet-reason`."""
         return [output for output in self.outputs if output.topic.endswith("-dead-letters")]
 
 
@@ -87,18 +87,18 @@ def run(
     batch: int = 100,
     tables: Mapping[str, Mapping[Any, Any]] | None = None,
 ) -> Ran:
-    """Run a program over records, each of them as if it came for the first time, on one partition per stream.
+    """Run a program over records, each as new, on one partition per stream.
 
     Args:
-        app: an App of kafka_ratchet or Faust
-        records: by stream, of a Faust app by topic; each a value, (key, value) or a `Record`. Bytes are taken as they
-            are, the rest becomes JSON; a key is bytes, str or None. A timer of the stream, in between, is called there.
-            Internal streams get what is sent to them when all of these are done
-        batch: so many records to a transaction
-        tables: what global tables have, by name; those that are not named are empty
+        app: an App of kafka_ratchet or Faust.
+        records: records by stream, for a Faust app by topic; each a value, (key, value) or a `Record`. Bytes are
+            taken as they are, the rest becomes JSON; a key is bytes, str or None. A timer of the stream, in between,
+            is called there. Internal streams get their records after all of these.
+        batch: records per transaction.
+        tables: contents of global tables, by name; the others are empty.
 
     Returns:
-        (outputs, tables)
+        (outputs, tables).
 
     Raises:
         SettingsError: the program has no such stream, or a worker would refuse it.
@@ -160,13 +160,13 @@ class _StreamRun:
     """The one partition of a stream."""
 
     def __init__(self, app: App, name: str, outputs: list[Output], waiting: Mapping[str, list[bytes]]) -> None:
-        """Nothing runs yet.
+        """Prepare the run of a stream.
 
         Args:
-            app: of the program
-            name: of the stream
-            outputs: to which what is yielded and sent is added
-            waiting: by topic of an internal stream, to which what is sent there is added
+            app: app of the program
+            name: name of the stream
+            outputs: list for yielded and sent records
+            waiting: lists by topic of an internal stream, for records sent there
         """
         self.name, self._tables, self._outputs, self._waiting = name, app.tables_of(name), outputs, waiting
         self._partition = PartitionTables(nowhere, nothing, (name, 0))
@@ -189,7 +189,7 @@ class _StreamRun:
         self._commit(delivery)
 
     def _committed(self, table: str, reader: str, number: int) -> CommittedTable:
-        """For views of the table."""
+        """Return the committed table for its views."""
         if reader == self.name:
             raise SettingsError(f"the view of table {table}: agents of stream {self.name} read the table itself")
         return CommittedTable(self._partition.of(table), nowhere, _no_store, self._partition.unsaved)
@@ -216,12 +216,12 @@ class _StreamRun:
         self._partition.commit()
 
     def contents(self) -> dict[str, dict[Any, Any]]:
-        """What the tables have in the end."""
+        """Return the final contents of the tables."""
         return {table.name: contents_of(table, self._partition) for table in self._tables}
 
 
 def contents_of(table: Table, partition: PartitionTables) -> dict[Any, Any]:
-    """All that a table has in a partition without a store."""
+    """Return all that a table has in a partition without a store."""
     kept = partition.of(table.name)
     keys = [table.codec.key(key) for key, value in kept.values.items() if value is not ABSENT]
     return {key: kept.get(key) for key in keys}
@@ -289,7 +289,7 @@ def fetched(
 
 
 def value_of(data: bytes | None) -> Any:
-    """A value as an `Output` has it."""
+    """Return a value as an `Output` has it."""
     if data is None:
         return None
     try:
@@ -299,12 +299,12 @@ def value_of(data: bytes | None) -> Any:
 
 
 def lane_spec(stream: str, sends: Iterable[str] = (), event_header: str = "") -> LaneSpec:
-    """Return a lane whose topics, and the input's id, are named after the stream.
+    """Return a lane with topics, and an input id, named after the stream.
 
     Args:
         stream: its name
-        sends: topics to which it may send, of one partition each
-        event_header: header of the input that has the ids of events
+        sends: topics that it may send to, of one partition each
+        event_header: header of the input with the ids of events
     """
     named = hashlib.blake2b(stream.encode(), digest_size=16).digest()
     return LaneSpec(
@@ -325,11 +325,11 @@ def lane_spec(stream: str, sends: Iterable[str] = (), event_header: str = "") ->
 
 @contextmanager
 def _global_contents(app: App, given: Mapping[str, Mapping[Any, Any]]) -> Iterator[None]:
-    """Give the program's global tables their content; those that are not named are empty.
+    """Fill the program's global tables; those without given content are empty.
 
     Raises:
         SettingsError: one is not a global table of the program.
-        TableError: a key or value is not of the table's type.
+        TableError: a key or value has another type than the table.
     """
     for name in given:
         if name not in app.global_tables:

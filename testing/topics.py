@@ -1,4 +1,4 @@
-"""What Kafka has of a program's topics and of its group, for the test kit."""
+"""Topics and group of a program in Kafka, for the test kit."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.rows import encode_pairs
 
 PATIENCE_S: Final = 120.0
-"""Far beyond what anything here takes; what is waited for longer does not come."""
+"""Seconds far beyond any duration here: a longer wait fails."""
 ANSWER_S: Final = 60.0
-"""For one answer of a broker."""
+"""Seconds for one answer of a broker."""
 
 NOT_YET: Final = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 }
-"""Answers of a broker that is not ready to speak for a group: the first question makes it create their topic."""
+"""Answers of a broker not ready to coordinate a group: the first request makes it create their topic."""
 
 Place = tuple[str, int]
 """A topic and a partition."""
@@ -45,7 +45,7 @@ def _partitions(consumer: Consumer, topic: str) -> list[int]:
 
 
 def ends(bootstrap: str, topic: str) -> dict[Place, int]:
-    """Where each partition of a topic ends; those without a record are left out."""
+    """Return the end of each partition of a topic; empty partitions are left out."""
     consumer = _consumer(bootstrap, "testing")
     try:
         found = {
@@ -69,10 +69,11 @@ def _end(consumer: Consumer, place: TopicPartition) -> int:
 
 
 def committed_offsets(bootstrap: str, group: str, places: Collection[Place]) -> dict[Place, int]:
-    """What a group has committed of these partitions; those without an offset, or that cannot be asked, are left out.
+    """Return a group's committed offsets of these partitions.
 
-    Asked as a reader of uncommitted data, or Kafka would hold the answer back for as long as a killed worker's
-    transaction is open (KIP-447, require_stable).
+    The request is that of a reader of uncommitted data. Otherwise Kafka would hold the answer back while a killed
+    worker's transaction is open (KIP-447, require_stable). Partitions without an offset, or without an answer, are
+    left out.
     """
     consumer = _consumer(bootstrap, group, **{"isolation.level": "read_uncommitted"})
     try:
@@ -87,7 +88,7 @@ def committed_offsets(bootstrap: str, group: str, places: Collection[Place]) -> 
 
 
 def read_committed(bootstrap: str, topic: str, starts: Mapping[Place, int] | None = None) -> dict[int, list[Message]]:
-    """All committed records of a topic by partition, in order. starts: where to begin; elsewhere at 0.
+    """Return all committed records of a topic by partition, in order. starts: where to begin; elsewhere at 0.
 
     Raises:
         FaultRunFailed: it cannot be read to its end.
@@ -104,7 +105,7 @@ def read_committed(bootstrap: str, topic: str, starts: Mapping[Place, int] | Non
 
 
 def table_contents(tables: Sequence[Table], changelog: Sequence[Message]) -> dict[str, dict[Any, Any]]:
-    """What tables have, by name, after all entries of a changelog partition."""
+    """Return the contents of tables, by name, after all entries of a changelog partition."""
     partition = PartitionTables(nowhere, nothing)
     for table in tables:
         partition.add(table.codec, table.default, table.kind)

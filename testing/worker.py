@@ -38,8 +38,10 @@ from kafka_ratchet.testing.topics import (
 from kafka_ratchet.transport.transactions.crash_points import AGENT_POINTS, POINTS, VARIABLE
 
 CRASH_POINTS: Final = (*POINTS, *AGENT_POINTS)
-"""Where `Worker.start` can have a worker die; `kafka_ratchet.transport.transactions.crash_points` says what each is.
-POINT:N dies the Nth time it comes there."""
+"""Crash points of `Worker.start`; `kafka_ratchet.transport.transactions.crash_points` describes each.
+
+POINT:N kills the worker the Nth time it comes there.
+"""
 KILLED: Final = 128 + signal.SIGKILL
 LAST: Final = 3000
 """Characters of a worker's log that a failure shows."""
@@ -47,7 +49,7 @@ QUICK: Final = {"session_timeout_ms": 6000, "commit_interval_ms": 20}
 
 
 class Worker:
-    """A program in a worker process, with an app name and topics of its own.
+    """Program in a worker process, with an app name and topics of its own.
 
         worker = Worker("shop:app", "127.0.0.1:9092", folder)
         worker.start()
@@ -57,13 +59,13 @@ class Worker:
         assert worker.tables() == [{"totals": {"ann": 3}}]  # by partition
 
     Attributes:
-        app: name of the application
-        program: the App; None where the worker forwards only
-        streams: names
-        partitions: of each input
-        published: by stream, all that was sent to its input, each once
-        log: file of what the worker has said
-        state: folder of its local store
+        app: name of the application.
+        program: the App; None where the worker forwards only.
+        streams: names.
+        partitions: partition count of each input.
+        published: all records sent to the inputs, by stream, each once.
+        log: the worker's log file.
+        state: folder of its local store.
     """
 
     def __init__(
@@ -77,16 +79,16 @@ class Worker:
         name: str = "worker",
         beside: Worker | None = None,
     ) -> None:
-        """Nothing is started.
+        """Prepare the worker without starting it.
 
         Args:
-            program: MODULE:NAME of an App that this process can import; None: no program, with `beside`
-            bootstrap: host:port of a Kafka
-            folder: for the settings file, the log and the local store
-            partitions: of each input
-            settings: as in ratchet.toml; they win over what stands here
-            name: of the process, in its folder
-            beside: another worker, whose app and topics are taken
+            program: MODULE:NAME of an App that this process can import; None: no program, with `beside`.
+            bootstrap: host:port of a Kafka.
+            folder: for the settings file, the log and the local store.
+            partitions: partition count of each input.
+            settings: as in ratchet.toml; they win over the test kit's own.
+            name: name of the process, in its folder.
+            beside: another worker, to share app and topics with.
 
         Raises:
             SettingsError: there is no such program.
@@ -103,7 +105,7 @@ class Worker:
         self._said = 0
         chosen = self._settings(settings or {})
         self._inputs: dict[str, dict[str, Any]] = chosen["streams"]
-        """Topics of the streams that are published to."""
+        """Topics of the published streams."""
         self._steps = {name: self._internal(name) for name in self.streams if name not in self._inputs}
         """Topics of internal streams, which the worker makes."""
         self.published |= {name: [] for name in self._inputs}
@@ -113,7 +115,7 @@ class Worker:
             self._create_inputs()
         sent = self.program.topics if self.program else ()
         self._sent_before = {place: end for topic in sent for place, end in ends(bootstrap, topic).items()}
-        """Where the topics to which agents send ended: their names are the program's, and other tests' as well."""
+        """Ends of the topics that agents send to: their names are the program's, and other tests' as well."""
 
     def _settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         mine: dict[str, Any] = {
@@ -164,13 +166,13 @@ class Worker:
 
     @property
     def process(self) -> ChildProcess:
-        """The one that was started last."""
+        """Return the process started last."""
         if self._process is None:
             raise FaultRunFailed(f"{self.name} was not started")
         return self._process
 
     def text(self) -> str:
-        """All that the worker has said."""
+        """Return all that the worker has said."""
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
     def wait_for(self, what: str | Callable[[], bool]) -> None:
@@ -182,7 +184,7 @@ class Worker:
         there = what if callable(what) else lambda: what in self.text()[self._said :]
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            is_running = self.process.is_running  # asked first: what it says last, it says before its end
+            is_running = self.process.is_running  # read first: its last messages come before its end
             if there():
                 return
             if not is_running:
@@ -198,7 +200,7 @@ class Worker:
         self.wait_for(self.has_read)
 
     def has_read(self) -> bool:
-        """Whether everything in the inputs is committed, and everything that it has sent to internal streams."""
+        """Return True if all records of the inputs, and all sent to internal streams, are committed."""
         all_ends = [ends(self.bootstrap, topics["input"]) for topics in self._inputs.values()]
         ended = {place: end for topic in all_ends for place, end in topic.items()}
         if committed_offsets(self.bootstrap, self.app, ended) != ended:
@@ -207,7 +209,7 @@ class Worker:
             records = read_committed(self.bootstrap, topics["input"])
             places = {(topics["input"], number): found[-1].offset() for number, found in records.items() if found}
             read = committed_offsets(self.bootstrap, self.app, places)
-            # Markers, which nobody reads, end the transactions: what is committed may lie behind them or before them.
+            # Markers end the transactions: the committed offset may lie after or before them.
             if any(read.get(place, 0) <= last for place, last in places.items()):
                 return False
         return True
@@ -236,7 +238,7 @@ class Worker:
         self._leave()
 
     def _leave(self) -> None:
-        # Kafka would wait for it until its session has timed out, and give its partitions to nobody meanwhile.
+        # Kafka would otherwise wait for its session to time out, with its partitions unassigned.
         asyncio.run(leave_group(self.bootstrap, self.app, f"{self.app}.{self.name}"))
 
     def stop(self) -> None:
@@ -263,9 +265,9 @@ class Worker:
         """Send records to a stream's input, each under the next sequence.
 
         Args:
-            stream: name
-            rows: as for `run`; a key goes to the partition that Kafka's clients choose, records without to all in turn
-            times: how often each is sent under its one sequence, as by a client that did not hear the answer
+            stream: name.
+            rows: as for `run`; a key goes to the partition that Kafka's clients choose, records without to all in turn.
+            times: number of sends of each under its one sequence, as by a client that missed the answer.
         """
         producer, failures = Producer({"bootstrap.servers": self.bootstrap}), list[Any]()
         now = time.time_ns() // 1_000_000
@@ -290,7 +292,7 @@ class Worker:
             raise FaultRunFailed(f"stream {stream}: not everything could be published: {failures[:1]}")
 
     def outputs(self) -> list[list[Output]]:
-        """Committed outputs and dead letters by partition; of each, in the order in which `run` has them."""
+        """Return committed outputs and dead letters by partition, each in the order of `run`."""
         found: list[list[Output]] = [[] for _ in range(self.partitions)]
         for stream, topics in (self._inputs | self._steps).items():
             for topic, name in ((topics["output"], stream), (topics["dead_letters"], f"{stream}-dead-letters")):
@@ -299,7 +301,7 @@ class Worker:
         return found
 
     def sent(self) -> list[Output]:
-        """What agents have sent to topics, as far as it is committed: partition by partition."""
+        """Return the records that agents have sent and committed, partition by partition."""
         return [
             _output(topic, each)
             for topic in (self.program.topics if self.program else ())
@@ -308,7 +310,7 @@ class Worker:
         ]
 
     def tables(self) -> list[dict[str, dict[Any, Any]]]:
-        """What is committed to each table, by partition, as the changelogs have it."""
+        """Return the committed contents of each table, by partition, from the changelogs."""
         found: list[dict[str, dict[Any, Any]]] = [{} for _ in range(self.partitions)]
         for stream in self.streams:
             tables = self.program.tables_of(stream) if self.program else []
@@ -322,7 +324,7 @@ def _output(topic: str, message: Message) -> Output:
 
 
 def partition_for(row: Any, number: int, partitions: int) -> int:
-    """The partition of a record. number: of the record among all of its stream."""
+    """Return the partition of a record. number: of the record among all of its stream."""
     key, _ = pair(row)
     return number % partitions if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
 
@@ -332,7 +334,7 @@ def _app_name(program: str) -> str:
 
 
 def _merged(mine: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with those that were given in their place, section by section."""
+    """Return the settings with the given ones in their place, section by section."""
     merged = dict(mine)
     for name, value in given.items():
         before = merged.get(name)
@@ -341,7 +343,7 @@ def _merged(mine: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _toml(settings: Mapping[str, Any], section: str = "") -> str:
-    """A settings file. JSON writes names, text, numbers and lists as TOML does."""
+    """Return a settings file. JSON writes names, text, numbers and lists as TOML does."""
     lines = [f"[{section}]"] if section else []
     lines += [f"{json.dumps(name)} = {json.dumps(v)}" for name, v in settings.items() if not isinstance(v, Mapping)]
     for name, value in settings.items():

@@ -49,7 +49,7 @@ def test_a_state_follows_another_or_is_refused(state: LaneState, to: LaneState) 
         status.move(to)
         assert status.state is to
     else:
-        with pytest.raises(ValueError, match=re.escape(f"that is {state} cannot become {to}")):
+        with pytest.raises(ValueError, match=re.escape(f"in state {state} cannot become {to}")):
             status.move(to)
         assert status.state is state
 

@@ -30,7 +30,7 @@ def test_a_state_follows_another_or_is_refused(state: State, to: State) -> None:
     if ROWS[state][list(State).index(to)] == "yes":
         assert transition(state, to) is to
     else:
-        with pytest.raises(ValueError, match=re.escape(f"that is {state} cannot become {to}")):
+        with pytest.raises(ValueError, match=re.escape(f"in state {state} cannot become {to}")):
             transition(state, to)
 
 
