@@ -1,1 +1,1 @@
-"""Dead letters: which there are, what is in them, and sending them to the input again."""
+"""Dead letters: listing, contents, and re-sending to the input."""

@@ -1,4 +1,4 @@
-"""What a person asks of the dead letters, by command or page: which are meant, and sending them again."""
+"""Dead-letter requests from the command line and the page."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST: Final = 2**63 - 1
 
 
 def wanted_of(reason: str | None, partition: str | None, offset: str | None, limit: str | None) -> Wanted:
-    """Which letters are meant, by the texts that were given; None: not given.
+    """Return the selection of dead letters from the given texts; None: not given.
 
     Raises:
-        SettingsError: a number is none, or an offset stands without its partition.
+        SettingsError: a text is no number, or an offset stands without its partition.
     """
     if offset is not None and partition is None:
         raise SettingsError("--offset is of one partition: say --partition as well")
@@ -27,7 +27,7 @@ def wanted_of(reason: str | None, partition: str | None, offset: str | None, lim
 def replay_letters(
     settings: Settings, bootstrap: str, name: str, wanted: Wanted, options: Options, *, dry_run: bool
 ) -> Outcome:
-    """Send the letters of stream `name` that are meant to its input again; with `dry_run` only count them.
+    """Send the selected letters of stream `name` to its input again; `dry_run` only counts them.
 
     Raises:
         RatchetError: Kafka does not answer, or refuses.
@@ -42,7 +42,7 @@ def replay_letters(
 
 
 def sentences(outcome: Outcome) -> list[str]:
-    """What came of it, for a reader."""
+    """Return the result in sentences for display."""
     counts = outcome.counts
     if outcome.dry_run:
         said = [f"{counts.to_replay:,} dead letters would be sent to {outcome.input}. Nothing was changed."]

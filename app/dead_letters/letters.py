@@ -14,7 +14,7 @@ from kafka_ratchet.transport.delivery import LETTER_AGENTS, LETTER_APP, LETTER_E
 APPENDED: Final = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
 """The last headers of a dead letter, in this order."""
 MOST_DIGITS: Final = 19
-"""Of an offset, which is of 64 bits."""
+"""Most digits of an offset, which has 64 bits."""
 REPLAYS_DIGITS: Final = 4
 """A header that says more than 9,999 replays is no number of ours; it counts as that many."""
 CONNECTION: Final = "dead-letters"
@@ -22,11 +22,11 @@ FETCH_BYTES: Final = 8 << 20
 FETCH_WAIT_MS: Final = 500
 
 OF_AGENTS: Final = ("agent ", "value does not decode: ")
-"""What the reasons of agents begin with: such a record was judged, and its sequence is counted as seen."""
+"""Prefixes of agents' reasons: such a record was judged, and its sequence counts as seen."""
 
 
 class Origin(NamedTuple):
-    """Where a dead letter was in the input, and why it is not in the output."""
+    """Origin of a dead letter in the input, with its reason."""
 
     reason: str
     topic: str
@@ -35,16 +35,16 @@ class Origin(NamedTuple):
 
     @property
     def is_of_agent(self) -> bool:
-        """Whether an agent made it, so that the record was judged before."""
+        """Return True if an agent made it, so that the record was judged before."""
         return self.reason.startswith(OF_AGENTS)
 
 
 class Letter(NamedTuple):
-    """One record of the dead-letter topic.
+    """Record of the dead-letter topic.
 
-    origin: None where its headers are not those of a dead letter; headers: those it had in the input; agents: those of
-    several that rejected it, as the letter has them; app: whose agents, None in a letter of an earlier version; event:
-    id of the event that agents rejected, None where none did
+    origin: None without the headers of a dead letter. headers: those of the input record. agents: those of several
+    that rejected it, as in the letter. app: application of the agents, None in a letter of an earlier version. event:
+    id of the event that agents rejected, None for others.
     """
 
     partition: int
@@ -59,14 +59,14 @@ class Letter(NamedTuple):
 
     @property
     def appended(self) -> int:
-        """How many headers were appended to those it had."""
+        """Return the number of headers appended to the record's own."""
         if self.origin is None:
             return 0
         return len(APPENDED) + sum(each is not None for each in (self.agents, self.app, self.event))
 
 
 def letter_at(batch: RecordBatch, index: int) -> Letter:
-    """A record of the dead-letter topic as a letter. index: of the record in the batch."""
+    """Return a record of the dead-letter topic as a letter. index: of the record in the batch."""
     headers = batch.headers(index)
     origin = _origin(headers)
     own = headers if origin is None else headers[: -len(APPENDED)]
@@ -95,7 +95,7 @@ def _text(value: bytes) -> str:
 
 
 def _replays(headers: list[Header]) -> int:
-    """How often its record was replayed, by what it says: a header that is no number counts as very often."""
+    """Return the number of replays stated in the record's headers; a header without a number counts as very many."""
     said = [value or b"" for name, value in headers if name == REPLAYS]
     most: int = 10**REPLAYS_DIGITS - 1
     return max((int(each) if each.isdigit() and len(each) <= REPLAYS_DIGITS else most for each in said), default=0)
@@ -104,7 +104,7 @@ def _replays(headers: list[Header]) -> int:
 async def read_committed(
     cluster: Cluster, topic: str, topic_id: bytes, partition: int, most: int, start: int = 0
 ) -> AsyncGenerator[RecordBatch, None]:
-    """Read the committed records of a partition up to its end as it is now.
+    """Read the committed records of a partition up to its present end.
 
     Args:
         cluster: connected
@@ -112,7 +112,7 @@ async def read_committed(
         topic_id: 16 bytes
         partition: number
         most: bytes that one batch may unpack to
-        start: first offset; where retention has deleted it, the first that is there
+        start: first offset; where retention has deleted it, the first present one
 
     Raises:
         RatchetError: see `PartitionReader.batches`.

@@ -19,7 +19,7 @@ MARKS: Final = frozenset(name.encode() for name in (REPLAYS, REPLAYED_FROM, REPL
 
 
 class Original(NamedTuple):
-    """A record to send. body: key, value and headers as in a record; where: of its letter, for what is said."""
+    """Record to send. body: key, value and headers as in a record; where: place of its letter, for messages."""
 
     body: bytes
     timestamp_ms: int
@@ -29,14 +29,14 @@ class Original(NamedTuple):
 def original_of(
     batch: RecordBatch, index: int, letter: str | None, timestamp_ms: int, *, to_all: bool = False
 ) -> Original:
-    """The record of a letter, byte for byte, without the headers that made it one, and with those of a replay.
+    """Return the record of a letter, byte for byte, with the headers of a replay.
 
     Args:
-        batch: of the dead-letter topic
-        index: of the letter in it
-        letter: the name by which it is to be judged; None: by the rule
-        timestamp_ms: of the record
-        to_all: whether it goes to all agents where the letter names none
+        batch: batch of the dead-letter topic.
+        index: index of the letter in it.
+        letter: the name that decides its verdict; None: the rule decides.
+        timestamp_ms: time of the record.
+        to_all: True: send it to all agents where the letter names none.
     """
     begin, at = int(batch.columns[kernels.BODY, index]), int(batch.columns[kernels.HEADERS, index])
     said = letter_at(batch, index)

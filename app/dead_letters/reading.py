@@ -1,4 +1,4 @@
-"""What is in a stream's dead-letter topic: counts by reason, and single letters."""
+"""Reader of a stream's dead-letter topic: counts by reason, and single letters."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import TopicState, id_text
 
 REASONS_MOST: Final = 1_000
-"""So many reasons are told apart: what an agent raises may be another text for each record."""
+"""Most separate reasons: an agent's error may have another text for each record."""
 REASON_SHOWN: Final = 200
-"""characters of a reason by which it is counted."""
+"""Characters of a reason that count."""
 OTHER_REASONS: Final = "(other reasons)"
 NO_LETTER: Final = "(not a dead letter of Ratchet)"
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which letters are meant.
+    """Selection of dead letters.
 
-    reason: what the reason begins with; partition, offset: of the dead-letter topic; None is all
+    reason: beginning of the reason; partition, offset: of the dead-letter topic; None is all
     """
 
     reason: str | None = None
@@ -40,7 +40,7 @@ class Wanted(msgspec.Struct, frozen=True):
     limit: int | None = None
 
     def includes(self, letter: Letter) -> bool:
-        """Whether a letter is meant; limit is not looked at."""
+        """Return True if a letter is selected, without regard to limit."""
         if self.partition is not None and letter.partition != self.partition:
             return False
         if self.offset is not None and letter.offset != self.offset:
@@ -74,7 +74,7 @@ class LetterCounts(msgspec.Struct):
 
 
 def reason_of(letter: Letter) -> str:
-    """Why, as text that may hold anything."""
+    """Return the reason, as a text with any content."""
     return NO_LETTER if letter.origin is None else letter.origin.reason
 
 
@@ -90,12 +90,12 @@ class LetterTopic:
 
     @property
     def topic(self) -> str:
-        """Its name."""
+        """Return its name."""
         return self.stream.dead_letters
 
     @property
     def id(self) -> str:
-        """The topic's id, as text."""
+        """Return the topic's id, as text."""
         return id_text(self.topics[self.topic].id)
 
     def has_made(self, letter: Letter, of_app: str = "") -> bool:
@@ -104,7 +104,7 @@ class LetterTopic:
         return is_ours and letter.origin is not None and letter.origin.topic == self.stream.input
 
     async def batches(self, wanted: Wanted) -> AsyncIterator[RecordBatch]:
-        """The letters, partition by partition; those of other partitions and before an offset may be left out."""
+        """Yield the letters, partition by partition; those of other partitions and before an offset may be left out."""
         state = self.topics[self.topic]
         numbers = range(state.partitions)
         if wanted.partition is not None:
@@ -121,7 +121,7 @@ class LetterTopic:
                     break
 
     async def replayed(self) -> Replayed:
-        """Which of them were replayed, as far as it is committed."""
+        """Return the committed replays of the letters."""
         name = replayed_topic(self.settings.app, self.name)
         found, there = Replayed(self.id), await self.cluster.topics([name])
         if name not in there:
@@ -199,7 +199,7 @@ class LetterView(msgspec.Struct):
 
 
 async def find_letters(letters: LetterTopic, wanted: Wanted) -> AsyncIterator[LetterView]:
-    """The letters that are meant, at most `limit` of them."""
+    """Yield the selected letters, at most `limit` of them."""
     replayed, left = await letters.replayed(), wanted.limit
     async for batch in letters.batches(wanted):
         for index in range(batch.count):

@@ -1,14 +1,14 @@
-"""`ratchet dead-letters replay`: sends dead letters to the stream's input again, each exactly once.
+"""`ratchet dead-letters replay`: sends dead letters to the stream's input again, exactly once each.
 
-One transaction for each batch of letters, under one transactional id for the stream:
+There is one transaction for each batch of letters, under one transactional id for the stream:
 
-    1. fence       whoever replayed before is stopped, and its open transaction ended
-    2. read        which letters were replayed, from the topic of that (`replayed.py`)
-    3. choose      letters that are meant, and not among them
-    4. produce     their records to the input, and that they were replayed to that topic
+    1. fence       an earlier replay is stopped, and its open transaction ended
+    2. read        the replayed letters, from their topic (`replayed.py`)
+    3. choose      selected letters, and not among them
+    4. produce     their records to the input, and the note of the replay to that topic
     5. commit      both, or neither
 
-Whatever breaks in between: the next call begins at 1 and finds in 2 how far it has come.
+After any failure the next call begins at 1 and finds its progress in 2.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ log = structlog.get_logger(__name__)
 
 LETTERS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 4 << 20
-"""What one transaction sends."""
+"""Bytes sent by one transaction."""
 MOST_REPLAYS: Final = 10
-"""How often a record is replayed, with `again`: a command that runs by itself would send it round for ever."""
+"""Most replays of a record, with `again`: a scheduled command would send it round for ever."""
 TRIES: Final = 5
 TRIES_TO_ASK: Final = 20
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How letters are replayed.
+    """Options of a replay.
 
-    again: those too that come from a replay; unjudged: their records pass whatever the rule says; now: with the present
-    time instead of their own; of_app: those too that the agents of this application have made, which had the topics
-    before; "": none has
+    again: also letters that come from a replay. unjudged: their records pass without a verdict. now: with the present
+    time instead of their own. of_app: also letters from agents of this application, the former owner of the topics;
+    "": there is none.
     """
 
     again: bool = False
@@ -66,11 +66,11 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct):
-    """What becomes of the letters that are meant.
+    """Counts of the selected letters.
 
     to_replay: chosen; done: replayed before; held_back: they come from a replay; too_often: from MOST_REPLAYS of them;
-    others: not of this stream's input, of another application's agents, or no letters of Ratchet;
-    too_old: chosen, and older than what the input keeps
+    others: not of this stream's input, of another application's agents, or no letters of Ratchet. too_old: chosen,
+        and older than the input's retention.
     """
 
     to_replay: int = 0
@@ -117,7 +117,7 @@ class Replay:
         self._oldest_ms = self._kept_since()
         self._sent = 0
         self._in_doubt: list[Place] = []
-        """Of the transaction whose end is not known."""
+        """Letters of the transaction with an unknown end."""
 
     async def plan(self) -> Outcome:
         """Say what `execute` would do; nothing is changed.
@@ -132,9 +132,9 @@ class Replay:
         """Replay the letters.
 
         Raises:
-            SettingsError: some are older than what the input keeps; or a worker does not know of replays.
-            Fenced: somebody else replays letters of this stream.
-            Aborted: it was tried several times; what is replayed is known, and the next call goes on.
+            SettingsError: some are older than the input's retention; or a worker does not support replays.
+            Fenced: another replay of this stream has started.
+            Aborted: several tries failed; the replayed letters are known, and the next call goes on.
             RecordTooLarge: a record does not fit the input any more.
             TopicTaken: the input is written by another stream or application.
         """
@@ -191,7 +191,7 @@ class Replay:
             writers.append(str(claim))
         if writers:
             raise TopicTaken(
-                f"stream {name}: its input {self._input} is written by {writers[0]}. A record that is sent there again "
+                f"stream {name}: its input {self._input} is written by {writers[0]}. A record re-sent there "
                 "would count twice for every other reader of that topic, so nothing was sent. The records still stand "
                 f"in {self._input} at the offsets that the dead letters name (ratchet dead-letters show --stream "
                 f"{name}). Where everything of a partition from such an offset on became a dead letter, read it again: "
@@ -209,11 +209,11 @@ class Replay:
                 break
             if not left:
                 raise SettingsError(
-                    f"{group.members - len(group.workers)} of {group.members} members of the workers' group cannot be "
-                    "asked whether they know of replayed records: an earlier Ratchet drops them. Try again when the "
-                    "group is at rest"
+                    f"{group.members - len(group.workers)} of {group.members} members of the workers' group do not "
+                    "tell whether they support replayed records: an earlier Ratchet drops them. Try again when the "
+                    "group is stable"
                 )
-            await asyncio.sleep(0.5)  # it is told while the group is stable only
+            await asyncio.sleep(0.5)  # it is known only while the group is stable
         identity = b"" if letters.stream.identity == Identity.PARTITION else b"?"
         asked = await lookup(self._bootstrap, letters.settings, letters.name, identity, None)
         if asked.cannot_replay is not msgspec.UNSET:
@@ -241,14 +241,14 @@ class Replay:
             )
 
     def _kept_since(self) -> int | None:
-        """ms: records of the input that are older may be deleted at once; None: age says nothing there."""
+        """Return the age limit of input records in ms: older ones may be deleted at once; None: there is none."""
         config = config_of(self._admin, self._input)
         retention = int(config["retention.ms"])
         by_age = "delete" in config["cleanup.policy"] and config["message.timestamp.type"] != "LogAppendTime"
         return time.time_ns() // 1_000_000 - retention if by_age and retention >= 0 else None
 
     async def _choose(self, replayed: Replayed, counts: Counts, most: int | None) -> AsyncIterator[Chosen]:
-        """The letters that are meant and were not replayed, in order. counts: of all that were looked at."""
+        """Yield the selected letters without a replay, in order. counts: of all letters seen."""
         async for batch in self._letters.batches(self._wanted):
             for index in range(batch.count):
                 letter = letter_at(batch, index)
@@ -276,13 +276,16 @@ class Replay:
         return False
 
     def _name_of(self, letter: Letter) -> str | None:
-        """By which its record is judged; None: by the rule."""
+        """Return the name that decides the record's verdict; None: the rule decides."""
         by_name = self._options.unjudged or (letter.origin is not None and letter.origin.is_of_agent)
         letters = letters_in(self._letters.settings.app, self._letters.topic, self._letters.id).decode()
         return f"{letters}{letter.partition}/{letter.offset}" if by_name else None
 
     def _target(self, letter: Letter, key: bytes | None) -> int:
-        """Where it was. Where records are placed behind the input: any. Where that is gone: by its key."""
+        """Return the former partition.
+
+        Another one where records move after the input, or by key where it is missing.
+        """
         if letter.origin is not None and self._input != self._letters.stream.input:
             return letter.origin.partition % self._partitions
         if letter.origin is not None and letter.origin.partition < self._partitions:

@@ -1,7 +1,7 @@
-"""Which dead letters were replayed: a set of offsets in a compacted topic, as bitmaps.
+"""Replayed dead letters: a set of offsets in a compacted topic, as bitmaps.
 
-Each entry is about WINDOW offsets of one partition. It is written in the transaction that sends the letters to the
-input, so what is in the input and what is in the set never differ.
+Each entry covers WINDOW offsets of one partition. The transaction that sends the letters to the input also writes it,
+so input and set never differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Replayed:
     """The replayed letters of one dead-letter topic."""
 
     def __init__(self, topic_id: str) -> None:
-        """Empty. topic_id: as text; letters of a topic that had the name before are others."""
+        """Start with an empty set. topic_id: as text; letters of an earlier topic with the name are others."""
         self._topic = topic_id
         self._windows: dict[tuple[int, int], bytes] = {}
 
@@ -43,7 +43,7 @@ class Replayed:
         return True
 
     def __contains__(self, place: Place) -> bool:
-        """Whether the letter at that place was replayed."""
+        """Return True if the letter at that place was replayed."""
         partition, offset = place
         bits = self._windows.get((partition, offset // WINDOW))
         return bits is not None and bool(bits[offset % WINDOW // 8] >> offset % 8 & 1)
@@ -52,7 +52,7 @@ class Replayed:
         return sum(int.from_bytes(bits).bit_count() for bits in self._windows.values())
 
     def with_(self, places: Iterable[Place]) -> dict[tuple[int, int], bytes]:
-        """The windows that these letters are in, with them; for `entries` and `accept`."""
+        """Return the windows that these letters are in, with them; for `entries` and `accept`."""
         changed: dict[tuple[int, int], bytearray] = {}
         for partition, offset in places:
             window = partition, offset // WINDOW

@@ -1,4 +1,4 @@
-"""What a check has found: one sentence and a mark."""
+"""Finding of a check: one sentence and a mark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Mark(StrEnum):
-    """How it stands. NOT_CHECKED: nothing could be looked at."""
+    """Result of a check. NOT_CHECKED: it was impossible."""
 
     OK = "ok"
     WARNING = "warning"

@@ -1,4 +1,4 @@
-"""What the doctor asks Kafka: rights, topics, time-outs and the clock. It only describes."""
+"""Doctor's checks of Kafka: rights, topics, time-outs and the clock. It only describes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kafka_ratchet.tables.eviction import NULLS_LAST_S
 ASK_S: Final = 10.0
 GROUPS_TOPIC: Final = "__consumer_offsets"
 CLOCK_MS: Final = 5_000
-"""Kafka's newest time stamp may be ahead of this machine's clock by so much before it is said."""
+"""Milliseconds by which Kafka's newest time stamp may be ahead of this machine's clock."""
 READS: Final = {AclOperation.READ, AclOperation.DESCRIBE_CONFIGS}
 WRITES: Final = {*READS, AclOperation.WRITE}
 
@@ -69,7 +69,7 @@ class KafkaChecks:
         self.has_groups |= bool(self.changelogs)  # this user may not see the topic of groups
 
     def _needed(self) -> dict[str, set[AclOperation]]:
-        """What a worker needs of each topic (docs/guide/rights.md)."""
+        """Return a worker's needed rights for each topic (docs/guide/rights.md)."""
         app, needed = self._settings.app, {OWNERS_TOPIC: WRITES, policy_topic(self._settings.app): WRITES}
         for name, stream in self._settings.streams.items():
             needed |= {topic: WRITES for topic in (*stream.writes, changelog_name(app, name))}
@@ -78,22 +78,23 @@ class KafkaChecks:
         return needed
 
     def rights(self) -> Iterator[Finding]:
-        """Whether this user may do to topics and group what a worker does."""
+        """Check that this user has a worker's rights on topics and group."""
         lacks = [f"{topic}: {reason}" for topic, reason in sorted(self._refused.items())]
         for topic, needed in sorted(self._needed().items()):
             if topic in self.found:
                 may = set(self.found[topic].authorized_operations or ())
                 if missing := needed - may - ({AclOperation.DESCRIBE_CONFIGS} if AclOperation.ALL in may else set()):
                     lacks.append(f"topic {topic}: {_named(missing)}")
-        # The first question about a group has Kafka make the topic of groups: none is asked where no worker ever ran.
+        # The first request about a group makes Kafka create the topic of groups, so there is none before a
+        # worker ran.
         lacks += self._lacks_of_group() if self.changelogs else []
         if lacks:
             yield _error("rights", f"this user lacks rights ({'; '.join(lacks)}); docs/guide/rights.md has all of them")
         else:
             yield _ok(
                 "rights",
-                "this user may do what a worker does to the group and the topics that exist; rights to create topics "
-                "and on transactional ids cannot be asked for, and are not known",
+                "this user has a worker's rights on the group and the present topics; rights to create topics "
+                "and on transactional ids cannot be requested, and are unknown",
             )
 
     def _lacks_of_group(self) -> list[str]:
@@ -109,7 +110,7 @@ class KafkaChecks:
         return [] if may is None or AclOperation.READ in may else [f"group {group}: read"]
 
     def topics(self) -> Iterator[Finding]:
-        """Whether topics exist and fit each other, by stream."""
+        """Check that topics exist and fit each other, by stream."""
         for name, stream in self._settings.streams.items():
             wanted = {*stream.writes, stream.input} - ({stream.output} if isinstance(stream, Arrivals) else set())
             there = {topic: len(self.found[topic].partitions) for topic in wanted if topic in self.found}
@@ -172,7 +173,7 @@ class KafkaChecks:
             yield Finding(
                 "topics",
                 Mark.WARNING,
-                f"{topic}: min.insync.replicas is 1 of {replicas} replicas: what is acknowledged can be lost with one "
+                f"{topic}: min.insync.replicas is 1 of {replicas} replicas: acknowledged records can be lost with one "
                 "broker; set 2",
             )
         if topic == self.changelogs.get(name) and (policy := config["cleanup.policy"]) != "compact":
@@ -181,8 +182,8 @@ class KafkaChecks:
             if int(config["delete.retention.ms"]) < NULLS_LAST_S * 1000:
                 yield _error(
                     "topics",
-                    f"{topic}: delete.retention.ms is {config['delete.retention.ms']}: a worker that was away would "
-                    f"miss what was deleted; set {NULLS_LAST_S * 1000}",
+                    f"{topic}: delete.retention.ms is {config['delete.retention.ms']}: a worker after an absence would "
+                    f"miss deletions; set {NULLS_LAST_S * 1000}",
                 )
             if (stamped := config["message.timestamp.type"]) != "LogAppendTime":
                 yield _error("topics", f"{topic}: message.timestamp.type is {stamped}; set LogAppendTime")

@@ -1,4 +1,4 @@
-"""All checks, in the order in which one depends on the other."""
+"""All checks, in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AFTER_BROKER: Final = ("rights", "topics", "group", "formats", "clock", "progres
 READ_S: Final = 30.0
 """Seconds that reading changelogs may take."""
 LITTLE: Final = 1 << 30
-"""bytes of free space below which it is said."""
+"""Bytes of free space below which there is a warning."""
 
 
 def diagnose(path: Path | None = None, state_folder: Path | None = None) -> list[Finding]:
@@ -57,9 +57,9 @@ def _settings(found: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _sinks(settings: Settings) -> Iterator[Finding]:
-    """Whether each sink's settings fit together, and its store's package is there.
+    """Check that each sink's settings fit together, and its store's package is installed.
 
-    Its schema registry is asked, the store itself is not.
+    It calls the schema registry, but not the store.
     """
     for name in settings.every_sink():
         chosen = settings.of_sink(name)
@@ -104,7 +104,7 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
 
 
 def _formats(settings: Settings, bootstrap: str, checks: KafkaChecks) -> Iterator[Finding]:
-    """Whether this version reads what is there: claims, and the owner entry of each changelog partition."""
+    """Check that this version can read the claims, and the owner entry of each changelog partition."""
     try:
         read_claims(settings, bootstrap)
         yield Finding("formats", Mark.OK, "the claims of topics can be read by this version")
@@ -126,7 +126,7 @@ def _formats(settings: Settings, bootstrap: str, checks: KafkaChecks) -> Iterato
 
 
 def _newest_format(settings: Settings, bootstrap: str, topic: str, partitions: int, deadline: float) -> int | None:
-    """The highest format of a changelog's owner entries; None where there was no time to read it.
+    """Return the highest format of a changelog's owner entries; None where there was no time to read it.
 
     Raises:
         OwnerDiffers: an entry is of a newer version.
@@ -160,7 +160,7 @@ def _disk(folder: Path) -> Iterator[Finding]:
 
 
 def _is_locked(lock: Path) -> bool | None:
-    """Whether somebody holds the lock; None: that is not known. Only looked up: trying it could refuse a worker."""
+    """Return True if a process holds the lock; None: unknown. It only reads: a try could refuse a worker."""
     try:
         lines = Path("/proc/locks").read_text("ascii").splitlines()
         inode = str(lock.stat().st_ino)

@@ -1,1 +1,1 @@
-"""What the page and the commands show: each worker's status, the group, producers, results."""
+"""Status of workers, group, producers and results, for the page and the commands."""

@@ -1,4 +1,4 @@
-"""What a worker tells at its status address: the bodies of its answers, and what it is asked for them."""
+"""Answers and requests of a worker's status address."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ from kafka_ratchet.transport.measures import StreamMeasures
 from kafka_ratchet.transport.stalls import Stall
 
 INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
-"""States in which a partition's table may lack sequences: an answer from it could call a duplicate fresh."""
+"""States with an incomplete table: an answer from it could call a duplicate fresh."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One input partition as its worker sees it.
+    """Input partition as its worker sees it.
 
     fresh, duplicate, invalid, too_late, conflict and unjudged are the partition's durable totals in records: they are
-    kept in the changelog and go on counting where the last worker stopped; what was forwarded is fresh and unjudged.
-    Positions are offsets; input_position is the next one to be read by whoever continues from the last commit.
-    input_end is the high watermark: records held back by an open transaction count as lag.
-    deduplicate is what the last committed batch went by, and since the input offset from which it did; None: nothing
-    was ever switched.
-    evicted_inactive and evicted_displaced are durable totals of identities. recognised_for_s is for how many seconds
-    after its last record each was recognised, at least; None: for ever so far, or nobody knows.
-    restarts is how often the partition has been tried again after an error since this worker began to serve it. jumps
-    counts sequences that were more than 2^40 above their identity's last, since this worker has the partition. late
-    counts writes of late events that tables with windows have left out, where the stream has such; it is durable, and
-    known once the program has run here.
-    recent has the records judged within the last minute, and before it.
+    kept in the changelog and go on counting where the last worker stopped; the forwarded records are fresh and
+    unjudged. Positions are offsets; input_position is the next one to read after the last commit. input_end is the
+    high watermark: records held back by an open transaction count as lag. deduplicate is the policy of the last
+    committed batch, and since its first input offset; None: there was never a switch. evicted_inactive and
+    evicted_displaced are durable totals of identities. recognised_for_s is the least time after its last record for
+    which each was recognised; None: for ever so far, or unknown. restarts counts further tries after an error since
+    this worker began to serve the partition. jumps counts sequences more than 2^40 above their identity's last, since
+    this worker has the partition. late counts writes of late events that tables with windows have left out, where the
+    stream has such; it is durable, and known once the program has run here. recent has the records judged within the
+    last minute, and before it.
     """
 
     partition: int
@@ -64,17 +62,17 @@ class PartitionStatus:
     missing: int | None = None
     """Sequences that identities have not had, where the stream counts them."""
     lag_s: float | None = None
-    """Seconds since the first record was written that is not committed, by its timestamp; None: not known."""
+    """Seconds since the first uncommitted record was written, by its timestamp; None: unknown."""
     halted: str = ""
     """Class of the error that it has halted for, until it goes on; "" where it has not."""
     fetched_at: float | None = None
-    """When Kafka has last answered a fetch of the input, in seconds since 1970; None: not yet."""
+    """Time of Kafka's last answer to a fetch of the input, in seconds since 1970; None: not yet."""
     stable_end: int | None = None
     """Last stable offset of the input; input_end is its high watermark."""
     stalled: Stall | None = None
     """Cause of its standstill; None while it moves."""
     store_bytes: int | None = None
-    """What the local store has written to files and is about to; None: it is not open."""
+    """Bytes of the local store in files and on their way there; None: it is not open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What a person has had forgotten of an identity (`ratchet forget`), in one partition.
+    """Parts of an identity that an operator has forgotten (`ratchet forget`), in one partition.
 
     at: ISO 8601, UTC; position: input offset from which on it holds; above: only sequences above it, None: all;
     before, after: the last sequence; None: none
@@ -118,9 +116,11 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class IdentityStatus:
-    """The last sequences of one identity in one partition: persisted is committed, pushed is in flight or committed.
+    """Last sequences of one identity in one partition.
 
-    verdict is what a record with the sequence asked about would be; None: none was asked about.
+    persisted is committed; pushed is in flight or committed.
+
+    verdict is that of a record with the requested sequence; None: there was none.
     """
 
     partition: int
@@ -132,41 +132,42 @@ class IdentityStatus:
 
 
 class StatusProvider(Protocol):
-    """What the status address asks the worker. Called in the event loop: answers come from memory."""
+    """Worker as its status address uses it. Called in the event loop: answers come from memory."""
 
     def tables(self) -> list[TableStatus]:
-        """One for each stream this worker serves."""
+        """Return one for each stream this worker serves."""
 
     def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
-        """The partitions of this worker that know the identity, and what a record with the sequence would be there."""
+        """Return this worker's partitions that know the identity, with the verdict on a record with the sequence."""
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
-        """The producers that these partitions know, at most limit of them, from behind a name on."""
+        """Return the producers that these partitions know, at most limit of them, after a name."""
 
     async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
-        """The identities that these partitions know, some of them after the other."""
+        """Return the identities that these partitions know, some of them after the other."""
 
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
-        """What these partitions have committed of a table of one's own."""
+        """Return the committed contents of a program's table in these partitions."""
 
     def global_tables(self) -> list[GlobalTableStatus]:
-        """The program's global tables."""
+        """Return the program's global tables."""
 
     def global_table(self, table: str, query: TableQuery) -> TableAnswer:
-        """What this worker has read of a global table's topic."""
+        """Return this worker's contents of a global table's topic."""
 
     def measures(self) -> WorkerMeasures:
-        """What the worker has measured of its own work."""
+        """Return the worker's measures of its own work."""
 
     def readiness(self) -> Readiness:
-        """Whether the worker does all the work it was given."""
+        """Return whether the worker does all its assigned work."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMeasures:
-    """What a worker has measured since it was started.
+    """Measures of a worker since its start.
 
-    rebalances: assignments that the group has given to it; streams: by name; partitions: that each stream has, by name
+    rebalances: assignments that the group has given to it; streams: by name; partitions: partition counts of the
+    streams, by name
     """
 
     rebalances: int = 0
@@ -188,9 +189,9 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class GlobalTableStatus:
-    """A global table in this worker's memory: keys, and bytes that it takes, roughly.
+    """Global table in this worker's memory: keys, and rough bytes.
 
-    problem says why it cannot be looked up, or why it is not kept up with its topic.
+    problem says why it cannot be read, or why it does not follow its topic.
     """
 
     table: str
@@ -211,13 +212,13 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class IdentityAnswer:
-    """The body of GET /status/identity.
+    """Body of GET /status/identity.
 
-    asked lists the partitions that were looked into, those that do not know the identity included, those whose table
-    is not complete yet left out. Where deduplicate is False, or unjudged is above 0, records passed that no sequence
-    here knows of. can_forget is False of a worker of an earlier version, which does not know of `ratchet forget`; so is
-    can_replay of one that does not judge a replayed record by its dead letter, and names_apps of one that does not know
-    the application in the letter's name.
+    asked lists the searched partitions, also those without the identity; partitions with an incomplete table are left
+    out. Where deduplicate is False, or unjudged is above 0, records passed without a sequence here. can_forget is
+    False for a worker of an earlier version, without `ratchet forget`. can_replay is False for one that does not
+    judge a re-sent record by its dead letter, and names_apps for one without the application in the dead letter's
+    name.
     """
 
     partitions: list[IdentityStatus]

@@ -50,7 +50,10 @@ from kafka_ratchet.transport.client.security import client_options
 
 
 def with_internal(settings: Settings, told: TableStatus) -> Settings | None:
-    """The settings with a section for a stream that a worker serves; None where it is no internal one of theirs."""
+    """Return the settings with a section for a stream that a worker serves.
+
+    None where it is no internal one of theirs.
+    """
     if not STREAM_NAME.fullmatch(told.stream) or told.input != repartition_topic(settings.app, told.stream):
         return None
     try:
@@ -63,10 +66,10 @@ def with_internal(settings: Settings, told: TableStatus) -> Settings | None:
 log = structlog.get_logger(__name__)
 
 FRESH_FOR_S = 1.0
-"""However many pages are open, Kafka and the workers are asked once in this time."""
+"""Seconds between requests to Kafka and the workers, however many pages are open."""
 
 SLOW_S = 0.15
-"""An answer that takes longer is given as it was, while the next is fetched: nobody waits for a large group ..."""
+"""Seconds of an answer above which the old one is shown while the next is fetched: a large group delays no page."""
 
 STALE_MOST_S = 10.0
 """... unless it is older than this. `taken_at` says of when it is."""
@@ -89,7 +92,7 @@ class ClusterView:
         client_options(bootstrap, settings.kafka)
         self._kafka = KafkaView(bootstrap, settings)
         self._reachability = Reachability(bootstrap, settings.kafka)
-        self._away: list[str] = []  # the sentence, where Kafka did not answer when it was asked last
+        self._away: list[str] = []  # the sentence, where Kafka did not answer the last request
         self._last_known: list[str] = []
         self._changelogs = {name: changelog_name(settings.app, name) for name in settings.streams}
         self._overview: Overview | None = None
@@ -114,18 +117,18 @@ class ClusterView:
 
     @property
     def settings(self) -> Settings:
-        """With the internal streams of the workers' program, as far as a worker has told of them."""
+        """Return the settings with the internal streams of the workers' program, as far as known."""
         return self._settings
 
     async def kafka_away(self) -> str | None:
-        """The sentence that Kafka does not answer; None: it did when it was asked last, at most a second ago."""
+        """Return the sentence that Kafka does not answer; None: it did, at most a second ago."""
         await self.overview()
         return self._away[0] if self._away else None
 
     async def overview(self) -> Overview:
-        """All tables, at most a second old; of a group that takes long to ask, at most `STALE_MOST_S` old.
+        """Return all tables, at most a second old; for a slow group, at most `STALE_MOST_S` old.
 
-        Never raises for what is unreachable: `problems` says it.
+        Never raises for an unreachable part: `problems` names it.
         """
         age = asyncio.get_running_loop().time() - self._asked_at
         if self._overview is not None and self._took_s > SLOW_S and age <= STALE_MOST_S:
@@ -145,7 +148,7 @@ class ClusterView:
             return self._overview
 
     def identity_of(self, stream: str | None, texts: Sequence[str], hexadecimal: str | None) -> bytes:
-        """The bytes of an identity as it was typed; see `parse_parts`.
+        """Return the bytes of an identity as it was typed; see `parse_parts`.
 
         Raises:
             SettingsError: there is no such stream.
@@ -156,7 +159,7 @@ class ClusterView:
     async def lookup(
         self, stream: str | None, identity: bytes, sequence: int | None, partition: int | None = None
     ) -> Lookup:
-        """What all partitions of the stream know of an identity, and what that says of a record with this sequence.
+        """Return the state of an identity in all partitions, with the answer for a record with this sequence.
 
         Raises:
             SettingsError: there is no such stream.
@@ -225,7 +228,7 @@ class ClusterView:
         )
 
     async def producers(self, stream: str | None, after: bytes | None, limit: int) -> ProducersPage:
-        """The producers that the workers know, by name, at most limit of them, from behind a name on.
+        """Return the producers that the workers know, by name, at most limit of them, after a name.
 
         Raises:
             SettingsError: there is no such stream.
@@ -250,7 +253,7 @@ class ClusterView:
         )
 
     async def identities(self, stream: str | None, query: IdentitiesQuery) -> IdentitiesPage:
-        """A page of the identities that the workers know.
+        """Return a page of the identities that the workers know.
 
         Raises:
             SettingsError: there is no such stream.
@@ -269,12 +272,12 @@ class ClusterView:
         return merge_identities(name, answers.values(), query, {row.partition for row in view.partitions}, said)
 
     async def own_table(self, table: str, stream: str | None, query: TableQuery) -> TablePage:
-        """A key of a table of one's own, or a page of its keys: what is committed, of all partitions.
+        """Return a key of a program's table, or a page of its keys, as committed in all partitions.
 
         Args:
             table: its name
-            stream: whose it is; None: the one that has it
-            query: what is asked of it
+            stream: stream of the table; None: any with such a table
+            query: key or page of the request
 
         Raises:
             SettingsError: there is no such stream.
@@ -304,7 +307,7 @@ class ClusterView:
     async def ask_workers(
         self, path: str, parameters: Mapping[str, str], body: type[Body]
     ) -> tuple[dict[str, Body], dict[str, str]]:
-        """Each live worker's answer by its name, and for those that gave none the reason."""
+        """Return each live worker's answer by its name, and for those that gave none the reason."""
         overview = await self.overview()
         names = {worker.url: worker.name or worker.url for worker in overview.workers}
         answers, failures = await self._workers.ask_all(names, f"{path}?{urlencode(parameters)}", body)
@@ -378,7 +381,7 @@ class ClusterView:
         return group.workers
 
     def _learn(self, answers: Mapping[str, WorkerStatus]) -> list[str]:
-        """Keep what the workers tell: changelogs' names, internal streams; say which streams are foreign."""
+        """Keep changelog names and internal streams from the workers; return sentences on foreign streams."""
         said = []
         for status in answers.values():
             for table in status.tables:
@@ -409,7 +412,7 @@ async def lookup(
 
 
 def _furthest(rows: list[KnownIdentity]) -> list[KnownIdentity]:
-    """One row per partition: where two workers hold it for a moment, the one that has seen more."""
+    """Return one row per partition: where two workers hold it for a moment, the one ahead."""
     rows = sorted(rows, key=lambda row: (row.partition, _seen(row.persisted), _seen(row.pushed)))
     return list({row.partition: row for row in rows}.values())
 

@@ -1,11 +1,11 @@
-"""The consumer group of the workers: who is alive, at which status address, and how far the group has committed.
+"""Consumer group of the workers: live members, status addresses, and committed offsets.
 
-Faust's assignor puts each worker's `canonical_url` into the member metadata of the group (JSON, field `url`). Whoever
-may join the group may write anything there, so only bare http://host:port addresses are accepted.
+Faust's assignor puts each worker's `canonical_url` into the member metadata of the group (JSON, field `url`). Every
+member may write anything there, so only bare http://host:port addresses are accepted.
 
 confluent-kafka has a call for the committed offsets too, but in 2.16 it ends the process (SIGSEGV in librdkafka) on a
-broker where no group has ever been; so they come over the connection that the members are read by. It also reads past
-the end of an offset's metadata (`Consumer.committed`), so the metadata is taken from this module alone.
+broker without any group so far; so they come over the connection of the members' request. It also reads past the end
+of an offset's metadata (`Consumer.committed`), so the metadata is taken from this module alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TIMEOUT_S = 5.0
 """A page or a command that waits longer than this for Kafka should say so instead."""
 
 RETRY_S = 0.1
-"""Pause before a broker is asked again when it does not coordinate the group yet."""
+"""Seconds before another request to a broker that does not coordinate the group yet."""
 
 JOINS_WITHIN_S = 15.0
 """A refused worker asks again at least every ten seconds (`kafka_ratchet.transport.assignment.REFUSED_MOST_S`)."""
@@ -55,23 +55,23 @@ MAX_URL_CHARACTERS = 300
 """http:// with the longest host name (253) and a port; anything longer is no worker's address."""
 
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance"})
-"""States in which Kafka does not tell its members' addresses: the ones known before are asked again."""
+"""States in which Kafka hides its members' addresses: the earlier ones are used again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The consumer group of the workers.
+    """Consumer group of the workers.
 
     state      Kafka's word: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead
     workers    status addresses of the members, sorted; Kafka tells them only while the group is Stable
     members    number of members, those without an address included
-    committed  next offset to be read, by topic and partition, where a lane has committed it
-    foreign    offset by topic and partition, where another client has committed it: it tells nothing of our position
-    topic_ids  id by topic and partition, as text: of the topic that the committed offset is in, where that is known
+    committed  next offset to read, by topic and partition, where a lane has committed it
+    foreign    offset by topic and partition, where another client has committed it: it tells nothing of our position.
+    topic_ids  id by topic and partition, as text: of the committed offset's topic, where it is known
     kind       classic, consumer, share or streams; empty: there is no such group
-    strangers  phrase that names members which are no workers; empty: none is known
-    protocol   what the members have agreed on (`kafka_ratchet.transport.assignor.RuledAssignor`); empty: nothing yet
-    rules      of the members that tell theirs: setting to value
+    strangers  phrase about members other than workers; empty: none is known
+    protocol   protocol agreed on by the members (`kafka_ratchet.transport.assignor.RuledAssignor`); empty: nothing yet.
+    rules      of the members that tell theirs: setting to value.
     """
 
     state: str
@@ -205,7 +205,7 @@ def _addresses(metadata: Iterable[bytes]) -> Iterable[str]:
 
 
 def worker_address(member_metadata: bytes) -> str | None:
-    """The address in one member's metadata, or None where there is none that may be asked."""
+    """Return the address in one member's metadata, or None where there is no acceptable one."""
     try:
         user_data = ConsumerProtocolMemberMetadata.decode(member_metadata).user_data
         url = json.loads(user_data)["url"]
@@ -216,7 +216,7 @@ def worker_address(member_metadata: bytes) -> str | None:
 
 
 def member_rules(member_metadata: bytes) -> dict[str, str] | None:
-    """The rules in one member's metadata, or None where there are none that can be read."""
+    """Return the rules in one member's metadata, or None where there are none that can be read."""
     try:
         user_data = ConsumerProtocolMemberMetadata.decode(member_metadata).user_data
         rules = json.loads(user_data)[RULES]
@@ -226,7 +226,10 @@ def member_rules(member_metadata: bytes) -> dict[str, str] | None:
 
 
 def accepted_url(url: object) -> str | None:
-    """`http://host:port` as it may be asked, else None: no other scheme, no user, path, query or link-local host."""
+    """Return an acceptable `http://host:port`, else None.
+
+    There may be no other scheme, no user, path, query or link-local host.
+    """
     if not isinstance(url, str) or len(url) > MAX_URL_CHARACTERS:
         return None
     try:

@@ -1,11 +1,11 @@
-"""What was counted when: a worker's answer, and the answers of all workers put together.
+"""Counts over time: a worker's answer, and the merged answers of all workers.
 
-Each worker counts what it has committed itself, so that sums over workers count nothing twice, wherever a partition has
-moved meanwhile. What a worker that is gone has counted is not there; how much of the time is covered says so.
+Each worker counts its own commits, so that sums over workers count nothing twice, however partitions have moved.
+Counts of a lost worker are missing; the covered part of the time shows that.
 
-GET /status/history?stream=S[&from=SECONDS][&to=SECONDS][&step=SECONDS][&partitions=0,1]
-GET /status/events[?from=SECONDS]                      rebalances, restores, restarts
-GET /status/intervals?stream=S                         policies by which input offsets were judged
+GET /status/history?stream=S[&from=SECONDS][&to=SECONDS][&step=SECONDS][&partitions=0,1] GET
+/status/events[?from=SECONDS] rebalances, restores, restarts GET /status/intervals?stream=S policies of the input
+offsets
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ COUNTS: Final = ("fresh", "duplicate", "invalid", "late", "conflict", "unjudged"
 POINTS_MOST: Final = 2_000
 """Points of one answer."""
 PARTITIONS_MOST: Final = 200
-"""Partitions of which one answer has the lag."""
+"""Most partitions with a lag in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Of one stream, by step of time.
+    """Counts of one stream by step of time.
 
-    times: seconds since the epoch at which each step begins, rising; one without any row is not there
-    covered: seconds of partitions that were served in the step: a worker with 4 partitions covers 40 in 10 seconds
-    counts: for each of COUNTS the records committed in the step
-    arrived: input offsets that were added meanwhile
-    lag: records, at the end of the step; lag_ms: the longest of the partitions. None: not known
+    times: beginning of each step in seconds since the epoch, rising; steps without any row are left out.
+    covered: seconds of partitions served in the step: a worker with 4 partitions covers 40 in 10 seconds.
+    counts: for each of COUNTS the records committed in the step.
+    arrived: input offsets added in the step.
+    lag: records, at the end of the step; lag_ms: the longest of the partitions. None: unknown.
     """
 
     times: list[int] = field(default_factory=list)
@@ -66,10 +66,10 @@ class HistoryAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened in a worker.
+    """Event in a worker.
 
     at: seconds since the epoch; kind: started, stopped, assigned, restored, restarted, halted, running; stream,
-    partitions: whose, where it was about some; text: for the reader
+    partitions: those of the event, if any; text: for display
     """
 
     at: float
@@ -90,7 +90,7 @@ class EventsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """What is asked: from and to in seconds since the epoch, steps in seconds, and of which partitions the lag."""
+    """Query of a history: from and to in seconds since the epoch, steps in seconds, and partitions for the lag."""
 
     stream: str
     begin: int
@@ -99,7 +99,7 @@ class HistoryQuery:
     partitions: tuple[int, ...] = ()
 
     def parameters(self) -> dict[str, str]:
-        """As parameters of an address."""
+        """Return the query as parameters of an address."""
         told = {"stream": self.stream, "from": str(self.begin), "to": str(self.end), "step": str(self.step_s)}
         return told | ({"partitions": ",".join(map(str, self.partitions))} if self.partitions else {})
 
@@ -199,7 +199,10 @@ def _sum(lags: list[int | None]) -> int | None:
 
 
 def _lags(answers: Iterable[HistoryAnswer]) -> dict[int, list[tuple[int, int]]]:
-    """One lag a partition and minute: where two workers had it, the greater, which is the one that was behind."""
+    """Return one lag a partition and minute.
+
+    Where two workers had the partition, the greater lag counts.
+    """
     found: dict[int, dict[int, int]] = {}
     for answer in answers:
         for number, points in answer.lags.items():
@@ -210,7 +213,7 @@ def _lags(answers: Iterable[HistoryAnswer]) -> dict[int, list[tuple[int, int]]]:
 
 
 INTERVALS_MOST = 1_000
-"""Of one answer, the newest of each partition first."""
+"""Most intervals of one answer, the newest of each partition first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +236,16 @@ class IntervalsAnswer:
 
 
 class HistoryProvider(Protocol):
-    """What a worker keeps of its past."""
+    """Past of a worker."""
 
     async def history(self, query: HistoryQuery) -> HistoryAnswer | None:
         """None where there is no such stream, or no history."""
 
     async def events(self, begin: float) -> EventsAnswer:
-        """The newest events from a moment on, in seconds since the epoch."""
+        """Return the newest events from a moment on, in seconds since the epoch."""
 
     def intervals(self, stream: str) -> list[Interval]:
-        """Of the partitions that are at work here."""
+        """Return the intervals of the partitions at work here."""
 
 
 def add_history(application: web.Application, provider: HistoryProvider) -> None:

@@ -1,7 +1,7 @@
-"""What every HTTP address of Ratchet does before it answers: reads only, known hosts only, strict headers.
+"""Checks of every HTTP address of Ratchet: reads only, known hosts only, strict headers.
 
 Browsers send requests to loopback addresses for any page that asks them to. The check of the Host header stops a
-foreign name that was pointed at this address from reading the answers (DNS rebinding).
+foreign name pointed at this address from reading the answers (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""On every answer, errors included. No inline script or style is ever needed, so none is allowed."""
+"""Headers of every answer, errors included. No inline script or style is ever needed, so none is allowed."""
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether a server bound to this host listens on all addresses."""
+    """Return True if a server bound to this host listens on all addresses."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -48,7 +48,10 @@ def is_wildcard(host: str) -> bool:
 
 
 def reachable_host(host: str) -> str:
-    """The name others reach a server by that is bound to `host`: itself, or this machine's name for a wildcard."""
+    """Return the name under which others reach a server bound to `host`.
+
+    That is `host` itself, or this machine's name for a wildcard.
+    """
     return socket.gethostname() if is_wildcard(host) else host
 
 
@@ -62,7 +65,9 @@ class CannotBind(Exception):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, for a process that is forked later. port: 0 takes a free one.
+    """Return a listening socket for a process that is forked later.
+
+    port: 0 takes a free one.
 
     Raises:
         CannotBind: the system refuses.
@@ -92,7 +97,7 @@ async def bind(
         port: 0 takes a free one.
         shown: the host in the address.
         tls: with it the address speaks HTTPS only.
-        listening: what is bound already; host and port are not looked at then.
+        listening: a bound socket; host and port are then unused.
 
     Raises:
         CannotBind: the system refuses.
@@ -112,13 +117,13 @@ async def bind(
 def request_checks(
     hosts: Iterable[str], refusal: Refusal, posts: Collection[str] = (), under_any: frozenset[str] = frozenset()
 ) -> Middleware:
-    """The outermost middleware: checks each request, and sets the headers of each answer.
+    """Return the outermost middleware: checks each request, and sets the headers of each answer.
 
     Args:
-        hosts: names allowed in the Host header beside the loopback ones.
-        refusal: makes the answer to a request that is not served, from status code and sentence.
-        posts: paths that take POST; whether this one may is for their handlers to say.
-        under_any: paths that answer under any Host, because those who ask find the address in their own way.
+        hosts: names allowed in the Host header in addition to the loopback ones.
+        refusal: makes the answer to a refused request, from status code and sentence.
+        posts: paths that take POST; their handlers decide on each request.
+        under_any: paths that answer under any Host, for clients with other names of this address.
     """
     allowed = LOOPBACK_NAMES | {host.lower() for host in hosts if host}
 
@@ -153,14 +158,14 @@ async def _answer(
 
 
 def json_refusal(request: web.Request, status: int, sentence: str) -> web.Response:
-    """The answer to a request that is not served, as JSON."""
+    """Return the JSON answer to a refused request."""
     return web.Response(
         body=msgspec.json.encode({"error": sentence}), status=status, content_type="application/json", charset="utf-8"
     )
 
 
 def _host_name(header: str) -> str:
-    """The name in a Host header, without its port and the brackets of an IPv6 address."""
+    """Return the name in a Host header, without its port and the brackets of an IPv6 address."""
     header = header.lower()
     if header.startswith("["):
         return header[1:].partition("]")[0]

@@ -1,9 +1,9 @@
-"""The identities of a stream: a page of them in the order of their bytes, from the workers that have their partitions.
+"""Identities of a stream: a page of them in byte order, from the workers of their partitions.
 
     GET /status/identities?stream=S[&prefix=HEX][&after=HEX][&limit=N]       of a worker
 
-A worker's map of identities is in no order. It takes a page from its local store, which is: it seeks there and reads
-about as many entries as the page has names, and adds those few that are newer than the store.
+A worker's map of identities is in no order. It takes a page from its local store, which is sorted: it seeks there and
+reads about as many entries as the page has names, and adds the few newer ones.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from kafka_ratchet.tables.table import Sequences
 
 @dataclass(frozen=True, slots=True)
 class IdentitiesQuery:
-    """Names that begin with a prefix, behind `after` (None: from the first), at most limit of them."""
+    """Query of names with a prefix, after `after` (None: from the first), at most limit of them."""
 
     prefix: bytes = b""
     after: bytes | None = None
     limit: int = LIMIT
 
     def parameters(self) -> dict[str, str]:
-        """As in a query string; see `parse_identities_query`."""
+        """Return the query as parameters; see `parse_identities_query`."""
         after = {} if self.after is None else {"after": self.after.hex()}
         return {"limit": str(self.limit), **({"prefix": self.prefix.hex()} if self.prefix else {}), **after}
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityPartition:
-    """What a partition knows of an identity; None: that is not known.
+    """State of an identity in a partition; None: unknown.
 
-    last_seen: of its last record, ISO 8601, UTC; by the broker's clock where the stream has bounds, and by the worker's
-        where it counts producers
-    fresh, duplicate: estimates since the worker has the partition, where it counts producers
-    missing: sequences that it has not had, where the stream is dense
+    last_seen: time of its last record, ISO 8601, UTC; by the broker's clock where the stream has bounds, and by the
+        worker's
+        where it counts producers.
+    fresh, duplicate: estimates since the worker has the partition, where it counts producers.
+    missing: number of its missing sequences, where the stream is dense.
     """
 
     partition: int
@@ -55,7 +56,7 @@ class IdentityPartition:
 
 @dataclass(frozen=True, slots=True)
 class IdentityEntry:
-    """An identity in the partitions that know it. identity_hex has its bytes; identity is text for people."""
+    """Identity in the partitions that know it. identity_hex has its bytes; identity is text for display."""
 
     identity_hex: str
     partitions: list[IdentityPartition]
@@ -79,8 +80,8 @@ class IdentitiesAnswer:
 class IdentitiesPage:
     """Identities of a stream in the order of their bytes.
 
-    next is what `after` has to be for the following ones, in hex; None: these are the last. not_asked are partitions
-    that nobody answers for now. problems are sentences for the reader.
+    next is the `after` of the following page, in hex; None: these are the last. not_asked are partitions without an
+    answering worker. problems are sentences for display.
     """
 
     stream: str
@@ -108,14 +109,17 @@ def merge_identities(
     partitions: Collection[int],
     problems: Iterable[str],
 ) -> IdentitiesPage:
-    """The workers' parts of one page, put together. partitions: all of the stream's; problems: of who gave none."""
+    """Return the workers' parts of one page, put together.
+
+    Partitions: all of the stream's; problems: of who gave none.
+    """
     answers, said = list(answers), list(problems)
     known: dict[bytes, dict[int, IdentityPartition]] = {}
     for entry in (each for answer in answers for each in answer.identities):
         try:
             rows = known.setdefault(bytes.fromhex(entry.identity_hex), {})
-        except ValueError:  # whoever joins the group may answer for a worker
-            said.append("a worker told an identity that is not in hex; it is left out")
+        except ValueError:  # any member of the group may answer as a worker
+            said.append("a worker returned an identity without hex form; it is left out")
             continue
         for row in entry.partitions:
             other = rows.get(row.partition)  # while a partition moves, two workers may have it
@@ -136,7 +140,7 @@ def merge_identities(
 
 
 async def list_identities(sequences: Sequences, asked: Collection[int], query: IdentitiesQuery) -> IdentitiesAnswer:
-    """A worker's part. Between two partitions it lets others run.
+    """Return a worker's part. Between two partitions it lets others run.
 
     Args:
         sequences: of the stream
@@ -145,8 +149,10 @@ async def list_identities(sequences: Sequences, asked: Collection[int], query: I
     """
     found: dict[bytes, list[IdentityPartition]] = {}
     last: bytes | None = None
-    """Of those found, the last that may be shown, or tell that there are more. Nobody reads on behind it, or each of
-    very many partitions would read a whole page."""
+    """Last name found that may be shown, or that shows that there are more.
+
+    Reading stops there: otherwise each of very many partitions would read a whole page.
+    """
     complete, looked_into = True, []
     for number in asked:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Inputs that may be misspelt: topics that are not there, and topics in which there has never been a record."""
+"""Inputs that may be misspelt: missing topics, and topics that never had a record."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from kafka_ratchet.transport.client.cluster import LATEST, Cluster
 log = structlog.get_logger(__name__)
 
 LIST_AGAIN_S: Final = 1.0
-"""A broker that has just started may list fewer topics than there are; nobody is refused for that."""
+"""Seconds before a second listing: a broker that has just started may list too few topics."""
 ASK_EVERY_S: Final = 5.0
-"""Only inputs without a record are asked for, so this costs nothing once a stream is in use."""
+"""Seconds between checks. Only inputs without a record are checked, so a stream in use costs nothing."""
 SAY_EVERY_S: Final = 60.0
 
 
 def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found: Collection[str]) -> None:
-    """Refuse a stream whose topics are not all there.
+    """Refuse a stream with missing topics.
 
     Args:
-        admin: asked for the topics that there are, for the message.
-        name: of the stream.
+        admin: client for the list of present topics, for the message.
+        name: name of the stream.
         stream: its settings.
-        found: those of its topics that exist.
+        found: its existing topics.
 
     Raises:
-        TopicMissing: one is missing; the message names those that are called nearly the same.
+        TopicMissing: one is missing; the message names similar ones.
         BrokerUnavailable: Kafka did not answer.
     """
     wanted = {"input": stream.input, "output": stream.output, "dead_letters": stream.dead_letters}
@@ -56,13 +56,13 @@ def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found:
 
 
 def similar(topic: str, known: Iterable[str], but: Collection[str] = ()) -> str:
-    """' (did you mean ...?)', or nothing where no topic is called nearly the same. but: topics that are not meant."""
+    """Return ' (did you mean ...?)', or nothing without a topic of a similar name. but: topics to leave out."""
     close = difflib.get_close_matches(topic, [name for name in known if name != topic and name not in but], n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def never_had_a_record(stream: str, topic: str) -> str:
-    """The sentence for log, status and page, about an input without records."""
+    """Return the sentence for log, status and page, about an input without records."""
     return (
         f"stream {stream}: its input {topic!r} has never had a record. Check the name if its producers are running, "
         "or set create_topics = false to have a misspelt name refused"
@@ -70,7 +70,7 @@ def never_had_a_record(stream: str, topic: str) -> str:
 
 
 class EmptyInputs:
-    """Those of a worker's inputs in which there has never been a record, looked at while it runs.
+    """Inputs of a worker that never had a record, checked while it runs.
 
     Args:
         cluster: connected by the time `watch` runs.
@@ -83,7 +83,7 @@ class EmptyInputs:
         self._empty: dict[str, str] = {}
 
     def problem(self, stream: str) -> str | None:
-        """The sentence, while that stream's input is one of them."""
+        """Return the sentence, while that stream's input is one of them."""
         return never_had_a_record(stream, self._empty[stream]) if stream in self._empty else None
 
     async def watch(self) -> None:

@@ -1,4 +1,4 @@
-"""What Kafka itself knows of a stream, whether a worker lives or not: where its partitions start and end."""
+"""Kafka's own view of a stream, with or without a worker: starts and ends of its partitions."""
 
 from __future__ import annotations
 
@@ -66,17 +66,16 @@ class KafkaView:
         listed: Mapping[str, int],
         leaderless: Mapping[str, frozenset[int]] | None = None,
     ) -> dict[str, list[InputPartition]]:
-        """Each stream's input partitions; an empty list where the input topic does not exist.
+        """Return each stream's input partitions; an empty list where the input topic does not exist.
 
         Streams with an input hidden from this user are missing; `problems` has the sentence.
 
-        However many partitions there are, each topic is asked about once for its ends, and an input once for its
-        beginnings.
+        However many partitions there are, one request per topic gives the ends, and one per input the beginnings.
 
         Args:
             changelogs: name of the changelog topic by stream.
-            listed: partitions by topic, as Kafka has just listed them. A topic that is not in it is asked for by name:
-                Kafka lists none that this user may not see, and says so only where it is asked.
+            listed: partitions by topic, as Kafka has just listed them. A missing topic is requested by name: Kafka
+                does not list hidden topics, and reveals the refusal only then.
             leaderless: partitions without a leader by topic, as Kafka has just listed them.
 
         Raises:
@@ -187,7 +186,7 @@ class KafkaView:
 
 
 def partition_of_key(settings: Settings, bootstrap: str, stream: str, key: bytes, partitioner: Partitioner) -> int:
-    """Return the partition to which a producer sends a record with this key.
+    """Return a producer's partition for a record with this key.
 
     Raises:
         TopicMissing: there is no input.

@@ -17,7 +17,7 @@ from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SEQUENCE_MAX, Identi
 
 Verdict = Literal["fresh", "duplicate", "unknown", "too-late"]
 Answer = Literal["persisted", "in flight", "unseen", "forgotten", "depends", "unknown", "waiting"]
-"""To "did my record arrive?": see `answer_of`."""
+"""Answers to "did my record arrive?": see `answer_of`."""
 
 ANSWERS: Final[Mapping[Verdict, Answer]] = {
     "duplicate": "persisted",
@@ -67,17 +67,17 @@ def _bounded(identity: bytes) -> bytes:
 
 
 def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | None) -> bytes:
-    """The bytes of a stream's identity, from the text of each of its parts or from hex digits.
+    """Return the bytes of a stream's identity, from the text of each of its parts or from hex digits.
 
     Args:
-        identity: what the stream's identities are made of
+        identity: parts of the stream's identities
         texts: one for each part, in their order; or one JSON list of them
         hexadecimal: the whole identity
 
     Nothing given is the identity of a partition. An empty text, or no digits, is the empty key.
 
     Raises:
-        QueryError: with a sentence that says what to write instead.
+        QueryError: with a sentence about the right form.
     """
     parts = identity.parts
     is_empty = not hexadecimal and not any(texts)
@@ -124,7 +124,7 @@ def _listed(text: str) -> list[str]:
 
 
 def parse_sequence(text: str | None) -> int | None:
-    """The sequence, or None where nothing was typed.
+    """Return the sequence, or None where nothing was typed.
 
     Raises:
         QueryError: it is not a whole number from 0 to 2^63 - 1.
@@ -133,7 +133,7 @@ def parse_sequence(text: str | None) -> int | None:
 
 
 def parse_partition(text: str | None) -> int | None:
-    """The number of a partition, or None where nothing was typed.
+    """Return the number of a partition, or None where nothing was typed.
 
     Raises:
         QueryError: it is no number that a partition can have.
@@ -146,7 +146,7 @@ def parse_partition(text: str | None) -> int | None:
 
 
 def parse_offset(text: str | None) -> int | None:
-    """An offset, or None where nothing was typed.
+    """Return an offset, or None where nothing was typed.
 
     Raises:
         QueryError: it is not a whole number from 0 to 2^63 - 1.
@@ -163,7 +163,7 @@ def _number_of(text: str | None, what: str) -> int | None:
 
 
 def parse_limit(text: str | None) -> int:
-    """How many to list.
+    """Return the number of names to list.
 
     Raises:
         QueryError: it is not a whole number from 1 to `LIMIT_MOST`.
@@ -176,10 +176,10 @@ def parse_limit(text: str | None) -> int:
 
 
 def parse_query(raw: str, most: int = MAX_PARAMETERS) -> dict[str, str]:
-    """The parameters of a query string as it came over the wire, at most so many.
+    """Return the parameters of a query string as it came over the wire, at most `most`.
 
     Raises:
-        QueryError: too many parameters, one given twice, or bytes that are not UTF-8.
+        QueryError: too many parameters, one given twice, or bytes other than UTF-8.
     """
     try:
         pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=most)
@@ -200,14 +200,14 @@ def verdict_of(
     window: int = 0,
     seen: tuple[bool, bool] = (False, False),
 ) -> Verdict:
-    """What a record with this sequence would be, by the two maps of PIP-6.
+    """Return the verdict on a record with this sequence, by the two maps of PIP-6.
 
     Args:
         sequence: the record's sequence.
         persisted: the last sequence in a committed transaction; None: there is none.
         pushed: the last sequence judged in the open transaction; None: there is none.
         window: the stream's `reorder_window`; 0: none
-        seen: whether it was seen, where it is in the window below persisted, and in that below pushed
+        seen: True where it was seen, in the window below persisted and in that below pushed
     """
     found: tuple[tuple[int | None, bool, Verdict], ...] = (
         (persisted, seen[0], "duplicate"),
@@ -234,23 +234,23 @@ def answer_of(
     partition: int | None,
     forgotten: Collection[int] = (),
 ) -> Answer:
-    """Whether a record with the sequence asked about has arrived: only what is true wherever the record went.
+    """Return whether a record with this sequence has arrived, wherever it went.
 
-    persisted   committed, it or, without a reorder_window, a later one of its identity: sent again it would be dropped
+    persisted   committed, or, without a reorder_window, a later one of its identity is: sent again it would be dropped
     in flight   judged in a transaction that is still open: ask again
     unseen      it has not come so far: it would be forwarded
     forgotten   a sequence as high had arrived, and an operator had it forgotten: it would be forwarded again
     depends     one thing in one partition and another in another: say which partition
-    unknown     a partition that it may have gone to cannot be asked now, or it is below the window: nobody knows any
-                more whether it came, and it would not be forwarded
+    unknown     one of its possible partitions does not answer now, or it is below the window: its arrival is unknown,
+    and it would not be forwarded
 
     Args:
-        verdicts: of the partitions that know the identity
-        partitions: all of the stream's
-        not_asked: those that nobody answers for
-        identity: whose sequence it is: a "key" goes to one partition, so those that do not know it do not count
-        partition: where the record went, if that is known
-        forgotten: partitions where a last sequence as high was forgotten
+        verdicts: verdicts of the partitions that know the identity.
+        partitions: all partitions of the stream.
+        not_asked: those without an answering worker.
+        identity: identity of the sequence: a "key" goes to one partition, so partitions without it do not count.
+        partition: the record's partition, if it is known.
+        forgotten: partitions where a last sequence as high was forgotten.
     """
 
     def of(number: int) -> Answer:

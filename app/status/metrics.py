@@ -29,29 +29,31 @@ WHERE_KNOWN = (
     "fetched_at",
     "store_bytes",
 )
-"""Figures that are not there while nobody knows them."""
+"""Figures left out while they are unknown."""
 
 HISTOGRAMS = {
-    "commit": "From a transaction's changelog entries to when its state is persisted.",
-    "fetch": "From asking for records that were there to having them.",
-    "restore": "From fencing the owner before to the first fetch of a partition.",
+    "commit": "Time from a transaction's changelog entries until its state is persisted.",
+    "fetch": "Time from the request for present records to their arrival.",
+    "restore": "Time from fencing the former owner to the first fetch of a partition.",
 }
 
 
 class StatusCollector(Collector):
-    """The provider's figures for Prometheus, read when they are asked for."""
+    """Collector of the provider's figures for Prometheus, read at each scrape."""
 
     def __init__(self, provider: StatusProvider, version: str) -> None:
         self._provider, self._version = provider, version
 
     def collect(self) -> Iterator[Metric]:
-        """What is not one partition's; `PartitionsText` has the rest."""
+        """Yield the figures of the worker; `PartitionsText` has those of partitions."""
         measures = self._provider.measures()
         build = GaugeMetricFamily("ratchet_build_info", "The worker's version; always 1.", labels=["version"])
         build.add_metric([self._version], 1)
         yield build
         is_ready = not self._provider.readiness().waits
-        yield GaugeMetricFamily("ratchet_ready", "What /readyz says: 1 where the worker is ready.", value=int(is_ready))
+        yield GaugeMetricFamily(
+            "ratchet_ready", "Readiness as in /readyz: 1 where the worker is ready.", value=int(is_ready)
+        )
         yield CounterMetricFamily(
             "ratchet_rebalances", "Assignments that the group has given to this worker.", value=measures.rebalances
         )
@@ -82,10 +84,10 @@ class PartitionsText:
         self._families = _families()
         self._heads = {name: _head(family) for name, family in self._families.items()}
         self._begun: dict[tuple[str, int], dict[tuple[str, str], str]] = {}
-        """By stream and partition: the beginnings of its lines, by family and further label."""
+        """Beginnings of lines by stream and partition, then by family and further label."""
 
     def text(self) -> str:
-        """One family per figure, as of now."""
+        """Return one family per figure, as of now."""
         lines = {name: [head] for name, head in self._heads.items()}
         begun: dict[tuple[str, int], dict[tuple[str, str], str]] = {}
         for table in self._provider.tables():
@@ -100,7 +102,7 @@ class PartitionsText:
                         labels = [table.stream, str(partition.partition), *([] if label == NO_MORE else [label])]
                         line = begins[name, label] = _line(self._families[name], labels)
                     lines[name] += [line, _number(value)]
-        self._begun = begun  # without partitions that have gone elsewhere
+        self._begun = begun  # without partitions moved elsewhere
         return "".join(piece for family in lines.values() for piece in family)
 
 
@@ -111,7 +113,10 @@ def _head(family: CounterMetricFamily | GaugeMetricFamily) -> str:
 
 
 def _line(family: CounterMetricFamily | GaugeMetricFamily, labels: list[str]) -> str:
-    """A sample's line, up to its value; `tests/app/status/test_metrics.py` compares it with `generate_latest`."""
+    """Return a sample's line, up to its value.
+
+    `tests/app/status/test_metrics.py` compares it with `generate_latest`.
+    """
     name = f"{family.name}_total" if family.type == "counter" else family.name
     pairs = sorted(zip(family._labelnames, labels, strict=True))  # noqa: SLF001
     told = ",".join(f'{label}="{value.translate(_ESCAPED)}"' for label, value in pairs)
@@ -131,7 +136,7 @@ class _Alone(Collector):
 
 @lru_cache(maxsize=1 << 16)
 def _number(value: float) -> str:
-    """A value, and the end of its line."""
+    """Return a value, and the end of its line."""
     return f"{floatToGoString(value)}\n"  # type: ignore[no-untyped-call]
 
 
@@ -179,8 +184,8 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         ),
         "recognised_for_s": GaugeMetricFamily(
             "ratchet_recognised_seconds",
-            "Seconds after its last record for which each identity is recognised, at least; not there where it is so "
-            "for ever, or where nobody knows.",
+            "Seconds after its last record for which each identity is recognised, at least; absent where it is so "
+            "for ever, or unknown.",
             labels=where,
         ),
         "jumps": CounterMetricFamily(
@@ -218,13 +223,13 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         ),
         "lag": GaugeMetricFamily(
             "ratchet_lag_records",
-            "Input offsets that are not committed, as of the last fetch; markers, aborted records and those of open "
+            "Uncommitted input offsets, as of the last fetch; markers, aborted records and those of open "
             "transactions count.",
             labels=where,
         ),
         "blocked": GaugeMetricFamily(
             "ratchet_open_transaction_records",
-            "Input offsets that wait behind an open transaction, as of the last look; part of the lag.",
+            "Input offsets held back by an open transaction, as of the last fetch; part of the lag.",
             labels=where,
         ),
         "stalled": GaugeMetricFamily(
@@ -239,13 +244,13 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
         ),
         "lag_s": GaugeMetricFamily(
             "ratchet_lag_seconds",
-            "Age of the oldest input record that is not committed, by its own timestamp; 0 where all is. Not "
-            "there where that record was not read yet.",
+            "Age of the oldest uncommitted input record, by its own timestamp; 0 without one. Absent "
+            "where that record was not read yet.",
             labels=where,
         ),
         "fetched_at": GaugeMetricFamily(
             "ratchet_last_fetch_timestamp_seconds",
-            "When Kafka has last answered a fetch of the input, in seconds since 1970.",
+            "Time of Kafka's last answer to a fetch of the input, in seconds since 1970.",
             labels=where,
         ),
         "restarts": CounterMetricFamily(
@@ -269,12 +274,12 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
 
 
 NO_MORE: Final = "-"
-"""In the place of a third label, where a family has none."""
+"""Stand-in for a third label, where a family has none."""
 STATES: Final = tuple(str(state) for state in LaneState)
 
 
 def _samples(partition: PartitionStatus) -> Iterator[tuple[str, str, float]]:
-    """Family, the label beside stream and partition, and value."""
+    """Yield family, third label (next to stream and partition), and value."""
     for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
         yield "records", verdict, getattr(partition, verdict)
     yield "records", "late", partition.too_late

@@ -1,4 +1,4 @@
-"""What the page and `ratchet tables` show: workers' answers and Kafka's own positions, put together."""
+"""Model of the page and `ratchet tables`: workers' answers combined with Kafka's own positions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNSERVED = "unserved"
 """State of a partition that no live worker reported."""
 
 NO_KAFKA = "no Kafka"
-"""State of a partition whose lane would run, if Kafka answered."""
+"""State of a partition with a lane that needs Kafka, while Kafka does not answer."""
 
 
 AS_TOLD = (
@@ -37,7 +37,7 @@ AS_TOLD = (
     "missing",
     "lag_s",
 )
-"""What a partition's view has from its worker as it is."""
+"""Fields that a partition's view takes over from its worker."""
 
 SUMMED = (
     "keys",
@@ -65,13 +65,13 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One row: an input partition, its worker, its place in the input and what its table holds.
+    """Row of an input partition: its worker, its place in the input and the contents of its table.
 
-    None means not known now; deduplicate and since are those of `PartitionStatus`. lag is in records (offsets between
-    the next one to be read and the end, the high watermark); an open transaction holds back blocked of them, from
-    input_stable_end on. stalled is why the partition stands still. While a partition moves, two workers may report it:
-    the one that is further is shown, also_reported_by has the other. lag_s is the age in seconds of the first
-    uncommitted record. standbys are the workers that keep a copy.
+    None means unknown now; deduplicate and since are those of `PartitionStatus`. lag is in records (offsets between
+    the next one to read and the end, the high watermark); an open transaction holds back blocked of them, from
+    input_stable_end on. stalled is the reason of a standstill. While a partition moves, two workers may report it:
+    the one ahead is shown, also_reported_by has the other. lag_s is the age in seconds of the first uncommitted
+    record. standbys are the workers that keep a copy.
     """
 
     partition: int
@@ -105,9 +105,9 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the partitions whose figure is known, None where no partition's is.
+    """Sums over the partitions with known figures, None where there are none.
 
-    unknown counts the partitions whose counters are in no sum, because no worker told them.
+    unknown counts the partitions missing in the sums, because no worker reported them.
     """
 
     keys: int | None
@@ -152,7 +152,7 @@ class StreamView:
 
     @property
     def is_switched_off(self) -> bool:
-        """Whether a policy has deduplication off, against the settings."""
+        """Return True if a policy has deduplication off, against the settings."""
         return self.deduplicate is False and self.setting is not False
 
 
@@ -178,7 +178,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class KnownIdentity:
-    """What one partition knows of an identity."""
+    """State of an identity in one partition."""
 
     partition: int
     worker: str
@@ -186,7 +186,7 @@ class KnownIdentity:
     pushed: int | None
     verdict: Verdict | None
     forgotten: list[Forgotten] | msgspec.UnsetType = msgspec.UNSET
-    """What people have had forgotten of it, the oldest first; unset where there is none."""
+    """Operators' requests to forget it, the oldest first; unset without any."""
 
     def had_come_to(self, sequence: int) -> bool:
         """Return whether a last sequence as high as this one was forgotten."""
@@ -196,11 +196,11 @@ class KnownIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The answer to a look-up.
+    """Answer to a look-up.
 
-    identity_hex has the bytes asked for; not_asked the partitions that nobody can answer for now; answer the whole in a
-    word (`kafka_ratchet.app.status.lookup.answer_of`), None where no sequence was asked about. Where deduplicate is
-    False, or unjudged is above 0, records passed that no sequence here knows of.
+    identity_hex has the requested bytes; not_asked the partitions without an answering worker; answer the result in a
+    word (`kafka_ratchet.app.status.lookup.answer_of`), None without a sequence. Where deduplicate is False, or
+    unjudged is above 0, records passed without a sequence here.
     """
 
     stream: str
@@ -229,7 +229,7 @@ def merge(
     positions: Mapping[str, list[InputPartition]],
     changelogs: Mapping[str, str],
 ) -> list[StreamView]:
-    """The streams of the settings, each with one row per partition.
+    """Return the streams of the settings, each with one row per partition.
 
     Args:
         settings: the streams and their order.
@@ -257,7 +257,7 @@ def merge(
 
 
 def without_kafka(stream: StreamView) -> StreamView:
-    """The stream while Kafka does not answer: its lanes are not running, whatever they think of themselves."""
+    """Return the stream while Kafka does not answer: its lanes are not running, whatever they think of themselves."""
     rows = [replace(row, state=NO_KAFKA) if row.state == "running" else row for row in stream.partitions]
     return replace(stream, partitions=rows)
 
@@ -307,16 +307,16 @@ def _recognised_for_s(rows: list[PartitionView]) -> int | None:
 
 
 def window(stream: StreamSettings, recognised_for_s: int | None, rows: list[PartitionView]) -> str:
-    """For how long an identity is recognised, as a sentence."""
+    """Return the least time for which an identity is recognised, as a sentence."""
     if not stream.is_bounded:
         return "Identities are never forgotten."
     if recognised_for_s is not None:
         return f"An identity is recognised for at least {duration(recognised_for_s)} after its last record."
     if any(row.fresh is None for row in rows):
-        return "For how long an identity is recognised is not known: a partition has no worker that tells."
+        return "The time for which an identity is recognised is unknown: a partition has no worker."
     if stream.inactive_after_s is None and not any(row.evicted for row in rows):
         return "No identity was forgotten so far."
-    return "For how long an identity is recognised is not known: some were displaced under an earlier worker."
+    return "The time for which an identity is recognised is unknown: some were displaced under an earlier worker."
 
 
 def duration(seconds: int) -> str:
@@ -336,7 +336,7 @@ def _row(
     committed: int | None,
     standbys: list[str],
 ) -> PartitionView:
-    # The durable totals only grow: whoever has counted most holds the partition last.
+    # The durable totals only grow: the worker with the higher ones held the partition last.
     reported = sorted(reported, key=lambda report: _judged(report[1]), reverse=True)
     worker, status = reported[0] if reported else (None, None)
     position = committed
@@ -386,7 +386,7 @@ def _judged(status: PartitionStatus) -> int:
 
 
 def _further(told: int | None, asked: int | None) -> int | None:
-    """Worker and Kafka were asked moments apart; positions only grow, so the greater one is the newer."""
+    """Return the greater position: worker and Kafka answered moments apart, and positions only grow."""
     known = [offset for offset in (told, asked) if offset is not None]
     return max(known, default=None)
 
@@ -408,7 +408,7 @@ def _sum(figures: Iterable[int | None]) -> int | None:
 
 
 def known(worker: str, identities: Iterable[IdentityStatus]) -> list[KnownIdentity]:
-    """One worker's answer to a look-up, with its name."""
+    """Return one worker's answer to a look-up, with its name."""
     return [
         KnownIdentity(found.partition, worker, found.persisted, found.pushed, found.verdict, found.forgotten)
         for found in identities

@@ -50,7 +50,7 @@ class Blocked:
     def __str__(self) -> str:
         who = f" ({self.unknown})" if self.unknown else named(self.transactions)
         return (
-            f"{self.topic}, partition {self.partition}: {self.count:,} offsets, from {self.start:,} on, wait behind an "
+            f"{self.topic}, partition {self.partition}: {self.count:,} offsets, from {self.start:,} on, wait for an "
             f"open transaction{who}"
         )
 

@@ -1,7 +1,7 @@
-"""Tables of one's own, read from outside: one key, or a page of keys; committed values only.
+"""Tables of a program, read from outside: one key, or a page of keys; committed values only.
 
-A worker answers for its partitions (`kafka_ratchet.app.status.table_reading`), and whoever asks all workers puts their
-answers together (`merge_tables`).
+A worker answers for its partitions (`kafka_ratchet.app.status.table_reading`), and `merge_tables` combines the
+answers of all workers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 from kafka_ratchet.app.status.lookup import QueryError, parse_limit
 
 KEY_MOST: Final = 2_000
-"""bytes: what a query string has room for, in hex. Longer keys are counted, not listed."""
+"""Longest listed key in bytes: a query string's room in hex. Longer keys are counted, not listed."""
 
 
 class TableQuery(NamedTuple):
-    """What is asked of a table: a key, as text or by its bytes, or else the keys behind `after`."""
+    """Query of a table: a key, as text or by its bytes, or else the keys after `after`."""
 
     key: str | None = None
     key_bytes: bytes | None = None
@@ -28,11 +28,11 @@ class TableQuery(NamedTuple):
 
     @property
     def lists(self) -> bool:
-        """Whether no key was asked for."""
+        """Return True if the query has no key."""
         return self.key is None and self.key_bytes is None
 
     def parameters(self) -> dict[str, str]:
-        """As in a query string; see `parse_table_query`."""
+        """Return the query as parameters; see `parse_table_query`."""
         found = {
             "key": self.key,
             "hex": None if self.key_bytes is None else self.key_bytes.hex(),
@@ -44,7 +44,7 @@ class TableQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableValue:
-    """What a key has in one partition.
+    """Value of a key in one partition.
 
     value is decoded JSON. excerpt is the beginning of its text where it is too long, or cannot be shown otherwise;
     value is null then. bytes is its size in the table.
@@ -58,7 +58,9 @@ class TableValue:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A key, and its value in each partition that has it. key_hex has the bytes of the key in the table.
+    """Key, with its value in each partition that has it.
+
+    key_hex has the bytes of the key in the table.
 
     window has start and end, in seconds since the epoch, where the table has windows.
     """
@@ -71,9 +73,9 @@ class TableEntry:
 
 @dataclass(frozen=True, slots=True)
 class AskedPartition:
-    """A partition that was looked into, and the changelog offset up to which its table was committed.
+    """Searched partition, and the changelog offset of its committed table.
 
-    Of a global table they are those of its topic.
+    For a global table they are those of its topic.
     """
 
     partition: int
@@ -82,10 +84,10 @@ class AskedPartition:
 
 @dataclass(frozen=True, slots=True)
 class TableAnswer:
-    """The body of GET /status/table.
+    """Body of GET /status/table.
 
-    reached is the key, in hex, up to which all keys are here; None: to the end. complete is False where keys that came
-    within the last seconds may be missing; left_out counts keys that are too long to be listed. problems are sentences.
+    reached is the last key, in hex, with all keys up to it here; None: to the end. complete is False where keys of
+    the last seconds may be missing; left_out counts keys too long for the list. problems are sentences.
     """
 
     entries: list[TableEntry]
@@ -98,11 +100,11 @@ class TableAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TablePage:
-    """A key of a table, or a page of its keys in the order of their bytes, of all partitions that could be asked.
+    """Key of a table, or a page of its keys in byte order, from all answering partitions.
 
-    stream is whose table it is; None: a global table, or nobody could say. partitions have the changelog offset that
-    each value is as of, not_asked those that nobody answers for now. next is what `after` has to be for the following
-    keys, in hex; None: these are the last. problems are sentences for the reader.
+    stream is the table's stream; None: a global table, or unknown. partitions have the changelog offset of each
+    value, not_asked those without an answering worker. next is the `after` of the following page, in hex; None: these
+    are the last. problems are sentences for display.
     """
 
     table: str
@@ -115,7 +117,7 @@ class TablePage:
 
 
 def window_text(window: tuple[float, float] | None) -> str:
-    """A window's start and end for people, in UTC; seconds where that is no date."""
+    """Return a window's start and end for display, in UTC; seconds where they are no date."""
     if window is None:
         return ""
     try:
@@ -140,7 +142,7 @@ def parse_table_query(query: Mapping[str, str]) -> TableQuery:
         except UnicodeEncodeError:
             raise QueryError("the key is not UTF-8 text; give its bytes in hex") from None
         if size > KEY_MOST:
-            raise QueryError(f"the key has {size:,} bytes; the longest one that can be asked for has {KEY_MOST:,}")
+            raise QueryError(f"the key has {size:,} bytes; the longest possible one has {KEY_MOST:,}")
     return TableQuery(key, key_bytes, _bytes_of(query, "after"), parse_limit(query.get("limit")))
 
 
@@ -153,7 +155,7 @@ def _bytes_of(query: Mapping[str, str], name: str) -> bytes | None:
     except ValueError:
         raise QueryError(f"{name} must be pairs of the digits 0-9 and a-f, such as 00ff1b") from None
     if len(found) > KEY_MOST:
-        raise QueryError(f"{name} has {len(found):,} bytes; the longest key that can be asked for has {KEY_MOST:,}")
+        raise QueryError(f"{name} has {len(found):,} bytes; the longest possible key has {KEY_MOST:,}")
     return found
 
 
@@ -165,15 +167,15 @@ def merge_tables(
     partitions: Iterable[int],
     problems: Iterable[str],
 ) -> TablePage:
-    """The workers' answers put together.
+    """Combine the workers' answers into a page.
 
     Args:
         table: its name
-        stream: whose it is
+        stream: stream of the table
         answers: by worker
-        query: what was asked
-        partitions: all of the stream's
-        problems: of the workers that gave none
+        query: the query
+        partitions: all partitions of the stream
+        problems: problems of the workers without an answer
     """
     problems = [*problems, *sorted({said for answer in answers.values() for said in answer.problems})]
     asked = _newest(answers)
@@ -195,7 +197,7 @@ def merge_tables(
         found = found[: query.limit]
         reached = found[-1].key_hex
     if reached is not None and query.after is not None and reached <= query.after.hex():
-        problems.append(f"the list ends here: behind it are too many keys of more than {KEY_MOST:,} bytes")
+        problems.append(f"the list ends here: after it are too many keys of more than {KEY_MOST:,} bytes")
         reached = None
     if left_out := sum(answer.left_out for answer in answers.values()):
         problems.append(f"{left_out:,} keys of more than {KEY_MOST:,} bytes are left out")
@@ -213,7 +215,7 @@ def merge_tables(
 
 
 def _newest(answers: Mapping[str, TableAnswer]) -> dict[int, tuple[str, int]]:
-    """By partition, who has committed furthest: while it moves, two workers may have it."""
+    """Return by partition the worker furthest ahead: while it moves, two workers may have it."""
     newest: dict[int, tuple[str, int]] = {}
     for worker, answer in sorted(answers.items()):
         for each in answer.asked:

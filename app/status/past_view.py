@@ -26,7 +26,7 @@ SETTLED_S: Final = 12
 RANGES: Final = {"1h": (3_600, 10), "6h": (21_600, 60), "24h": (86_400, 300)}
 """Seconds, and seconds of a step."""
 FRESH_FOR_S: Final = {"1h": 5.0, "6h": 30.0, "24h": 60.0}
-"""However many pages are open, the workers are asked once in this time."""
+"""Seconds between requests to the workers by span, however many pages are open."""
 KEPT_MOST: Final = 256
 """Histories in memory, of streams and ranges."""
 
@@ -44,7 +44,7 @@ class WorkerPast:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEvent:
-    """An event and whose it is."""
+    """Event with its worker."""
 
     worker: str
     event: Event
@@ -59,7 +59,7 @@ class Pasts:
 
 
 class PastView:
-    """Asks the workers, and keeps what they said for some seconds."""
+    """View of the workers' past, with answers kept for some seconds."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
@@ -67,7 +67,7 @@ class PastView:
         self._asking = asyncio.Lock()
 
     async def history(self, stream: str, span: str, partitions: int) -> History:
-        """A stream's history. span: of RANGES; partitions: how many the stream has."""
+        """Return a stream's history. span: of RANGES; partitions: how many the stream has."""
         async with self._asking:
             now = asyncio.get_running_loop().time()
             kept = self._kept.get((stream, span))
@@ -82,7 +82,7 @@ class PastView:
             return found
 
     async def lags(self, stream: str, numbers: Sequence[int], partitions: int) -> dict[int, list[tuple[int, int]]]:
-        """The lag of some partitions in the last six hours, by minute."""
+        """Return the lag of some partitions in the last six hours, by minute."""
         end = int(time.time())
         query = HistoryQuery(stream, end - 6 * 3_600, end, 6 * LAG_EVERY_S, tuple(numbers))
         return (await self._ask(query, partitions)).lags
@@ -93,13 +93,13 @@ class PastView:
         return merge_history(query, answers.values(), partitions, problems)
 
     async def intervals(self, stream: str) -> list[Interval]:
-        """Of all partitions at work, by partition, the newest first."""
+        """Return the intervals of all partitions at work, by partition, the newest first."""
         answers, _ = await self._cluster.ask_workers("/status/intervals", {"stream": stream}, IntervalsAnswer)
         found = {(each.partition, each.number): each for answer in answers.values() for each in answer.intervals}
         return sorted(found.values(), key=lambda each: (each.partition, -each.number))
 
     async def pasts(self, span_s: int) -> Pasts:
-        """What happened in the workers within the last seconds."""
+        """Return the events in the workers within the last seconds."""
         begin = str(int(time.time()) - span_s)
         overview = await self._cluster.overview()
         answers, _ = await self._cluster.ask_workers("/status/events", {"from": begin}, EventsAnswer)

@@ -1,4 +1,4 @@
-"""What a look at the cluster finds wrong, in sentences for the page and for commands."""
+"""Problems of the cluster, in sentences for the page and for commands."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kafka_ratchet.transport.stalls import Cause
 
 
 def about_group(settings: Settings, group: Group | None, urls: Sequence[str]) -> list[str]:
-    """What is wrong with the settings and with the group as a whole. urls: of its workers."""
+    """Return the problems of the settings and of the group as a whole. urls: of its workers."""
     said = []
     if not settings.streams:
         said.append("the settings name no streams: add a [streams.NAME] section to the settings file")
     if group is not None and group.state in REBALANCING:
-        said.append("the workers are sharing out the partitions anew; figures are right in a moment")
+        said.append("the workers are redistributing the partitions; figures are right in a moment")
     elif group is not None and (strangers := sentence_of_strangers(settings.bootstrap or "", settings.app, group)):
         said.append(strangers)
     elif group is not None and not urls:
@@ -48,7 +48,7 @@ def about_foreign_offsets(group: Group | None, views: Sequence[StreamView]) -> l
 
 
 def about_input(view: StreamView) -> list[str]:
-    """The problem of a stream whose input has never had a record."""
+    """Return the problem of a stream with an input that never had a record."""
     is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)
     is_internal = view.input.endswith(repartition_topic("", view.stream))
     return [never_had_a_record(view.stream, view.input)] if is_empty and not is_internal else []
@@ -64,7 +64,7 @@ def about_blocked(rows: Mapping[str, Sequence[PartitionView]], stream: str, part
     """
     own = [row for row in rows.get(stream, ()) if partition in (None, row.partition)]
     return [
-        f"partition {row.partition}: {row.blocked:,} offsets from {row.input_stable_end:,} on wait behind an open "
+        f"partition {row.partition}: {row.blocked:,} offsets from {row.input_stable_end:,} on wait for an open "
         "transaction, and the record may be among them"
         for row in (*own, *rows.get(arrivals_of(stream), ()))
         if row.blocked and row.input_stable_end is not None
@@ -72,7 +72,7 @@ def about_blocked(rows: Mapping[str, Sequence[PartitionView]], stream: str, part
 
 
 def about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int) -> list[str]:
-    """The sentence for each partition where nobody knows any more whether a sequence came."""
+    """Return a sentence for each partition where the arrival of a sequence is unknown by now."""
     return [
         f"partition {row.partition}: sequence {sequence} is more than {window:,} (reorder_window) below the last one, "
         f"{max(row.persisted or 0, row.pushed or 0)}: it is too late to tell whether it came. Sent again it would "
@@ -83,7 +83,7 @@ def about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int)
 
 
 def about_invalid(worker: WorkerStatus) -> list[str]:
-    """The problem of each partition whose share of invalid records has jumped."""
+    """Return the problem of each partition with a jump in its share of invalid records."""
     return [
         f"stream {table.stream}, partition {status.partition}: {status.recent.invalid:,} of {status.recent.judged:,} "
         f"records within the last minute were invalid ({status.recent.now:.1%}; before: {status.recent.before:.1%}). "
@@ -96,12 +96,15 @@ def about_invalid(worker: WorkerStatus) -> list[str]:
 
 
 LAG_LONG_S: Final = 60.0
-"""A partition that is further behind is worth a sentence."""
+"""Seconds of lag that are worth a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """is_bad: somebody has to do something. page: an address; command: to copy."""
+    """Problem with a remedy.
+
+    is_bad: the operator has to act. page: an address; command: to copy.
+    """
 
     text: str
     is_bad: bool = False
@@ -110,7 +113,7 @@ class Finding:
 
 
 def findings(overview: Overview) -> list[Finding]:
-    """What is wrong, the worst first."""
+    """Return the problems, the worst first."""
     found = [
         *(each for stream in overview.streams for each in _of_stream(stream)),
         *(

@@ -1,4 +1,4 @@
-"""The producers of a stream: what the partitions know of each, and what it has published."""
+"""Producers of a stream: the partitions' state of each, and its published progress."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ log = structlog.get_logger(__name__)
 
 
 class Acknowledged(NamedTuple):
-    """Everything up to a sequence is acknowledged by Kafka (-1: nothing yet), and how many records that was."""
+    """Highest sequence with everything up to it acknowledged by Kafka (-1: none yet), and the number of records."""
 
     sequence: int
     records: int
 
 
 def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, Acknowledged]]:
-    """The progress of every name, by topic and name. Records that are no progress are left out.
+    """Return the progress of every name, by topic and name. Other records are left out.
+
+    It skips unreadable ones.
 
     In memory it takes some 300 bytes for each name.
 
@@ -41,7 +43,8 @@ def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, 
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     found: dict[str, dict[bytes, Acknowledged]] = {}
     timeout_s = settings.kafka_timeout_s
-    # As producers read it themselves (docs/decisions/0008): an open transaction of one name hides nobody else.
+    # As producers read it themselves (docs/decisions/0008): an open transaction of one name hides no other
+    # name.
     with consumer(options, "ratchet-producers-reader", committed=False) as asked:
         if not partition_count(asked, PROGRESS_TOPIC, timeout_s):
             return {}
@@ -69,11 +72,11 @@ def _take(found: dict[str, dict[bytes, Acknowledged]], key: bytes | None, value:
 
 @dataclass(frozen=True, slots=True)
 class ProducerPartition:
-    """What one partition knows of a producer.
+    """State of a producer in one partition.
 
-    fresh and duplicate estimate what its owner has judged since it has the partition, or since it last remembered the
-    name, from a sample of each batch (`kafka_ratchet.tables.activity.Tally`); times are UTC, ISO 8601, by the owner's
-    clock. last_seen None: nothing since then.
+    fresh and duplicate estimate its owner's verdicts since the take-over of the partition, or since it last
+    remembered the name, from a sample of each batch (`kafka_ratchet.tables.activity.Tally`); times are UTC, ISO 8601,
+    by the owner's clock. last_seen None: nothing since then.
     """
 
     partition: int
@@ -95,11 +98,10 @@ class ProducerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProducersAnswer:
-    """The body of GET /status/producers: names in the order of their bytes.
+    """Body of GET /status/producers: names in the order of their bytes.
 
-    more says that further ones follow; complete is False where names that came within the last seconds may be missing,
-    because they were too many; not_tallied counts records that are in nobody's fresh and duplicate, because they came
-    in batches of too many producers.
+    more says that further ones follow; complete is False where too many names of the last seconds may be missing;
+    not_tallied counts records in batches of too many producers, which are in no fresh or duplicate.
     """
 
     producers: list[ProducerStatus]
@@ -111,14 +113,16 @@ class ProducersAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KnownProducer:
-    """A name on a topic. What is None is not known.
+    """Producer name on a topic. None stands for unknown.
 
-    name is text for people, name_hex its bytes. published is the sequence up to which Kafka has acknowledged all, as
-    the producer itself keeps it (`kafka_ratchet.producers.Progress`), in published_records records.
+    None is unknown.
+
+    name is text for display, name_hex its bytes. published is the producer's own watermark of acknowledged sequences
+    (`kafka_ratchet.producers.Progress`), in published_records records.
 
     A producer that sends to several partitions has a last sequence in each. persisted and pushed are the highest of
-    them, persisted_lowest is the lowest of those partitions that know it: what lies between may be under way in one
-    that lags. last_seen is the newest, fresh and duplicate are the sums, since is the oldest of what `partitions` has.
+    them, persisted_lowest is the lowest of those partitions that know it: sequences between them may be in flight in
+    a lagging one. last_seen is the newest, fresh and duplicate are the sums, since is the oldest of `partitions`.
     """
 
     name: str
@@ -160,21 +164,23 @@ def merge_pages(
     partitions: Collection[int],
     problems: Iterable[str],
 ) -> ProducersPage:
-    """The workers' parts of one page, put together. problems: of those who gave none."""
+    """Return the workers' parts of one page, put together. problems: of those who gave none."""
     answers, problems = list(answers), list(problems)
     known: dict[bytes, list[ProducerPartition]] = {}
     for each in (producer for answer in answers for producer in answer.producers):
         try:
             known.setdefault(bytes.fromhex(each.name_hex), []).extend(each.partitions)
-        except ValueError:  # whoever joins the group may answer for a worker
-            problems.append("a worker told a name that is not in hex; it is left out")
+        except ValueError:  # any member of the group may answer as a worker
+            problems.append("a worker returned a name without hex form; it is left out")
     missing = sorted(set(partitions) - {number for answer in answers for number in answer.asked})
     if missing:
         problems.append(f"no worker can answer now for partitions {', '.join(map(str, missing))}")
     if not all(answer.complete for answer in answers):
         problems.append("very many names came within the last seconds; some of them may be missing here")
     if not_tallied := sum(answer.not_tallied for answer in answers):
-        problems.append(f"{not_tallied:,} records came in batches of too many producers, and are in nobody's count")
+        problems.append(
+            f"{not_tallied:,} records came in batches of too many producers, and are in no producer's count"
+        )
     more = any(answer.more for answer in answers)
     names, further = _page(known, None, limit)
     return ProducersPage(
@@ -189,12 +195,12 @@ def merge_pages(
 def with_published(
     page: ProducersPage, published: Mapping[bytes, Acknowledged], after: bytes | None, limit: int
 ) -> ProducersPage:
-    """The page and what the producers themselves say; names that only those know are added in their places.
+    """Return the page with the producers' own progress; names known only there are added.
 
     Args:
-        page: of the workers; with no producers where no stream reads the topic
-        published: by name, of this topic
-        after: as the page was asked for
+        page: page of the workers; with no producers where no stream reads the topic
+        published: progress by name, of this topic
+        after: `after` of the page's query
         limit: names
     """
     known = {bytes.fromhex(each.name_hex): each for each in page.producers}
@@ -213,7 +219,7 @@ def _page(names: Iterable[bytes], after: bytes | None, limit: int) -> tuple[list
 
 
 def _producer(name: bytes, topic: str, stream: str | None, partitions: list[ProducerPartition]) -> KnownProducer:
-    # While a partition moves two workers may have it: the one that has seen more counts.
+    # While a partition moves two workers may have it: the one ahead counts.
     rows = sorted(partitions, key=lambda row: (row.partition, row.persisted or -1, row.pushed or -1))
     rows = list({row.partition: row for row in rows}.values())
     persisted = [row.persisted for row in rows if row.persisted is not None]
@@ -242,26 +248,26 @@ def _with(told: KnownProducer, own: Acknowledged) -> KnownProducer:
 
 
 def shown(name: bytes) -> str:
-    """A name from outside as text that is safe in a terminal: what cannot be printed is escaped."""
+    """Return a foreign name as text safe for a terminal: unprintable characters are escaped."""
     text = name.decode("utf-8", "backslashreplace")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
-    """The producers that a worker's partitions know.
+    """Return the producers that a worker's partitions know.
 
     Args:
-        sequences: of the stream
+        sequences: table of the stream
         asked: the partitions to look into
-        after: list names behind this one; None: from the first
+        after: list names after this one; None: from the first
         limit: names
     """
     names: dict[bytes, list[int]] = {}
-    """By name, the partitions that listed it."""
+    """Partitions that listed a name, by name."""
     unsure: list[int] = []
     """Partitions that may know names which they have not listed."""
     last: bytes | None = None
-    """As in `known_identities`."""
+    """Last name, as in `known_identities`."""
     complete, looked_into, not_tallied = True, [], 0
     for number in asked:
         partition = sequences.partition(number)

@@ -33,24 +33,24 @@ from kafka_ratchet.spark_sink.secrets import hidden
 log = structlog.get_logger(__name__)
 
 KAFKA_TIMEOUT_S = 5.0
-"""As for the rest of the page."""
+"""Seconds to wait for Kafka, as in the rest of the page."""
 
 FRESH_FOR_S = 5.0
-"""However many pages are open, the store is asked once in this time: it may be a database with other things to do."""
+"""Seconds between requests to the store, however many pages are open: it may be a busy database."""
 
 STALE_MOST_S = 10.0
-"""An answer that is no older is shown, with its time, while the next one comes: nobody waits for that."""
+"""Longest age in seconds of an answer shown, with its time, while the next one is fetched."""
 
 PATIENCE_S = 1.0
-"""How long a page waits for the store. What is not there by then is on the next one, two seconds later."""
+"""Seconds that a page waits for the store. Later answers are on the next page, two seconds later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultPartition:
-    """One partition of the topic that is read into the table; the words are those of `ratchet sink status`.
+    """Partition of the topic read into the table, in the words of `ratchet sink status`.
 
-    offset is the next one to be read, None: none is stored yet; lag is in offsets, lag_s the age of the oldest record
-    that is not in the table yet. lag None: the stored offset is not in the topic, and the job does not go on.
+    offset is the next one to read, None: none is stored yet; lag is in offsets, lag_s the age of the oldest record
+    missing in the table. lag None: the stored offset is not in the topic, and the job does not go on.
     """
 
     partition: int
@@ -86,11 +86,11 @@ class Results:
 
 
 class SinksView:
-    """The sinks of the settings, each asked by itself.
+    """Sinks of the settings, each with its own requests.
 
     Args:
         bootstrap: host:port[,host:port].
-        settings: whose sinks are shown.
+        settings: settings with the sinks.
     """
 
     def __init__(self, bootstrap: str, settings: Settings) -> None:
@@ -102,12 +102,12 @@ class SinksView:
         }
 
     async def latest(self) -> list[Results]:
-        """What is known of each, in the order of the settings."""
+        """Return the state of each sink, in the order of the settings."""
         found = await asyncio.gather(*(view.latest() for view in self._views.values()))
         return [results for results in found if results is not None]
 
     async def one(self, name: str) -> tuple[Results, Settings] | None:
-        """What is known of the sink of that name, or whose job has it, and the settings with that sink; None: none."""
+        """Return the sink of that section or job name, with its settings; None: there is none."""
         for section, view in self._views.items():
             if name in {section, view.settings.sink.name} and (results := await view.latest()) is not None:
                 return results, view.settings
@@ -115,13 +115,13 @@ class SinksView:
 
 
 class ResultsView:
-    """Asks store and Kafka now and then, and hands out what they said last.
+    """View of a result table, with requests to store and Kafka now and then.
 
     Args:
         bootstrap: host:port[,host:port].
-        settings: whose `[sink]` is shown, if it has one.
-        name: of the sink; None: its job's.
-        command: that starts the job; None: without a name.
+        settings: settings with the `[sink]`, if there is one.
+        name: name of the sink; None: its job's.
+        command: command that starts the job; None: without a name.
     """
 
     def __init__(self, bootstrap: str, settings: Settings, name: str | None = None, command: str | None = None) -> None:
@@ -144,10 +144,10 @@ class ResultsView:
         self._asking: asyncio.Future[Results] | None = None
         self._began_at = float("-inf")
         self._told_at: float | None = None
-        """When the store last answered without an error."""
+        """Time of the store's last answer without an error."""
 
     async def latest(self) -> Results | None:
-        """What is known, some seconds old at most; None where the settings have no `[sink]`."""
+        """Return the state, some seconds old at most; None where the settings have no `[sink]`."""
         if not self._is_wanted:
             return None
         now = asyncio.get_running_loop().time()
@@ -160,7 +160,7 @@ class ResultsView:
             return self._last
         await asyncio.wait({asking}, timeout=PATIENCE_S)
         if asking.done():
-            if asking is self._asking:  # else another page was told first
+            if asking is self._asking:  # else another page has stored its answer first
                 self._last, self._asking = asking.result(), None
                 self._told_at = None if self._last.error else asyncio.get_running_loop().time()
         elif (waiting_s := asyncio.get_running_loop().time() - self._began_at) > FRESH_FOR_S:
@@ -184,7 +184,7 @@ class ResultsView:
             return replace(self._last, error=missing_extra(error) or str(error))
         except Exception:  # of a store's own library; its text may have anything in it
             log.exception("results_failed")
-            return replace(self._last, error=f"store {kept.store} cannot be asked; the log of this page says why")
+            return replace(self._last, error=f"store {kept.store} does not answer; the log of this page says why")
         stable, high = found.offset_range.end, found.offset_range.top
         ends = {(topic, number): (stable[number], high[number]) for number in found.offset_range.blocked}
         waits = [str(each) for each in ask_about(self._bootstrap, self.settings, ends) if each.is_old]

@@ -1,4 +1,4 @@
-"""From the settings to the job and its result table, for `ratchet sink`, verify and the page."""
+"""Result table and job from the settings, for `ratchet sink`, verify and the page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 
 class Rule(TypedDict, total=False):
-    """How a raw topic is judged; see `JobSpec`."""
+    """Rule of judgement for a raw topic; see `JobSpec`."""
 
     from_input: bool
     identity: str
@@ -37,7 +37,7 @@ class Rule(TypedDict, total=False):
 
 
 class RunOptions(TypedDict, total=False):
-    """What differs from run to run, and is no setting; see `JobSpec`."""
+    """Options of a single run, outside the settings; see `JobSpec`."""
 
     mode: Mode
     interval_s: float
@@ -50,10 +50,10 @@ class RunOptions(TypedDict, total=False):
 
 
 def result_stream(settings: Settings, name: str | None = None) -> tuple[str, StreamSettings]:
-    """The stream whose output is read into the table.
+    """Return the stream with the output read into the table.
 
     Raises:
-        SettingsError: the settings do not say which; the text names the line to add.
+        SettingsError: the settings leave it open; the text names the line to add.
     """
     if name is None and settings.sink.stream is None and (missing := missing_stream(settings)):
         raise SettingsError(missing)
@@ -72,22 +72,22 @@ def missing_stream(settings: Settings) -> str:
 
 
 def topic_of(settings: Settings, stream: StreamSettings) -> str:
-    """The topic of a stream that the one sink of the settings reads."""
+    """Return the topic of a stream that the one sink of the settings reads."""
     return stream.input if settings.sink.from_input else stream.output
 
 
 def reading_input(settings: Settings, *, asked: bool) -> Settings:
-    """The settings of one sink, with `from_input` where the command line asks for it."""
+    """Return the settings of one sink, with `from_input` where the command line asks for it."""
     if not asked:
         return settings
     return settings.model_copy(update={"sink": settings.sink.model_copy(update={"from_input": True})})
 
 
 def rule_of(settings: Settings, topic: str) -> Rule:
-    """By what Spark judges a raw topic: the words of the stream that has it as its input.
+    """Return Spark's rule for a raw topic: the settings of the stream with that input.
 
     Raises:
-        OptionRefused: the stream says something that only workers do.
+        OptionRefused: the stream has a setting for workers only.
         SettingsError: no stream of the settings has it.
     """
     name, stream = next(((name, each) for name, each in settings.streams.items() if each.input == topic), (None, None))
@@ -116,7 +116,7 @@ def rule_of(settings: Settings, topic: str) -> Rule:
 
 
 def sinks_of(settings: Settings, stream: str) -> list[Settings]:
-    """The settings with one sink each, of those sinks that the output of a stream is read into."""
+    """Return the settings with one sink each, of those sinks that the output of a stream is read into."""
     found = [settings.of_sink(name) for name in settings.every_sink()] or [settings]
     judged = judging(settings.streams)
     only = next(iter(judged)) if len(judged) == 1 else None
@@ -124,15 +124,15 @@ def sinks_of(settings: Settings, stream: str) -> list[Settings]:
 
 
 def settings_for_results(settings: Settings, stream: str | None, sink: str | None) -> Settings:
-    """The settings with the one sink whose table is to be compared.
+    """Return the settings with the one sink for the compared table.
 
     Args:
         settings: all of them.
-        stream: whose results; None: the one that the sink says.
+        stream: stream of the results; None: the sink's.
         sink: its name; None: `[sink]`, or the only one of the stream.
 
     Raises:
-        SettingsError: there is no such sink, or the settings do not say which.
+        SettingsError: there is no such sink, or the settings leave it open.
     """
     if sink is not None or stream is None or not settings.sinks:
         return settings.of_sink(sink)
@@ -147,7 +147,7 @@ def settings_for_results(settings: Settings, stream: str | None, sink: str | Non
 
 
 def access_of(settings: Settings) -> Access:
-    """How Kafka and the store are reached: what no command line has."""
+    """Return the access to Kafka and the store, beyond the command line."""
     kept = settings.sink
     return Access(
         kafka_options(settings),
@@ -166,31 +166,31 @@ def _registry_of(settings: Settings) -> dict[str, str]:
 
 
 def _subject_of(settings: Settings, topic: str) -> str | None:
-    """Under which the schemas of a stream's records are registered: its producers' topic is the stream's input."""
+    """Return the subject of the schemas of a stream's records: its producers' topic is the stream's input."""
     if settings.sink.schema_registry is None or settings.sink.schema_subject is not None:
         return settings.sink.schema_subject
     inputs = {stream.output: stream.input for stream in settings.streams.values()}
-    for _ in inputs:  # repartition_by has two streams one behind the other
+    for _ in inputs:  # repartition_by has two streams in a row
         topic = inputs.get(topic, topic)
     return f"{topic}-value"
 
 
 def place_of(settings: Settings) -> TableLocation:
-    """Where the result table is: store, path or url, and table."""
+    """Return the place of the result table: store, path or url, and table."""
     return access_of(settings).location(settings.sink.store, settings.sink.path, settings.sink.table)
 
 
 def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpack[RunOptions]) -> JobSpec:
-    """What the job is told.
+    """Return the job's specification.
 
     Args:
-        settings: whose `[sink]` says it.
-        topic: the stream's topic that is read, see `topic_of`.
+        settings: settings with the `[sink]`.
+        topic: the stream's topic to read, see `topic_of`.
         bootstrap: host:port[,host:port].
-        run_options: what a run may be told beside the settings.
+        run_options: options of a run beyond the settings.
 
     Raises:
-        OptionRefused: the settings contradict each other; or, with `from_input`, only workers do what they say.
+        OptionRefused: the settings contradict each other; or, with `from_input`, they need a worker.
         SettingsError: see `rule_of`.
     """
     kept = settings.sink
@@ -243,7 +243,7 @@ def kafka_options(settings: Settings) -> dict[str, str]:
 
 
 def planner_of(bootstrap: str, settings: Settings, topic: str, timeout_s: float | None = None) -> TopicPlanner:
-    """Asks Kafka about the topic that is read.
+    """Return the planner for the topic to read.
 
     Raises:
         KafkaUnavailable: the client refuses its options.
@@ -253,7 +253,7 @@ def planner_of(bootstrap: str, settings: Settings, topic: str, timeout_s: float 
 
 
 def store_of(spec: JobSpec, access: Access, topic_id: int) -> ResultStore:
-    """The store, for reading offsets only: it does not import the user's own transformation.
+    """Return the store, for reading offsets only: it does not import the user's own transformation.
 
     Args:
         spec: of the job.
@@ -296,12 +296,12 @@ def sink_errors_translated() -> Iterator[None]:
 
 
 def secret_of(value: Any) -> str | None:
-    """The text of a secret setting; None where it is not set."""
+    """Return the text of a secret setting; None where it is not set."""
     return None if value is None else str(value.get_secret_value())
 
 
 def secrets_of(options: Mapping[str, SecretStr]) -> dict[str, str]:
-    """The texts of several secret settings, by name."""
+    """Return the texts of several secret settings, by name."""
     return {name: value.get_secret_value() for name, value in options.items()}
 
 
@@ -325,11 +325,11 @@ class SinkCommit:
 
 
 def read_commits(settings: Settings, bootstrap: str, most: int = SHOWN) -> list[SinkCommit]:
-    """The newest commits, the newest first; none where the store does not keep them apart.
+    """Return the newest commits, the newest first; none where the store does not keep them apart.
 
     Raises:
-        SettingsError: the settings do not say which stream it is.
-        SinkError: store or Kafka cannot be asked.
+        SettingsError: the settings leave the stream open.
+        SinkError: store or Kafka does not answer.
     """
     _, stream = result_stream(settings)
     topic = topic_of(settings, stream)

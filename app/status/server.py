@@ -1,17 +1,17 @@
-"""A worker's own small address: what it knows of its partitions, as JSON and for Prometheus.
+"""Status address of a worker: its partitions, as JSON and for Prometheus.
 
     GET /status                                                  all tables and partitions of this worker
     GET /status/identity?stream=S&identity=TEXT[&sequence=N]     the last sequences of one identity
     GET /status/identity?stream=S&hex=HEX[&sequence=N]           the same, by the identity's bytes
-    GET /status/producers?stream=S[&after=HEX][&limit=N]         producers by name, from behind one on
-    GET /status/identities?stream=S[&prefix=HEX][&after=HEX][&limit=N]     identities in order, from behind one on
-    GET /status/table?stream=S&table=T&key=TEXT (or hex=HEX)     a key of a table of one's own, committed values
-    GET /status/table?stream=S&table=T[&after=HEX][&limit=N]     its keys, from behind one on
+    GET /status/producers?stream=S[&after=HEX][&limit=N]         producers by name, after a name
+    GET /status/identities?stream=S[&prefix=HEX][&after=HEX][&limit=N]     identities in order, after one
+    GET /status/table?stream=S&table=T&key=TEXT (or hex=HEX)     a key of a program's table, committed values
+    GET /status/table?stream=S&table=T[&after=HEX][&limit=N]     its keys, after one
                                                                  (both without stream: of a global table)
     GET /status/pages                                            address of the pages of a hosted Faust app
     GET /metrics                                                 Prometheus text
     GET /healthz                                                 200 while the event loop lives
-    GET /readyz                                                  200 when it does all its work, else 503 and why not
+    GET /readyz                                                  200 when it does all its work, else 503 with the reason
 
 The last three answer under any Host: probes and Prometheus come by addresses of their own.
 
@@ -66,21 +66,21 @@ UNDER_ANY_HOST = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 def worker_name() -> str:
-    """What a worker calls itself: machine and process, as an operator would look for it."""
+    """Return a worker's own name: machine and process, as an operator would look for it."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 class StatusServer:
-    """Serves a worker's status until it is stopped.
+    """Server of a worker's status.
 
     Args:
         provider: the worker.
         host: address to bind; a wildcard is published under this machine's name.
         port: to bind; 0 takes a free one.
         worker: the worker's name; None: machine and process.
-        registry: what /metrics shows; None: the figures of `provider`.
-        history: what the worker keeps of its past; None: nothing.
-        listening: what is bound to the host already; port is not looked at then.
+        registry: registry for /metrics; None: the figures of `provider`.
+        history: the worker's past; None: none is kept.
+        listening: a socket bound to the host; port is then unused.
         pages: address of the pages of a hosted Faust app; None: there are none.
     """
 
@@ -201,7 +201,7 @@ class StatusServer:
         return _json(self._provider.own_table(stream, asked, name, parse_table_query(query)))
 
     def _asked(self, query: Mapping[str, str]) -> tuple[str, TableStatus, list[int]]:
-        """The stream of a query, its table, and its partitions that can be asked."""
+        """Return the stream of a query, its table, and its partitions that can answer."""
         name = query.get("stream", "")
         table = next((table for table in self._provider.tables() if table.stream == name), None)
         if table is None:
@@ -224,7 +224,7 @@ class StatusServer:
 
     @cached_property
     def _figures(self) -> Callable[[], bytes]:
-        """Writes the text of /metrics. Prometheus's client is loaded when that is asked for, not at the start."""
+        """Return the writer of /metrics. Prometheus's client is loaded at its first use, not at the start."""
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
         from kafka_ratchet.app.status.metrics import PartitionsText, StatusCollector

@@ -1,6 +1,6 @@
-"""A worker's answer to what is asked of a table: from its partitions, or from what it has read of a global table.
+"""Worker's answer to a query of a table: from its partitions, or from a global table's contents.
 
-Keys and values are whatever events have brought: each is bounded, and so is the answer.
+Events bring keys and values: each is bounded, and so is the answer.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from kafka_ratchet.tables.values.committed import WINDOWS_MOST
 from kafka_ratchet.tables.values.windows import START_BYTES, WindowCodec, WindowKey
 
 LONG_KEYS_MOST: Final = 1_000
-"""So many keys that are too long are passed over for one page."""
+"""Most keys too long for the list that are skipped for one page."""
 LISTED_MOST: Final = 500
 """bytes of JSON: a longer value is cut in a list."""
 VALUE_MOST: Final = 64 << 10
-"""bytes of JSON: a longer value is cut where its key was asked for."""
+"""Bytes of JSON above which a value is cut where its key is requested."""
 ANSWER_MOST: Final = 6 << 20
 """bytes, roughly: a page ends early where it would be larger."""
 ROW_BYTES: Final = 150
-"""What a row takes beside its key and value."""
+"""Bytes of a row in addition to its key and value."""
 DEPTH_MOST: Final = 100
 """Values nested deeper are shown as text: who reads the answer has to come back out of it."""
 
@@ -46,30 +46,30 @@ Shown = tuple[Any, str | None, int]
 
 
 class Part(Protocol):
-    """One partition of a table: `CommittedTable`, or what was read of a global table's topic."""
+    """Partition of a table: `CommittedTable`, or the contents of a global table's topic."""
 
     codec: Codec
 
     @property
     def is_complete(self) -> bool:
-        """Whether `entries` has every key."""
+        """Return True if `entries` has every key."""
 
     def get(self, kept: Any) -> bytes | None:
-        """The value's bytes, of a key as the codec keeps it; None where it is not in the table."""
+        """Return the value's bytes, of a key as the codec keeps it; None where it is not in the table."""
 
     def starts(self) -> tuple[Iterable[int], bool]:
-        """Where it has windows: the starts of those that may have keys, and whether there may be more."""
+        """Return the starts of windows that may have keys, and True if there may be more."""
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Bytes of keys and values, in the order of the keys' bytes, from behind one on (None: from the first)."""
+        """Yield bytes of keys and values after a key, in the order of the keys' bytes (None: from the first)."""
 
 
 def read_table(partitions: Mapping[int, tuple[Part, int]], query: TableQuery) -> TableAnswer:
-    """A worker's answer.
+    """Return a worker's answer.
 
     Args:
-        partitions: by number, the table and the offset of its changelog, or topic, that it is as of
-        query: what is asked
+        partitions: tables by number, each with the offset of its changelog, or topic
+        query: key or page
 
     Raises:
         QueryError: no key of this table can have those bytes.
@@ -100,7 +100,7 @@ def _found(tables: Mapping[int, Part], codec: Codec, keys: Iterable[Any]) -> lis
 def _in_windows(
     tables: Mapping[int, Part], codec: WindowCodec, query: TableQuery
 ) -> tuple[list[TableEntry], list[str]]:
-    """A key in the newest windows that have it, and what is to be said of the others."""
+    """Return a key in the newest windows that have it, and notes on the others."""
     keys, entries = _keys_of(codec.inner, query), list[TableEntry]()
     try:
         looked = [table.starts() for table in tables.values()]
@@ -109,7 +109,7 @@ def _in_windows(
     problems = []
     if any(is_cut for _, is_cut in looked):
         problems = [
-            f"only the oldest {WINDOWS_MOST} windows in a partition's store were looked at: newer ones may have the key"
+            f"only the oldest {WINDOWS_MOST} windows in a partition's store were searched: newer ones may have the key"
         ]
     for start in sorted({start for starts, _ in looked for start in starts}, reverse=True):
         if len(entries) >= query.limit:
@@ -120,7 +120,7 @@ def _in_windows(
 
 
 def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:
-    """Keys that may be meant, as the codec keeps them: 7 may be the number or the text, so both are looked for."""
+    """Return the possible keys, as the codec keeps them: 7 may be the number or the text."""
     if query.key_bytes is not None:
         candidates = [query.key_bytes]
     elif codec.key_type is bytes:
@@ -151,7 +151,7 @@ def _listed(tables: Mapping[int, Part], asked: list[AskedPartition], query: Tabl
             if len(entries) >= query.limit or size > ANSWER_MOST or left_out >= LONG_KEYS_MOST:
                 more = True
                 break
-            reached = key[:KEY_MOST]  # of a longer one: all keys up to there were looked at
+            reached = key[:KEY_MOST]  # for a longer one: all keys up to there were searched
             if len(key) > KEY_MOST:
                 left_out += 1
                 continue
@@ -169,7 +169,7 @@ def _listed(tables: Mapping[int, Part], asked: list[AskedPartition], query: Tabl
 def _by_key(
     tables: Mapping[int, Part], after: bytes | None
 ) -> Generator[tuple[bytes, list[tuple[int, bytes]]], None, None]:
-    """Each key with its value in each partition."""
+    """Yield each key with its value in each partition."""
 
     def of(number: int, table: Part) -> Iterator[tuple[bytes, int, bytes]]:
         return ((key, number, value) for key, value in table.entries(after))

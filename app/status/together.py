@@ -1,10 +1,10 @@
-"""One address for all processes of a worker: probes and Prometheus need to know no other.
+"""Joint address of a worker's processes, for probes and Prometheus.
 
     GET /healthz, /readyz     200 where every process answers so, else 503
     GET /metrics              the figures of all, each with the label `process`; those that do not answer are missing
     GET /processes/           the processes and their own addresses
 
-It asks the processes at their own addresses, whenever it is asked.
+Each request goes on to the processes at their own addresses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Together:
         self._client: aiohttp.ClientSession | None = None
 
     async def serve(self, host: str, listening: socket.socket) -> None:
-        """Serve on a socket that is bound to the host, until SIGTERM or SIGINT."""
+        """Serve on a socket bound to the host, until SIGTERM or SIGINT."""
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

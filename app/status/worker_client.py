@@ -13,11 +13,11 @@ import msgspec
 from kafka_ratchet.app.status.producers import shown
 
 WORKER_TIMEOUT_S: Final = 2.0
-"""A worker answers from memory; one that takes longer is shown as not answering and does not hold up the page."""
+"""Seconds that a worker may take: it answers from memory. A slower one is shown as not answering."""
 MAX_BODY_BYTES: Final = 16 * 2**20
 """A status has about 250 bytes per partition: room for 60,000 of them in one worker."""
 SENTENCE_MOST: Final = 500
-"""Characters of what a worker says; whoever joins the group may answer for one."""
+"""Most characters of a worker's sentence; any member of the group may answer as one."""
 
 Body = TypeVar("Body")
 
@@ -43,7 +43,7 @@ class WorkerClient:
             self._session = None
 
     async def ask_all(self, urls: Iterable[str], path: str, body: type[Body]) -> tuple[dict[str, Body], dict[str, str]]:
-        """Each worker's answer, and for those that gave none the reason."""
+        """Return each worker's answer, and for those that gave none the reason."""
         urls = list(urls)
         outcomes = await asyncio.gather(*(self._ask(url + path, body) for url in urls), return_exceptions=True)
         answers: dict[str, Body] = {}
@@ -74,7 +74,7 @@ class WorkerClient:
 
 
 def _refused(body: bytes) -> str:
-    """The sentence of a worker that does not take the question."""
+    """Return the sentence of a worker that does not take the question."""
     try:
         sentence = msgspec.json.decode(body, type=dict[str, str])["error"]
     except (msgspec.MsgspecError, KeyError):

@@ -1,4 +1,4 @@
-"""Who may see the page, and who may change something through it.
+"""Access to the page: who may see it, and who may change something through it.
 
 Where settings name a token or a trusted proxy, a request is answered only if it comes with one of
 
@@ -6,9 +6,9 @@ Where settings name a token or a trusted proxy, a request is answered only if it
     the cookie of a session          browsers, after the login form
     the user header of the proxy     believed from the proxy's addresses alone
 
-and otherwise as it always was. To change something takes `web.write` and the token, by bearer or session: a user of
-the proxy reads, and logs in as well to write. A form of a session carries a mark that is bound to it, and its Origin
-has to be this page; a bearer header is sent by nobody unasked, and needs neither.
+and otherwise to everyone. A change takes `web.write` and the token, by bearer or session: a user of the proxy reads,
+and logs in as well to write. A form of a session carries a mark bound to it, and its Origin has to be this page.
+Browsers send no bearer header unasked, so it needs neither.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FORM_MARK: Final = "form_mark"
 
 FREE_TRIES: Final = 5
 WAIT_S: Final = 60.0
-"""An address that has failed so often must wait so long, from its last failure on."""
+"""Seconds that an address must wait after its last of too many failures."""
 REMEMBERED: Final = 4_096
 """Addresses with failures; beyond, the oldest is forgotten. The token is too long to be guessed all the same."""
 NAME_MOST: Final = 200
@@ -47,12 +47,12 @@ NAME_MOST: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose request it is.
+    """Caller of a request.
 
     Attributes:
         name: for the audit record
         has_token: it came with the token, by bearer header or session
-        session: value of the cookie; None: there is none, or it does not count
+        session: value of the cookie; None: there is none, or it is invalid
     """
 
     name: str = "anybody"
@@ -64,7 +64,7 @@ CALLER: Final = web.RequestKey("caller", Caller)
 
 
 class Failures:
-    """Failed logins by address, so that nobody tries tokens by the thousand."""
+    """Failed logins by address, against trying thousands of tokens."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -85,7 +85,7 @@ class Failures:
 
 
 class Access:
-    """What the settings say of access, and what a request may do by them.
+    """Access rules of the settings, applied to requests.
 
     Raises:
         SettingsError: the token's file cannot be used.
@@ -102,7 +102,7 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody who reaches the page may read it."""
+        """Return True if everyone who reaches the page may read it."""
         return self.token is None and not self._networks
 
     @property
@@ -111,10 +111,12 @@ class Access:
         return frozenset() if self.token is None else frozenset({LOGIN, LOGOUT})
 
     def caller(self, request: web.Request) -> Caller | None:
-        """Whose request it is; None: of nobody who may see the page. A wrong bearer counts as a failed login.
+        """Return the caller of a request; None for one who may not see the page.
+
+        A wrong bearer counts as a failed login.
 
         Raises:
-            TooManyFailures: there were so many of this address that not even the right one is looked at.
+            TooManyFailures: this address had so many that even the right token is refused.
         """
         user = self._user(request)
         session = self._session(request)
@@ -124,11 +126,11 @@ class Access:
         return Caller(user or ("the token" if has_token else "anybody"), has_token, session)
 
     def may_write(self, caller: Caller) -> bool:
-        """Whether the page offers this caller to change something."""
+        """Return True if the page offers this caller to change something."""
         return self._write and caller.has_token
 
     def is_token(self, request: web.Request, given: str) -> bool:
-        """Whether that is the token; a wrong one is counted and logged.
+        """Return True if that is the token; a wrong one is counted and logged.
 
         Raises:
             TooManyFailures: see `caller`.
@@ -145,7 +147,7 @@ class Access:
         return False
 
     def is_secure(self, request: web.Request) -> bool:
-        """Whether the browser's connection is encrypted: by this page, or by the proxy that says so."""
+        """Return True if the browser's connection is encrypted: by this page, or by the proxy's statement."""
         forwarded = self._is_proxy(request) and request.headers.get("X-Forwarded-Proto", "").lower() == "https"
         return self._has_tls or forwarded
 
@@ -168,15 +170,15 @@ class Access:
         response.del_cookie(token.cookie, path="/", httponly=True, samesite="Strict", secure=self.is_secure(request))
 
     def form_mark(self, caller: Caller) -> str:
-        """What the forms of this caller carry; empty where none is needed."""
+        """Return the mark for this caller's forms; empty where none is needed."""
         return "" if self.token is None or caller.session is None else self.token.form_mark(caller.session)
 
     def why_not(self, request: web.Request, mark: str) -> str | None:
-        """Why a form is not carried out, as a sentence; None: it is this page's own, of this session.
+        """Return why a form is refused; None: it is this page's own, of this session.
 
         Args:
             request: the POST.
-            mark: of the form.
+            mark: the form's mark.
         """
         caller = caller_of(request)
         if caller.session is None:
@@ -227,7 +229,7 @@ ACCESS = web.AppKey("access", Access)
 
 
 def peer(request: web.Request) -> str:
-    """The address at the other end of the connection, whatever headers say. An IPv4 one is written as such."""
+    """Return the address at the other end of the connection, whatever headers say. An IPv4 one is written as such."""
     name = None if request.transport is None else request.transport.get_extra_info("peername")
     if not name:
         return "unknown"
@@ -236,17 +238,17 @@ def peer(request: web.Request) -> str:
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Whose request it is that a page answers."""
+    """Return the caller of the request that a page answers."""
     return request[CALLER] if CALLER in request else Caller()
 
 
 @dataclass(frozen=True, slots=True)
 class AccessView:
-    """What templates know of a request's access.
+    """Access of a request, for templates.
 
     Attributes:
-        session: whether the browser is logged in
-        may_write: whether forms that change something are shown
+        session: True if the browser is logged in
+        may_write: True if forms for changes are shown
         form_mark: value of their field `FORM_MARK`
     """
 
@@ -256,17 +258,17 @@ class AccessView:
 
 
 def access_view(request: web.Request) -> AccessView:
-    """For the template of an answer to this request."""
+    """Return the access for the template of an answer to this request."""
     access, caller = request.app[ACCESS], caller_of(request)
     return AccessView(caller.session is not None, access.may_write(caller), access.form_mark(caller))
 
 
 def guard(access: Access, refusal: Refusal) -> Middleware:
-    """The middleware within the checks of every address: who is not let in sees the login form.
+    """Return the middleware that shows the login form to callers without access.
 
     Args:
-        access: by the settings.
-        refusal: makes the answer to a request that is not served.
+        access: rules of the settings.
+        refusal: makes the answer to a refused request.
     """
 
     @web.middleware
@@ -300,7 +302,7 @@ def _ask_for_login(request: web.Request, access: Access, refusal: Refusal) -> we
 
 
 def warning_of(settings: Settings) -> str | None:
-    """What has to be said at the start of a page that others may read; None: nothing."""
+    """Return the warning at the start of a page that others may read; None: none is needed."""
     page = settings.web
     is_here = page.host in LOOPBACK_NAMES or page.host.startswith("127.")
     if page.token_file is not None or page.trusted_proxy:

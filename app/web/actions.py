@@ -1,11 +1,11 @@
-"""What can be changed through the page: a policy, dead letters that are sent again, where a halted partition goes on.
+"""Changes through the page: a policy, re-sent dead letters, the resume position of a halted partition.
 
 POST /actions/policy        stream (none: all), deduplicate: on, off or unset
 POST /actions/dead-letters  stream, reason, partition, offset, limit, again, unjudged, now
 POST /actions/resume        stream, partition, from, reason, forget, recount, adopt
 
-The latter two change nothing without `execute`: they say what would be done, with a form that does it. Each calls what
-the command of that name calls, and imports it then. There are no such addresses unless `web.write` is set.
+The latter two change nothing without `execute`: they describe the change, with a form that does it. Each calls the
+same function as the command of that name, and imports it then. Without `web.write` there are no such addresses.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ TEXT_MOST: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of an action, or would.
+    """Result of an action, or of its preview.
 
     Attributes:
-        sentences: for the reader
+        sentences: text for display
         executed: False: nothing was changed
     """
 
@@ -46,7 +46,7 @@ class Done:
 
 
 class Form:
-    """The fields of a form, each a text that was given once.
+    """Fields of a form, each a text given once.
 
     Raises:
         SettingsError: a field that the action does not have, or one that is too long.
@@ -65,7 +65,7 @@ class Form:
         return self._fields.get(name, "").strip() or None
 
     def is_set(self, name: str) -> bool:
-        """Whether a box was ticked."""
+        """Return True if a box was ticked."""
         return self.text(name) is not None
 
 
@@ -74,14 +74,14 @@ Carry = Callable[[Settings, str, Form, str], Done]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that can be changed.
+    """Change that the page offers.
 
     Attributes:
-        path: that takes the POST
-        title: of its answer
-        fields: that it knows
-        carry_out: blocks; gets settings, bootstrap, form, and who it is for the record
-        is_asked_twice: whether it is only told what would be done until `EXECUTE` is set
+        path: address of the POST.
+        title: title of its answer.
+        fields: names of its fields.
+        carry_out: blocking function of settings, bootstrap, form, and the user for the record.
+        is_asked_twice: True: it is a preview until `EXECUTE` is set.
     """
 
     path: str
@@ -159,7 +159,7 @@ ACTION_PATHS: Final = frozenset(action.path for action in ACTIONS)
 
 
 def add_actions(application: web.Application) -> None:
-    """The addresses that change something; only for a page whose settings say so."""
+    """Add the addresses for changes, only for a page with that setting."""
     for action in ACTIONS:
         application.router.add_post(action.path, _handler(action))
 
@@ -202,7 +202,7 @@ async def _answer(request: web.Request, action: Action) -> web.Response:
 
 
 async def _fields_of(request: web.Request) -> dict[str, str]:
-    """The form.
+    """Return the form.
 
     Raises:
         QueryError: a field is given twice, or is a file.

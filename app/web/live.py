@@ -1,7 +1,7 @@
-"""GET /events: server-sent events, one each time that something on the pages has changed.
+"""GET /events: server-sent events, one for each change of the pages.
 
-An event says only that there is something new; the page then asks for its own part again. The cluster is asked once
-for all who listen, and not at all where nobody does.
+An event says only that there is something new; the page then fetches its own part again. There is one request to the
+cluster for all listeners, and none without listeners.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S: Final = 2.0
 SIGN_OF_LIFE_S: Final = 15.0
-"""A comment goes out so often, so that a connection whose browser is gone is noticed and ended."""
+"""Seconds between comments, by which a closed browser's connection is noticed and ended."""
 LISTENERS_MOST: Final = 64
-"""Who comes beyond that asks now and then instead, as a page without events does."""
+"""Most listeners. Further ones poll now and then, as a page without events does."""
 
 
 class Live:
-    """Who listens, and the one task that looks for them."""
+    """Listeners, and the one task that looks for them."""
 
     def __init__(self) -> None:
         self._listeners: set[asyncio.Event] = set()
@@ -75,7 +75,7 @@ class Live:
         return response
 
     async def _look(self, application: web.Application) -> None:
-        """Look every two seconds while somebody listens."""
+        """Look every two seconds while there are listeners."""
         before = b""
         while self._listeners:
             overview, sinks = await asyncio.gather(application[CLUSTER_VIEW].overview(), application[RESULTS].latest())
@@ -92,5 +92,5 @@ LIVE = web.AppKey("live", Live)
 
 
 async def events(request: web.Request) -> web.StreamResponse:
-    """The stream of events."""
+    """Return the stream of events."""
     return await request.app[LIVE].answer(request)

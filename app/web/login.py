@@ -1,4 +1,4 @@
-"""The login form, and what it posts to."""
+"""Login form, and the address that it posts to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _log_in(request: web.Request) -> web.Response:
         return response
     if not is_right:
         return _shown(
-            request, then, "that is not the token of this page. It is in the file that web.token_file names", 403
+            request, then, "this is not the token of this page. It is in the file that web.token_file names", 403
         )
     response = _see(_own_page(then))
     access.start_session(request, response)
@@ -58,6 +58,6 @@ def _see(path: str) -> web.Response:
 
 
 def _own_page(path: str) -> str:
-    """The path where it is one of this page, and no way to another site."""
+    """Return the path where it is one of this page, and no way to another site."""
     is_own = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isascii() and path.isprintable()
     return path if is_own and len(path) <= NEXT_MOST else "/"

@@ -1,4 +1,4 @@
-"""Long tables, a page at a time: a person does not read a thousand rows. The JSON of the same address has all."""
+"""Pages of long tables, as a thousand rows are unreadable. The JSON of the same address has all."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Paged(NamedTuple, Generic[Row]):
 
 
 def paged(rows: Sequence[Row], asked: Mapping[str, str]) -> Paged[Row]:
-    """The rows of the page that is asked for, the first one where none is.
+    """Return the rows of the requested page, by default the first.
 
     Args:
         rows: all of them
-        asked: parameters of the address; `page` is looked at
+        asked: parameters of the address; `page` counts
 
     Raises:
         QueryError: there is no such page.

@@ -21,15 +21,15 @@ from kafka_ratchet.spark_sink.secrets import hidden
 Found = TypeVar("Found")
 
 AT_ONCE: Final = 3
-"""Readings that run at a time, whoever asks: each has clients of its own and some 50 MB."""
+"""Readings that run at a time: each has clients of its own and some 50 MB."""
 TURN_S: Final = 5.0
-"""How long a question waits for its turn."""
+"""Seconds that a request waits for its turn."""
 PATIENCE_S: Final = 15.0
-"""How long a page waits for a reading; what reads has a limit of its own below that."""
+"""Seconds that a page waits for a reading; the reading itself has a lower limit."""
 KAFKA_TIMEOUT_S: Final = 5.0
-"""As for the rest of the page."""
+"""Seconds to wait for Kafka, as in the rest of the page."""
 MAX_PARAMETERS: Final = 12
-"""Of the address of one of these pages."""
+"""Most parameters of these pages' addresses."""
 
 
 class Unanswered(RatchetError):
@@ -37,26 +37,26 @@ class Unanswered(RatchetError):
 
 
 class Readings:
-    """Hands out the turns.
+    """Queue of readings.
 
     Args:
-        at_once: readings that run at a time; one that was given up keeps its turn until it ends.
+        at_once: readings that run at a time; an abandoned one keeps its turn until it ends.
     """
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._turns = asyncio.Semaphore(at_once)
 
     async def read(self, work: Callable[[], Found], patience_s: float = PATIENCE_S, *, instead: str = "") -> Found:
-        """What `work` returns, which runs in a thread.
+        """Return the result of `work`, run in a thread.
 
         Args:
-            work: reads
+            work: function that reads
             patience_s: seconds to wait for it
-            instead: a command that gives the answer, for who does not get one here
+            instead: a command with the answer, for a caller without one here
 
         Raises:
             Unanswered: too many others read, or it takes too long.
-            RatchetError: whatever `work` raises.
+            RatchetError: the error of `work`.
         """
         hint = f" The same in a terminal: {instead}" if instead else ""
         try:
@@ -76,13 +76,13 @@ class Readings:
     def _ended(self, asking: asyncio.Future[Any]) -> None:
         self._turns.release()
         if not asking.cancelled():
-            asking.exception()  # of one that was given up, nobody else asks
+            asking.exception()  # retrieve the exception of an abandoned reading
 
 
 async def read(
     request: web.Request, work: Callable[[], Found], patience_s: float = PATIENCE_S, *, instead: str = ""
 ) -> Found:
-    """What `work` reads from Kafka in a thread; see `Readings.read`.
+    """Return the result of `work`, which reads from Kafka in a thread; see `Readings.read`.
 
     Raises:
         Unanswered: likewise; or Kafka does not answer.
@@ -97,22 +97,22 @@ BOOTSTRAP = web.AppKey("bootstrap", str)
 
 
 def impatient(settings: Settings) -> Settings:
-    """The settings for a reading: it does not wait long for a Kafka that is away."""
+    """Return the settings for a reading: it waits only briefly for an absent Kafka."""
     return settings.model_copy(update={"kafka_timeout_s": min(settings.kafka_timeout_s, KAFKA_TIMEOUT_S)})
 
 
 async def answer(
     request: web.Request, template: str, ask: Callable[[dict[str, str]], Awaitable[Any]], **context: Any
 ) -> web.StreamResponse:
-    """The page that answers the question in the address.
+    """Return the page that answers the query in the address.
 
-    A question that cannot be read, or not be answered now, is shown again, with the sentence that says why.
+    A query without an answer is shown again, with the reason.
 
     Args:
-        request: whose query is the question
-        template: gets `found` (None without an answer), `problem` (None without one) and `asked`, the parameters
-        ask: from the parameters to what was found, or to a whole response; None where nothing is asked
-        context: more for the template
+        request: request with the query.
+        template: gets `found` (None without an answer), `problem` (None without one) and `asked`, the parameters.
+        ask: function from the parameters to the result, or to a whole response; None without a query.
+        context: more for the template.
     """
     found, problem, status, asked = None, None, 200, dict[str, str]()
     try:

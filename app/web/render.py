@@ -1,4 +1,4 @@
-"""What every page answers with: HTML from a template, or the same as JSON, and how figures and states are written."""
+"""Answers of every page: HTML from a template, or JSON, and the forms of figures and states."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ STATES = {
     "unserved": ("idle", "○"),
     "no Kafka": ("bad", "▲"),
 }
-"""Tone and shape of a state: the shape says without colour what the colour says. Others are shown as idle."""
+"""Tone and shape of a state: the shape repeats the colour's meaning. Others are shown as idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An address of the page.
+    """Address of the page.
 
     Attributes:
         path: such as /streams/{stream}
-        answer: answers GET and HEAD
-        has_json: also at the path with .json behind it (/index.json for /); `wants_json` tells which is asked
+        answer: handler of GET and HEAD
+        has_json: also at the path with .json added (/index.json for /); `wants_json` tells them apart
     """
 
     path: str
@@ -59,7 +59,7 @@ class Page:
 
     @property
     def paths(self) -> list[str]:
-        """All addresses; those that end in .json first, because the others may have a name at their end."""
+        """Return all addresses; those that end in .json first, because the others may have a name at their end."""
         return [*([f"{self.path}index.json" if self.path == "/" else f"{self.path}.json"] * self.has_json), self.path]
 
 
@@ -95,7 +95,7 @@ def set_up_templates(application: web.Application, links: list[tuple[str, str]])
 
 
 def html_response(request: web.Request, template: str, context: dict[str, Any], status: int = 200) -> web.Response:
-    """A page from a template of `templates/`; `settings`, `links`, `path` and `access` are there in each."""
+    """Return a page from a template of `templates/`; `settings`, `links`, `path` and `access` are there in each."""
     context = {"settings": request.app[SETTINGS], "path": request.path, "access": access_view(request), **context}
     response = aiohttp_jinja2.render_template(template, request, context, status=status)
     response.headers["Vary"] = "Accept"
@@ -103,27 +103,27 @@ def html_response(request: web.Request, template: str, context: dict[str, Any], 
 
 
 def json_response(body: Any) -> web.Response:
-    """What msgspec encodes, as JSON."""
+    """Return a body that msgspec encodes, as JSON."""
     return web.Response(
         body=msgspec.json.encode(body), content_type="application/json", charset="utf-8", headers={"Vary": "Accept"}
     )
 
 
 def refusal(request: web.Request, status: int, sentence: str) -> web.Response:
-    """The answer to a request that is not served, in the form that was asked for."""
+    """Return the answer to a refused request, in its form."""
     if wants_json(request):
         return json_refusal(request, status, sentence)
     return html_response(request, "refusal.html", {"status": status, "sentence": sentence}, status)
 
 
 def wants_json(request: web.Request) -> bool:
-    """The path says so, or the client names JSON and not HTML."""
+    """Return the path says so, or the client names JSON and not HTML."""
     accept = request.headers.get("Accept", "")
     return request.path.endswith(".json") or ("application/json" in accept and "text/html" not in accept)
 
 
 def plain(said: object) -> str:
-    """As text in which what cannot be seen, or turns the direction of writing, is escaped."""
+    """Return a text with invisible and direction-changing characters escaped."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(said))
 
 
@@ -132,7 +132,10 @@ def _state(state: str) -> tuple[str, str]:
 
 
 def _shell(*arguments: object) -> str:
-    """A command to copy, each argument quoted as a shell needs it. One that is None is left out with the one before."""
+    """Return a command to copy, each argument quoted as a shell needs it.
+
+    An argument None is left out with the one before.
+    """
     kept: list[str] = []
     for argument in arguments:
         if argument is None:
@@ -147,7 +150,7 @@ def _grouped(number: int) -> str:
 
 
 def _as_json(value: Any) -> str:
-    """Of a key or a value: a text that templates escape like any other."""
+    """Return a key or value as text that templates escape like any other."""
     return shown(msgspec.json.encode(value))
 
 
@@ -165,7 +168,7 @@ def _percent(share: float) -> str:
 
 
 def _moment(seconds: float) -> str:
-    """Of seconds since the epoch."""
+    """Return seconds since the epoch as text."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M:%S")
 
 

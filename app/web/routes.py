@@ -58,7 +58,7 @@ NAVIGATION = [
     ("/policy", "Policy"),
     ("/proof", "Proof"),
 ]
-"""In this order, as far as they are in the table."""
+"""Navigation in this order, as far as the pages are in the table."""
 
 
 def links() -> list[tuple[str, str]]:

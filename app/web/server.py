@@ -27,13 +27,13 @@ log = structlog.get_logger(__name__)
 
 
 class WebServer:
-    """Serves the pages until it is stopped.
+    """Server of the pages.
 
     Args:
         bootstrap: host:port[,host:port].
         settings: streams, web address, name of the group, client options.
-        allow_hosts: names beside the bound one and the loopback ones that browsers may use for this address.
-        origins: where each setting comes from; see `kafka_ratchet.app.settings.origins`.
+        allow_hosts: names, other than the bound one and the loopback ones, that browsers may use for this address.
+        origins: source of each setting; see `kafka_ratchet.app.settings.origins`.
     """
 
     def __init__(
@@ -84,7 +84,10 @@ class WebServer:
 def create_web_app(
     bootstrap: str, settings: Settings, hosts: Iterable[str], origins: Mapping[str, str] | None = None
 ) -> web.Application:
-    """The pages as an aiohttp application; `hosts` are the names it answers under beside the loopback ones."""
+    """Return the pages as an aiohttp application.
+
+    `hosts` are the names it answers under, in addition to the loopback ones.
+    """
     access = Access(settings)
     posts = access.posts | (ACTION_PATHS if settings.web.write else frozenset())
     checks = request_checks(hosts, refusal, posts)
@@ -118,7 +121,7 @@ def create_web_app(
 
 
 def _tls_of(page: WebSettings) -> ssl.SSLContext | None:
-    """What the page speaks HTTPS with; None: it speaks HTTP."""
+    """Return the TLS context of the page; None: it speaks HTTP."""
     if page.tls_cert is None:
         return None
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

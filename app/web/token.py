@@ -1,7 +1,7 @@
-"""The page's token: where it comes from, and what is derived from it: sessions, and the mark of each session's forms.
+"""Token of the page, with derived sessions and marks of forms.
 
-A session is `expires.random.signature`, signed with a key that is derived from the token. The page keeps nothing, so
-several pages with one token know each other's sessions, and a new token ends all of them.
+A session is `expires.random.signature`, signed with a key derived from the token. The page keeps nothing, so several
+pages with one token know each other's sessions, and a new token ends all of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SESSION_S: Final = 12 * 3600
 
 
 class Token:
-    """A token and what is derived from it.
+    """Token and its derivations.
 
     Args:
         text: the token itself.
-        app: name of the application: a session of one is none of another with the same token.
+        app: name of the application: a session is invalid for another application with the same token.
         clock: seconds since 1970.
     """
 
@@ -41,27 +41,27 @@ class Token:
         self.cookie: Final = f"ratchet_session_{self._sign('cookie')[:8]}"
 
     def is_(self, given: str) -> bool:
-        """Whether that is the token; takes as long whatever was given."""
+        """Return True if that is the token, in constant time."""
         return hmac.compare_digest(given.encode(errors="surrogatepass"), self._text)
 
     def new_session(self) -> str:
-        """The value of a cookie that lets its bearer in for `SESSION_S`."""
+        """Return the value of a cookie that lets its bearer in for `SESSION_S`."""
         body = f"{int(self._clock()) + SESSION_S}.{secrets.token_hex(16)}"
         return f"{body}.{self._sign('session ' + body)}"
 
     def has_session(self, value: str) -> bool:
-        """Whether that is a session of this token, and has not expired."""
+        """Return True if that is an unexpired session of this token."""
         body, _, signature = value.rpartition(".")
         if not self._same(signature, self._sign("session " + body)):
             return False
         return int(body.partition(".")[0]) > self._clock()
 
     def form_mark(self, session: str) -> str:
-        """What a form of this session carries, and a page of another site cannot know."""
+        """Return the mark for a session's forms, unknown to pages of other sites."""
         return self._sign("form " + session)
 
     def has_form_mark(self, session: str, given: str) -> bool:
-        """Whether a form that carries this was made for the session."""
+        """Return True if a form with this mark was made for the session."""
         return self._same(given, self.form_mark(session))
 
     def _sign(self, text: str) -> str:
@@ -73,10 +73,10 @@ class Token:
 
 
 def read_token(path: Path, app: str) -> Token:
-    """The token in a file; whitespace around it does not count.
+    """Return the token in a file; whitespace around it does not count.
 
     Raises:
-        SettingsError: the file cannot be read, others may read it, or what it has is no token.
+        SettingsError: the file cannot be read, others may read it, or it has no token.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""What is found of a record: where it arrived, how it was judged, and what came of it."""
+"""Answer about a record: its arrival, its verdict, and its results."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from enum import IntEnum
 from typing import Any, Final, Literal
 
 ARRIVALS_MOST: Final = 1_000
-"""Arrivals that are told one by one; an identity may have millions."""
+"""Most arrivals listed one by one; an identity may have millions."""
 
 Verdict = Literal["fresh", "duplicate", "too-late", "content-differs", "invalid", "unjudged", "skipped", "waiting"]
-"""unjudged: deduplication was off; skipped: a person has decided so; waiting: no worker has come to it."""
+"""unjudged: deduplication was off; skipped: an operator has decided so; waiting: no worker has read it."""
 
 
 class ExitCode(IntEnum):
-    """What `ratchet why` ends with. 2 is for questions that cannot be asked."""
+    """Exit code of `ratchet why`. 2 is for impossible questions."""
 
     EXPLAINED = 0
     NOT_FOUND = 1
@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record stands."""
+    """Place of a record."""
 
     topic: str
     partition: int
@@ -37,11 +37,11 @@ class Place:
 
 @dataclass(slots=True)
 class Transaction:
-    """The transaction in which a record was judged.
+    """Transaction of a record's verdict.
 
-    changelog: the progress entry that passes the record; None where compaction has removed it
-    at: when Kafka appended that entry; ISO 8601, UTC
-    producer_id, epoch: of what the transaction wrote; None where they could not be read
+    changelog: the progress entry past the record; None where compaction has removed it
+    at: Kafka's append time of that entry; ISO 8601, UTC
+    producer_id, epoch: producer of the transaction; None where unreadable
     """
 
     changelog: Place | None = None
@@ -52,10 +52,10 @@ class Transaction:
 
 @dataclass(slots=True)
 class Result:
-    """What the result table has of a record of the output. Offsets are of the output.
+    """Rows of an output record in the result table. Offsets are of the output.
 
-    rows, rejects: None where rows cannot be told apart by record
-    commit: as the store numbers its commits; None where it does not say
+    rows, rejects: None where rows have no record
+    commit: the store's number of the commit; None: unknown
     kind: append, upsert or totals; "query" where `sql` or `transform` makes the rows
     """
 
@@ -68,11 +68,11 @@ class Result:
     kind: str = "upsert"
 
     def is_anothers(self, offset: int) -> bool:
-        """Whether there is a row with the partition and offset of a record that the job has not read."""
+        """Return True if there is a row with the place of a record that the job has not read."""
         return self.read_to <= offset and bool(self.rows or self.rejects)
 
     def sentence(self, offset: int) -> str:
-        """What became of the record at that offset of the output, so far as the table tells."""
+        """Return the result of the record at that offset of the output, as far as the table shows."""
         where, job = self.table, f"job {self.job}"
         if self.read_to <= offset:
             others = "; the row with its partition and offset is of another topic" if self.is_anothers(offset) else ""
@@ -82,7 +82,7 @@ class Result:
         if self.rows:
             return f"row of {where}{f' ({self.rows} rows)' if self.rows > 1 else ''}, {job}"
         if self.kind == "query":
-            return f"read by {job} for {where}: whether its query has kept it cannot be told"
+            return f"read by {job} for {where}: the table does not show whether its query has kept it"
         if self.rows is None:
             return f"counted in {where}, {job}"
         if self.kind == "append":
@@ -92,12 +92,12 @@ class Result:
 
 @dataclass(slots=True)
 class Arrival:
-    """One record of the input that the question is about.
+    """Record of the input in question.
 
-    timestamp: its own, ISO 8601, UTC
-    sequence: None where it has none
-    against: the last sequence of its identity when it was judged; None where there was none, or it cannot be told
-    lag: of one that waits, the offsets before it that no worker has committed
+    timestamp: its own, ISO 8601, UTC.
+    sequence: None where it has none.
+    against: the last sequence of its identity before it; None where there was none, or it is unknown.
+    lag: uncommitted offsets before a waiting record.
     """
 
     at: Place
@@ -107,15 +107,15 @@ class Arrival:
     against: int | None = None
     forwarded: Place | None = None
     kept: Place | None = None
-    """In the topic of duplicates."""
+    """Place in the topic of duplicates."""
     dead_letter: Place | None = None
     reason: str | None = None
-    """Of the dead letter."""
+    """Reason of the dead letter."""
     transaction: Transaction | None = None
     result: Result | None = None
     """The first of `results`."""
     results: list[Result] = field(default_factory=list)
-    """By sink that reads the output, in the order of the settings."""
+    """Results by sink that reads the output, in the order of the settings."""
     lag: int | None = None
     blocked: str | None = None
     """Sentence about the open transaction before it."""
@@ -132,20 +132,20 @@ class Answer:
     sequence: int | None = None
     arrivals: list[Arrival] = field(default_factory=list)
     more: int = 0
-    """Arrivals beyond those that are told."""
+    """Number of further arrivals."""
     read_all: bool = True
-    """Whether everything was read that may have a record of it."""
+    """True if all possible records were read."""
     limits: list[str] = field(default_factory=list)
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the command ends with."""
+        """Return the exit code of the command."""
         if self.arrivals:
             return ExitCode.EXPLAINED
         return ExitCode.NOT_FOUND if self.read_all else ExitCode.NOT_ALL_READ
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON of `ratchet why`."""
+        """Return the JSON of `ratchet why`."""
         return {
             "stream": self.stream,
             "found": bool(self.arrivals),
@@ -159,12 +159,12 @@ class Answer:
 
 
 def shown(identity: bytes) -> str:
-    """An identity as text; bytes that are none as their number in hex."""
+    """Return an identity as text; other bytes as hex escapes."""
     return identity.decode("utf-8", "backslashreplace")
 
 
 def moment(ms: int) -> str:
-    """A time in ms since the epoch as ISO 8601, UTC."""
+    """Return a time in ms since the epoch as ISO 8601, UTC."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):  # a producer may set any number

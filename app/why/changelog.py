@@ -1,4 +1,4 @@
-"""What the changelog says of one input partition: transactions, intervals that were not judged, who was forgotten."""
+"""Changelog of one input partition: transactions, unjudged intervals, forgotten identities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
 
 IDENTITY: Final = b"i"
-"""What the key of an identity's entry begins with."""
+"""Prefix of an identity's key."""
 WAIT_MS: Final = 500
 
 
@@ -48,14 +48,14 @@ class Log:
     intervals: list[PolicyInterval] = field(default_factory=list)
     owner: Owner | None = None
     is_whole: bool = False
-    """Whether all is there that came before the first of them."""
+    """True if everything before the first of them is present."""
     edits: list[Edit] = field(default_factory=list)
-    """What people have changed, in their order."""
+    """Operators' changes, in their order."""
     forgotten: list[int] = field(default_factory=list)
-    """ms, when the identity that is asked for was forgotten, as far as Kafka still says so."""
+    """Times in ms at which the identity was forgotten, as far as Kafka still shows."""
 
     def step(self, offset: int) -> tuple[Step, bool] | None:
-        """The first entry that passes an input offset, and whether it is that of its transaction.
+        """Return the first entry that passes an input offset, and whether it is that of its transaction.
 
         It is, where one before it is still there: compaction would have removed that one first. And the first one is,
         where nothing was removed before it.
@@ -67,7 +67,11 @@ class Log:
 
 
 def read_log(settings: Settings, reader: TopicReader, name: str, partition: int, of: bytes, within: Scan) -> Log:
-    """Read one partition of a stream's changelog. of: the identity that is asked for; within: time and room.
+    """Read one partition of a stream's changelog.
+
+    of: the identity; within: limits of time and size.
+
+    of: the identity; within: limits of time and size.
 
     Raises:
         OwnerDiffers, StateError: an entry is of a newer Ratchet.
@@ -87,7 +91,7 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
             lambda message: len(message.key() or b"") + len(message.value() or b""),
             lambda message: (
                 f"{topic} partition {partition} was read up to offset {(message.offset() or 0) - 1:,} only, so "
-                "verdicts here do not know what was switched off or forgotten after that"
+                "verdicts here ignore later policies and forgotten identities"
             ),
         )
         for count, message in enumerate(given):
@@ -95,7 +99,7 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
             if key == PROGRESS and value is not None:
                 step = Step(Progress.unpack(value).next, message.offset() or 0, at_ms)
                 while log.steps and log.steps[-1].next > step.next:
-                    log.steps.pop()  # a person has moved the partition back
+                    log.steps.pop()  # an operator has moved the partition back
                 log.is_whole |= not log.steps and step.offset == count
                 log.steps.append(step)
             elif key.startswith(POLICY_INTERVAL) and value is not None:

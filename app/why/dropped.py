@@ -1,4 +1,4 @@
-"""What was dropped and why: the newest records of a topic of dead letters or of duplicates, read in a bounded time."""
+"""Dropped records: the newest of a topic of dead letters or duplicates, read in a bounded time."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from kafka_ratchet.topic_log.clients import (
 from kafka_ratchet.topic_log.reading import records_between, second_read
 
 READ_MOST: Final = 20_000
-"""Offsets that are looked at, the newest of each partition ..."""
+"""Most offsets read, the newest of each partition ..."""
 LOOK_MOST: Final = 5_000
-"""... and where nothing is asked for but a look: each thousand records takes some 50 ms."""
+"""... and without any condition: each thousand records takes some 50 ms."""
 LIMIT_S: Final = 4.0
 LIMIT_BYTES: Final = 64 << 20
 REASONS_MOST: Final = 200
-"""So many reasons and identities are told apart: what an agent raises may be another text for each record."""
+"""Most separate reasons and identities: an agent's error may have another text for each record."""
 REASON_SHOWN: Final = 200
 TEXT_MOST: Final = 2_000
 """characters of a key, a value or a header."""
@@ -48,7 +48,7 @@ MOST_APPENDED: Final = max(map(len, APPENDED))
 
 
 class Wanted(NamedTuple):
-    """Which records are meant; None is all. reason: what it begins with; since, until: ms since the epoch."""
+    """Selection of records; None is all. reason: its beginning; since, until: ms since the epoch."""
 
     reason: str | None = None
     identity: bytes | None = None
@@ -76,7 +76,10 @@ class Dropped:
     value: bytes | None
 
     def as_dict(self, *, values: bool) -> dict[str, Any]:
-        """For people and scripts. values: show keys, values and headers of others, cut; without, how long they are."""
+        """Return the record for display and scripts.
+
+        values: show keys, values and foreign headers, cut; without it, their lengths.
+        """
         origin = self.origin
         where = None if origin is None else {k: getattr(origin, k) for k in ("topic", "partition", "offset")}
         return {
@@ -98,7 +101,7 @@ class Dropped:
 
 @dataclass(slots=True)
 class Count:
-    """Records of one reason or identity, among those that were read. first, last: ISO 8601, UTC."""
+    """Count of records of one reason or identity, among those read. first, last: ISO 8601, UTC."""
 
     name: str
     records: int = 0
@@ -112,14 +115,14 @@ class Count:
         self.records += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the count as JSON."""
         when = {"first": moment(self.first_ms), "last": moment(self.last_ms)}
         return {"name": self.name, "records": self.records, **when}
 
 
 @dataclass(slots=True)
 class Sample:
-    """What was found. held: offsets that the topic holds; read: records that were looked at; problems: sentences."""
+    """Sample of dropped records. held: offsets in the topic; read: records read; problems: sentences."""
 
     topic: str
     held: int = 0
@@ -132,7 +135,7 @@ class Sample:
 
 
 def content(found: bytes | None, is_shown: bool) -> dict[str, Any]:
-    """How long it is, and what it is where that may be seen: what cannot be printed is escaped, what is long is cut."""
+    """Return the length, and the content where it may be seen: unprintable characters escaped, long texts cut."""
     if found is None:
         return {"bytes": None}
     if not is_shown:
@@ -182,7 +185,7 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wa
 def _spans(
     asked: Consumer, topic: str, held: dict[int, OffsetRange], wanted: Wanted
 ) -> tuple[dict[int, OffsetRange], list[int]]:
-    """The offsets to read, and the partitions of which they are not all that are meant."""
+    """Return the offsets to read, and the partitions where some selected ones are left out."""
     if (offset := wanted.offset) is not None:
         return {n: OffsetRange(max(each.first, offset), min(each.end, offset + 1)) for n, each in held.items()}, []
     spans, cut, most = {}, [], _share(wanted, len(held))
@@ -201,7 +204,7 @@ def _share(wanted: Wanted, partitions: int) -> int:
 
 
 def _at(asked: Consumer, topic: str, held: dict[int, OffsetRange], ms: int | None) -> dict[int, int]:
-    """The first offset of each partition from a time on, its end where there is none; empty without a time."""
+    """Return the first offset of each partition from a time on, its end without one; empty without a time."""
     if ms is None:
         return {}
     return offsets_from(asked, topic, held, ms, LIMIT_S)
@@ -216,7 +219,7 @@ class _Reading:
         self._newest: list[tuple[int, int, int, Dropped]] = []
         self._reasons: dict[str | bytes | None, Count] = {}
         self._identities: dict[str | bytes | None, Count] = {}
-        """By their bytes: as text they are written once, and not for each record."""
+        """Counts by bytes of the identity: its text is made once, and not for each record."""
 
     def read(self, messages: Iterator[Message]) -> None:
         """Read, as far as there is time."""
@@ -260,7 +263,7 @@ class _Reading:
         )
 
     def result(self) -> Sample:
-        """All of it, the newest first."""
+        """Return all of it, the newest first."""
         self.found.records = [item[-1] for item in sorted(self._newest, key=lambda item: item[:3], reverse=True)]
         self.found.reasons = _largest(self._reasons)
         self.found.identities = _largest(self._identities)
@@ -268,13 +271,13 @@ class _Reading:
 
 
 def _appended(headers: Headers) -> int:
-    """How many of the last headers Ratchet has appended, by their names."""
+    """Return the number of last headers that Ratchet has appended, by their names."""
     last = tuple([name for name, _ in headers[-MOST_APPENDED:]])
     return next((len(names) for names in APPENDED if last[-len(names) :] == names), 0)
 
 
 def _count(counts: dict[str | bytes | None, Count], what: str | bytes | None, at_ms: int) -> None:
-    """One more of a reason or an identity; of the others, where too many are told apart."""
+    """Count one more of a reason or an identity; of the others, where there are too many."""
     if (count := counts.get(what)) is None:
         what = what if len(counts) < REASONS_MOST else OTHERS
         count = counts.setdefault(what, Count("(not known)" if what is None else _text(what)))

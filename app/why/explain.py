@@ -49,12 +49,12 @@ class Explanation:
         """Look at the topics.
 
         Args:
-            settings: the whole of them
-            name: of the stream
-            bootstrap: host:port[,host:port]
-            limit_s: seconds that reading may take
-            watch: gets how many offsets of how many have been gone through
-            limit_bytes: of keys and values that may be read; None: as many as there are
+            settings: all settings.
+            name: name of the stream.
+            bootstrap: host:port[,host:port].
+            limit_s: seconds that reading may take.
+            watch: called with the number of offsets read, and of all.
+            limit_bytes: most bytes of keys and values to read; None: without limit.
         """
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
         self._stream = stream = settings.streams[name]
@@ -67,7 +67,7 @@ class Explanation:
         self._arrives_in = arrives_in(settings.streams, name)
         self._logs: dict[int, Log] = {}
         self._against: int | None = None
-        """What the record was judged against that was judged last."""
+        """Previous sequence of the record judged last."""
         self._look_at(())
 
     def _look_at(self, numbers: Collection[int]) -> None:
@@ -87,17 +87,17 @@ class Explanation:
         partitions: Sequence[int] | None = None,
         judged_to: Mapping[int, int] | None = None,
     ) -> Answer:
-        """What became of all records of an identity, or of those with one sequence.
+        """Explain all records of an identity, or those with one sequence.
 
         Args:
             identity: its bytes
             sequence: None: all
-            partitions: where they can be; None: in each
-            judged_to: of partitions whose worker knows nothing of the identity, the offset before which it had judged
-                all by then. There it is looked for behind that only, and the answer says so
+            partitions: their possible partitions; None: all
+            judged_to: for partitions with a worker that has not seen the identity: the offset below which it had
+                judged everything. Only later records are searched there, and the answer says so
 
         Raises:
-            SettingsError: there is no such partition, or the output is made by agents of one's own.
+            SettingsError: there is no such partition, or the output is made by a program's agents.
             TransportError: a partition cannot be read.
         """
         if partitions:  # the least and the largest are enough: each is a question to Kafka about all partitions
@@ -128,7 +128,7 @@ class Explanation:
         return self._told(answer)
 
     def _where_it_can_be(self, answer: Answer, numbers: Sequence[int], judged_to: Mapping[int, int]) -> list[int]:
-        """Without the partitions that know nothing of the identity, and in which none of its records waits."""
+        """Return the partitions without those that have neither the identity nor a waiting record of it."""
         there = set[int]()
         waiting = self._reader.waiting({number: judged_to[number] for number in numbers if number in judged_to})
         for number, record in self._scan.between(self._stream.input, waiting):
@@ -144,7 +144,7 @@ class Explanation:
         return [number for number in numbers if number not in left_out]
 
     def of_record(self, topic: str, partition: int, offset: int) -> Answer:
-        """What became of the record that stands at an offset of the input, or where that of another topic came from.
+        """Explain the record at an offset of the input, or the origin of one in another topic.
 
         Raises:
             SettingsError: it is no topic of the stream, there is no such partition, or the output is made by agents.
@@ -162,8 +162,8 @@ class Explanation:
                 return waits
             nothing = Answer(self._name, str(place))
             nothing.limits.append(
-                f"{place}: there is no committed record. It is deleted, not written yet, was of a transaction that was "
-                "aborted, or marks the end of one"
+                f"{place}: there is no committed record. It is deleted, not written yet, part of an aborted "
+                "transaction, or the end marker of one"
             )
             return nothing
         if topic == stream.input:
@@ -263,10 +263,10 @@ class Explanation:
         if found is None:
             nothing = Answer(self._name, str(place))
             nothing.limits.append(
-                f"{place}: it has no identity or no sequence, and cannot be told apart from others in another topic"
+                f"{place}: it has no identity or no sequence, and cannot be identified in another topic"
             )
             return nothing
-        # Behind `repartition_by` a record is judged in another partition than it arrived in.
+        # After `repartition_by` a record is judged in another partition than its first.
         answer = self.of_identity(*found, [place.partition] if place.topic == self._stream.output else None)
         answer.asked = str(place)
         return answer
@@ -283,7 +283,7 @@ class Explanation:
         return answer
 
     def _of_invalid(self, place: Place, record: RecordView) -> Answer:
-        """Of a record that has no identity or no sequence."""
+        """Explain a record without an identity or a sequence."""
         answer, log = Answer(self._name, str(place)), self._log(place.partition, b"")
         legs = self._legs(log, place.partition)
         leg = next((each for each in reversed(legs) if each.start <= place.offset < each.end), legs[-1])
@@ -294,14 +294,14 @@ class Explanation:
         if verdict == "waiting":
             self._note_wait(arrival)
         if verdict == "unjudged":
-            arrival.notes.append("it was forwarded; which record of the output it is cannot be told without a sequence")
+            arrival.notes.append("it was forwarded; its record in the output is unknown without a sequence")
         self._following.follow(answer, self._logs)
         return answer
 
     def _of_kept(
         self, place: Place, record: RecordView, found: tuple[bytes, int], kept: Place, origin: Origin, log: Log
     ) -> Answer:
-        """Of a record that the topic of duplicates has: its headers say it all, and the input need not be read."""
+        """Explain a record in the topic of duplicates: its headers suffice, and the input need not be read."""
         identity, sequence = found
         answer = Answer(self._name, str(place), identity, sequence)
         verdict = cast(Verdict, origin.verdict if origin.verdict in DROPPED else "duplicate")
@@ -354,8 +354,8 @@ class Explanation:
             )
         if self._stream.is_bounded and any(each.verdict in DROPPED for each in arrivals):
             answer.limits.append(
-                "identities of this stream are forgotten (max_identities, inactive_after_s): a record that comes again "
-                "after that passes as new, and the verdicts here do not know when that was"
+                "identities of this stream are forgotten (max_identities, inactive_after_s): a later copy of a record "
+                "passes as new, and the verdicts here ignore the time of that"
             )
         answer.limits += [f"the identity was forgotten at {moment(at)} (partition {number})" for at in log.forgotten]
         told = [edit for edit in log.edits if edit.has_changed and (edit.kind != FORGET or edit.name == identity)]
@@ -418,8 +418,8 @@ class Explanation:
     ) -> ExpectedPartition:
         if log.owner is not None and log.owner.rule.get("output") == AGENTS:
             raise SettingsError(
-                f"streams.{self._name}: its output is what agents of one's own yield, and this follows records that "
-                "are forwarded as they came"
+                f"streams.{self._name}: its output comes from a program's agents, and this follows records "
+                "forwarded unchanged"
             )
         unjudged = [interval for interval in log.intervals if not interval.deduplicate]
         first = Baseline.after_retention(self._ranges.input_begins[number], 0)

@@ -15,7 +15,7 @@ from kafka_ratchet.app.why.result import find_rows, id_number
 from kafka_ratchet.app.why.scan import Scan
 
 WRITERS_MOST = 20
-"""Arrivals of which it is looked up who wrote their transaction: each asks Kafka once."""
+"""Most arrivals with a look-up of their transaction's writer: each is a request to Kafka."""
 DROPPED = ("duplicate", "too-late", "content-differs")
 LETTERED = ("invalid", "too-late", "content-differs")
 """Verdicts that may make dead letters; the last two where the stream's settings said so at the time."""
@@ -102,7 +102,7 @@ class Following:
                 answer.limits.append(
                     f"{topic} partition {number} has {len(places)} records of sequence {sequence} (also offsets "
                     f"{extra}), and by the rule {len(group)} had to be forwarded: the identity was forgotten in "
-                    "between, or `ratchet verify` says what is wrong"
+                    "between, or `ratchet verify` names the error"
                 )
         for each in arrivals:
             if each.forwarded is None and not self._scan.stopped:
@@ -112,7 +112,7 @@ class Following:
         if self._ranges.output_begins[number]:
             return f", which begins at offset {self._ranges.output_begins[number]:,}: what came before is deleted"
         if self._ranges.input_begins[number]:
-            return ": it is a repeat of input that is deleted, or `ratchet verify` says what is wrong"
+            return ": it is a repeat of input that is deleted, or `ratchet verify` names the error"
         return ", and by the rule it should be: run `ratchet verify`"
 
     def _find_kept(self, number: int, arrivals: list[Arrival]) -> None:
@@ -176,9 +176,9 @@ class Following:
     # The topic of duplicates, without reading all of it
 
     def kept_at(self, place: Place, log: Log) -> tuple[Place, Origin] | None:
-        """Where the topic of duplicates has a record of the input; None: it does not, or it cannot be told.
+        """Return the place of an input record in the topic of duplicates; None: absent or unknown.
 
-        Its records stand in the order of the input, unless a person has moved the partition back.
+        Its records stand in the order of the input, unless an operator has moved the partition back.
         """
         topic, number = self._stream.duplicates, place.partition
         span = None if topic is None else self._reader.span(topic, number)
@@ -198,7 +198,7 @@ class Following:
             offset, record = found
             origin = origin_of(record.headers)
             if origin is None or (origin.topic, origin.partition) != (place.topic, number):
-                return None  # somebody else writes to it, so nothing can be said of its order
+                return None  # another program writes to it, so its order is unknown
             if origin.offset == place.offset:
                 return Place(topic, number, offset), origin
             if origin.offset < place.offset:

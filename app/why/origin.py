@@ -1,4 +1,4 @@
-"""Where a dead letter or a dropped record came from, by the headers that were appended to it."""
+"""Origin of a dead letter or a dropped record, from its appended headers."""
 
 from __future__ import annotations
 

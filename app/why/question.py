@@ -1,4 +1,4 @@
-"""Which record is meant, as the page's address says it, and the command that asks the same."""
+"""Record in question, from the page's address, and the command for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Question(NamedTuple):
 
     @property
     def command(self) -> str:
-        """For a shell, on one line."""
+        """Return the command for a shell, on one line."""
         words = ["ratchet", "why", "--stream", self.stream]
         if self.topic is not None:
             words += ["--topic", self.topic]
@@ -35,7 +35,7 @@ class Question(NamedTuple):
 
 
 def identity_words(identity: bytes) -> list[str]:
-    """The option of a command that names an identity: as text where a terminal can print it, else in hex."""
+    """Return the option of a command that names an identity: as text where a terminal can print it, else in hex."""
     try:
         text = identity.decode()
     except UnicodeDecodeError:
@@ -46,7 +46,7 @@ def identity_words(identity: bytes) -> list[str]:
 
 
 def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None:
-    """Read stream, producer, identity, hex, sequence, topic, partition and offset; None where nothing is asked.
+    """Read stream, producer, identity, hex, sequence, topic, partition and offset; None without a question.
 
     Raises:
         SettingsError: there is no such stream.
@@ -68,7 +68,7 @@ def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None
         if "topic" not in said or partition is None or offset is None:
             raise QueryError("topic, partition and offset go together: give all three")
         if names or sequence is not None:
-            raise QueryError("topic, partition and offset name one record: give no identity and no sequence beside")
+            raise QueryError("topic, partition and offset name one record: leave out identity and sequence")
         return Question(name, partition=partition, topic=said["topic"], offset=offset)
     if stream.identity == Identity.PARTITION:
         if names or partition is None:

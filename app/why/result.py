@@ -1,4 +1,4 @@
-"""Which rows of the result table are of which records of the output, and by which commits."""
+"""Rows of the result table by record of the output, and their commits."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 
 
 def id_number(text: str) -> int:
-    """A topic id in 128 bits, as the Spark job keeps it; 0 where the broker gives none."""
+    """Return a topic id in 128 bits, as the Spark job keeps it; 0 where the broker gives none."""
     return int.from_bytes(base64.urlsafe_b64decode(plain_id(text) + "=="), "big")
 
 
 def find_rows(
     settings: Settings, name: str, bootstrap: str, places: Iterable[Place], within: Scan, topic_id: int | None = None
 ) -> tuple[dict[Place, list[Result]], list[str]]:
-    """Look for rows of records of a stream's output.
+    """Find rows of records of a stream's output.
 
     Args:
-        settings: whose sinks say where the tables are
-        name: of the stream
-        bootstrap: host:port[,host:port]
-        places: of the output
-        within: the time and room that there is
-        topic_id: of the output, in 128 bits; None: it is asked for
+        settings: settings with the sinks of the tables.
+        name: name of the stream.
+        bootstrap: host:port[,host:port].
+        places: records of the output.
+        within: limits of time and size.
+        topic_id: id of the output, in 128 bits; None: it is requested.
 
     Returns:
-        what each table has of each, nothing where there is no table; and what cannot be known
+        the rows of each record by table, none without a table; and sentences about unknowns.
     """
     wanted = list(places)
     found: dict[Place, list[Result]] = {}
     limits: list[str] = []
     if wanted and not sinks_of(settings, name) and (missing := missing_stream(settings)):
-        limits.append(f"no result table is looked at: {missing}")
+        limits.append(f"no result table is read: {missing}")
     for each in sinks_of(settings, name) if wanted else []:
         if each.sink.from_input:
             limits.append(
@@ -80,7 +80,7 @@ def _find(
         limits: list[str] = []
         if kept.kind == "totals" or kept.sql is not None or kept.transform is not None:
             what = "kind totals" if kept.kind == "totals" else "a query or transform"
-            limits.append(f"the rows of {table} are of many records ({what}): which one a record is in cannot be told")
+            limits.append(f"the rows of {table} are of many records ({what}): the row of a record is unknown")
         else:
             rows, is_whole = _offsets(location, wanted, within, rejects=False)
             for place, result in list(found.items()):
@@ -93,8 +93,8 @@ def _find(
                 result.rejects = int((rejects.of(place.partition) == place.offset).sum())
                 if not result.rows and not result.rejects and not is_whole:
                     del found[place]
-        # Rows that were found may be of a commit since the first look, so they are held against a later one; those that
-        # were not found are held against the first.
+        # Rows found may come from a commit since the first request, so they are compared with a later one;
+        # missing ones are compared with the first.
         later = store.offsets()
         for place, result in found.items():
             if result.rows or result.rejects:
@@ -108,7 +108,7 @@ def _find(
 
 
 def _offsets(location: TableLocation, wanted: list[Place], within: Scan, *, rejects: bool) -> tuple[RowOffsets, bool]:
-    """Which of these records the rows are of, and whether all of them were read."""
+    """Return the rows of these records, and True if all of them were read."""
     found, stops = RowOffsets(), len(within.stopped)
     what = f"{'the rejects' if rejects else 'the rows'} of {location} were read in part only"
     offsets = [place.offset for place in wanted]
@@ -120,7 +120,10 @@ def _offsets(location: TableLocation, wanted: list[Place], within: Scan, *, reje
 
 
 def oldest_past(commits: list[tuple[str, dict[int, int]]], place: Place) -> str | None:
-    """The oldest commit whose offset is past the record, if one before it is known that is not, or it is the first."""
+    """Return the oldest commit with an offset past the record, if it is certain.
+
+    It is certain where an earlier commit was not past it, or where it is the first.
+    """
     past = None
     for called, offsets in commits:
         if offsets.get(place.partition, 0) <= place.offset:

@@ -16,7 +16,7 @@ LOOK_EVERY: Final = 1_000
 """Records between two looks at the clock."""
 
 Watch = Callable[[int, int], None]
-"""Gets how many offsets of how many have been gone through."""
+"""Called with the number of offsets read, and of all."""
 
 
 class Scan:
@@ -25,23 +25,23 @@ class Scan:
     def __init__(
         self, reader: TopicReader, limit_s: float, watch: Watch, total: int = 0, limit_bytes: int | None = None
     ) -> None:
-        """limit_s, limit_bytes: seconds and bytes for all that is read; total: offsets, for `watch`."""
+        """Set the limits. limit_s, limit_bytes: for all reading; total: offsets, for `watch`."""
         self._reader, self._watch = reader, watch
         self._ends_at, self._limit_bytes = time.monotonic() + limit_s, limit_bytes
         self._bytes = 0
         self.total, self._done = total, 0
         self.stopped: list[str] = []
-        """Where reading has ended before its end, one phrase for each."""
+        """Places where reading has stopped early, one phrase for each."""
 
     def bounded(
         self, items: Iterable[Item], size: Callable[[Item], int], cut: Callable[[Item], str], every: int = LOOK_EVERY
     ) -> Iterator[Item]:
-        """These, as far as there is time and room for them.
+        """Yield the items, as far as the limits of time and size allow.
 
         Args:
-            items: what is read
+            items: items to read
             size: bytes of one
-            cut: says how far it was read, from the first that is left out; for `stopped`
+            cut: returns the end of reading, from the first item left out; for `stopped`
             every: items between two looks at the clock
         """
         for count, item in enumerate(items):
@@ -61,7 +61,7 @@ class Scan:
     def records(
         self, topic: str, partition: int, end: int, begin: int, *, committed: bool = True
     ) -> Iterator[tuple[int, RecordView]]:
-        """The committed records from begin to before end, with their offsets.
+        """Yield the committed records from begin to before end, with their offsets.
 
         committed: False reads those of open and aborted transactions too.
 

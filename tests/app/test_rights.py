@@ -173,7 +173,7 @@ def test_every_part_does_its_work_with_the_rights_of_the_page_and_no_others(secu
             worker.wait_for(lambda: administrator.position("events") == EVENTS, "the commit")
             if life == 1:
                 worker.stop()
-        assert "this user may do what a worker does" in site.run("worker", "doctor")
+        assert "this user has a worker's rights" in site.run("worker", "doctor")
         site.user = "page"
         looked = site.command("doctor")
         assert looked.returncode == 1, looked.stdout

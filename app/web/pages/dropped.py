@@ -1,4 +1,6 @@
-"""GET /dead-letters, GET /duplicates: what was dropped and why. Also with .csv and .ndjson behind it, as a file.
+"""GET /dead-letters, GET /duplicates: dropped records with their reasons.
+
+With .csv and .ndjson added, as a file.
 
 ?[stream=S][&reason=TEXT][&identity=TEXT or hex=HEX][&partition=P][&offset=O][&since=TIME][&until=TIME][&limit=N]
 [&values=1]
@@ -34,7 +36,7 @@ FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> web.Response:
-    """A CSV file of that name (without its ending), with a line for the columns."""
+    """Return a CSV file of that name (without its ending), with a line for the columns."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
@@ -44,12 +46,12 @@ def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, 
 
 
 def ndjson_response(name: str, rows: Iterable[Mapping[str, Any]]) -> web.Response:
-    """A file with a JSON object in each line."""
+    """Return a file with a JSON object in each line."""
     return _file(name, "ndjson", "application/x-ndjson", b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
 def cell(value: Any) -> str:
-    """A value as text that no spreadsheet takes for a formula: one that would be has an apostrophe before it."""
+    """Return a value as text that no spreadsheet takes for a formula: one that would be has an apostrophe before it."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -68,7 +70,7 @@ SHOWN_MOST: Final = 200
 FILE_MOST: Final = 10_000
 REASON_MOST: Final = 500
 END_S: Final = 1.0
-"""How long a reading that nobody waits for any more may take to end by itself."""
+"""Seconds that an abandoned reading may take to end alone."""
 FILTERS: Final = ("reason", "identity", "hex", "partition", "offset", "since", "until")
 COLUMNS: Final = (
     "partition",
@@ -91,7 +93,7 @@ async def dead_letters_page(request: web.Request) -> web.StreamResponse:
 
 
 async def duplicates_page(request: web.Request) -> web.StreamResponse:
-    """The same of dropped records, where the stream keeps them; else how to have them kept, and the counts."""
+    """Return the same of dropped records, where the stream keeps them; else how to have them kept, and the counts."""
     return await _page(request, "duplicates")
 
 
@@ -122,7 +124,7 @@ async def _page(request: web.Request, kind: str) -> web.StreamResponse:
 def _look(
     settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted, kind: str
 ) -> tuple[Sample, Replayed | None]:
-    """The records, and which dead letters were replayed; None where that is not known."""
+    """Return the records, and the replayed dead letters; None where these are unknown."""
     if kind != "dead-letters":
         return sample(impatient(settings), bootstrap, name, topic, wanted), None
     return asyncio.run(_letters(impatient(settings), bootstrap, name, topic, wanted))
@@ -131,7 +133,7 @@ def _look(
 async def _letters(
     settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted
 ) -> tuple[Sample, Replayed | None]:
-    """Both at a time."""
+    """Return both at a time."""
     asking = asyncio.create_task(_replayed(settings, bootstrap, name))
     try:
         found = await asyncio.to_thread(sample, settings, bootstrap, name, topic, wanted)
@@ -154,7 +156,7 @@ async def _replayed(settings: Settings, bootstrap: str, name: str) -> Replayed:
 
 
 def stream_of(settings: Settings, asked: Mapping[str, str]) -> str:
-    """The stream that is asked for, or the first one.
+    """Return the requested stream, or the first one.
 
     Raises:
         SettingsError: there is no such stream, or none at all.
@@ -193,7 +195,7 @@ def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int
 
 
 def _time(name: str, text: str | None) -> int | None:
-    """In ms since the epoch."""
+    """Return a time in ms since the epoch."""
     if not text:
         return None
     try:
@@ -204,7 +206,7 @@ def _time(name: str, text: str | None) -> int | None:
 
 
 def as_dict(found: Sample, stream: str, kind: str, *, values: bool, replayed: Replayed | None = None) -> dict[str, Any]:
-    """The page as JSON, with the commands that replay. replayed: None: not known."""
+    """Return the page as JSON, with the commands that replay. replayed: None: not known."""
     rows = [each.as_dict(values=values) for each in found.records]
     reasons = [each.as_dict() for each in found.reasons]
     if kind == "dead-letters":
@@ -230,7 +232,7 @@ def as_dict(found: Sample, stream: str, kind: str, *, values: bool, replayed: Re
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Of a record: a text in each cell."""
+    """Return a record as a text in each cell."""
     flat = dict(row)
     for name in ("key", "value"):
         flat[name] = row[name].get("text", "" if row[name]["bytes"] is None else f"{row[name]['bytes']} bytes")

@@ -21,13 +21,13 @@ from kafka_ratchet.app.why.question import Question, question_of
 
 LIMIT_S: Final = 8.0
 LIMIT_BYTES: Final = 512 << 20
-"""Of keys and values. In this time some 500,000 records are read."""
+"""Most bytes of keys and values to read: some 500,000 records in this time."""
 SHOWN: Final = 20
 """Arrivals on the page; the JSON has up to a thousand."""
 
 
 async def event_page(request: web.Request) -> web.StreamResponse:
-    """The trace of one record, or of the records of an identity, as far as it is read within some seconds."""
+    """Return the trace of one record, or of an identity, as far as some seconds of reading go."""
     view = request.app[CLUSTER_VIEW]
     settings = view.settings
 
@@ -50,15 +50,15 @@ class Where(NamedTuple):
 
 
 async def _where(view: ClusterView, question: Question) -> Where:
-    """First the partitions of which a worker says that they know the identity.
+    """Return the partitions with the identity first.
 
-    Those that do not have judged no record of it, unless identities are forgotten there, or records were not judged.
+    The others have judged no record of it, unless identities are forgotten there, or records were not judged.
     """
     if question.partition is not None:
         return Where([question.partition])
     if question.identity is None:
         return Where()
-    overview = await view.overview()  # before the look-up: what is judged after this may be known to it, or not
+    overview = await view.overview()  # before the look-up: later verdicts may be known to it, or not
     found = await view.lookup(question.stream, question.identity, None)
     first = [row.partition for row in found.partitions]
     every = first + [number for number in [*found.asked, *found.not_asked] if number not in first]
@@ -85,15 +85,15 @@ def trace(
     limit_s: float = LIMIT_S,
     limit_bytes: int = LIMIT_BYTES,
 ) -> dict[str, Any]:
-    """Read it from the topics and the result table.
+    """Read the trace from the topics and the result table.
 
     Args:
-        settings: of the application
-        bootstrap: host:port[,host:port]
-        question: which record
-        where: to look
-        limit_s: seconds that reading may take
-        limit_bytes: of keys and values that may be read
+        settings: settings of the application.
+        bootstrap: host:port[,host:port].
+        question: the record.
+        where: partitions to search.
+        limit_s: seconds that reading may take.
+        limit_bytes: most bytes of keys and values to read.
 
     Raises:
         RatchetError: the question cannot be answered; see `Explanation`.

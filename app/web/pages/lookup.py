@@ -34,7 +34,7 @@ from kafka_ratchet.rule.identity import Identity
 
 
 async def lookup_page(request: web.Request) -> web.Response:
-    """One identity. A form that cannot be read is shown again with the sentence that says why."""
+    """Return one identity. A form that cannot be read is shown again with the sentence that says why."""
     found, problem, query = None, None, {}
     try:
         query = parse_query(request.rel_url.raw_query_string)
@@ -54,7 +54,7 @@ async def lookup_page(request: web.Request) -> web.Response:
 
 
 async def identities_page(request: web.Request) -> web.StreamResponse:
-    """A page of the identities, in the order of their bytes."""
+    """Return a page of the identities, in the order of their bytes."""
     view, stream = request.app[CLUSTER_VIEW], request.match_info["stream"]
 
     async def ask(asked: dict[str, str]) -> Any:
@@ -66,7 +66,7 @@ async def identities_page(request: web.Request) -> web.StreamResponse:
 
 
 async def identity_page(request: web.Request) -> web.StreamResponse:
-    """What the partitions know of one identity, and what people have had forgotten of it."""
+    """Return the partitions' state of one identity, and the operators' requests to forget it."""
     view, stream = request.app[CLUSTER_VIEW], request.match_info["stream"]
 
     async def ask(asked: dict[str, str]) -> Lookup:
@@ -83,7 +83,7 @@ async def identity_page(request: web.Request) -> web.StreamResponse:
 
 
 async def own_table_page(request: web.Request) -> web.Response:
-    """A table of one's own. What cannot be read is asked for again, with the sentence that says why."""
+    """Return a page of a program's table. An unreadable query is shown again, with the reason."""
     found, problem, query = None, None, {}
     named = request.match_info.get("table")
     try:

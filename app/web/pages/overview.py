@@ -1,8 +1,7 @@
-"""The first page: what is wrong, the way of the events with rates and lag, the chart, all tables.
+"""First page: problems, the path of the events with rates and lag, the chart, all tables.
 
-GET /           ?stream=S&range=1h (or 6h, 24h): whose history the chart shows
-GET /tables     the part that changes, which the page asks for again
-GET /history    the figures of the chart, as a table or JSON; the same parameters
+GET / ?stream=S&range=1h (or 6h, 24h): stream of the chart GET /tables the part that changes, which the page fetches
+again GET /history the figures of the chart, as a table or JSON; the same parameters
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from kafka_ratchet.app.web.render import (
 ROWS_MOST: Final = 20
 """Partitions of a stream on the first page; /streams/S has all."""
 FINDINGS_MOST: Final = 20
-"""Sentences about what is wrong; a thousand partitions may have one each. The JSON has all."""
+"""Most sentences about problems; a thousand partitions may have one each. The JSON has all."""
 SAID_MOST: Final = 3
-"""Of them, those that a screen reader is told when they come."""
+"""Most new ones announced by a screen reader."""
 RATE_S: Final = 60
 """Seconds over which a rate is taken."""
 TABLE_ROWS: Final = 24
-"""Of the figures below the chart."""
+"""Rows of the figures below the chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Flow:
 
 
 async def overview_page(request: web.Request) -> web.Response:
-    """All tables of all streams."""
+    """Return all tables of all streams."""
     if wants_json(request):
         context = await _context(request)
         more = {"flows": [*context["flows"].values()], "findings": context["findings"]}
@@ -83,12 +82,12 @@ async def overview_page(request: web.Request) -> web.Response:
 
 
 async def tables_fragment(request: web.Request) -> web.Response:
-    """The part of the page that changes."""
+    """Return the part of the page that changes."""
     return html_response(request, "_tables.html", await _context(request))
 
 
 async def history_page(request: web.Request) -> web.Response:
-    """The figures behind the chart, with all steps."""
+    """Return the figures of the chart, with all steps."""
     asked, stream, span = await _asked(request)
     if stream is None:
         raise QueryError("the settings have no stream")
@@ -100,7 +99,7 @@ async def history_page(request: web.Request) -> web.Response:
 
 
 async def overview_of(request: web.Request) -> Overview:
-    """What Kafka, the workers and the result table say, at most a second old."""
+    """Return the state of Kafka, the workers and the result table, at most a second old."""
     overview, sinks = await asyncio.gather(request.app[CLUSTER_VIEW].overview(), request.app[RESULTS].latest())
     return replace(overview, sinks=sinks, results=next(iter(sinks), None))
 
@@ -162,7 +161,7 @@ async def _history(request: web.Request, stream: str, span: str) -> History:
 
 
 def figures_of(history: History, most: int = TABLE_ROWS) -> list[dict[str, object]]:
-    """At most so many rows of a table, the newest first: records a second, None where nobody tells."""
+    """Return the newest rows of a table first: records a second, None where unknown."""
     points = history.points
     if not points.times:
         return []

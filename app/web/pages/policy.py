@@ -26,7 +26,7 @@ TEXT_MOST: Final = 2_000
 
 
 async def policy_page(request: web.Request) -> web.StreamResponse:
-    """The policy in force, and its history."""
+    """Return the policy in force, and its history."""
     settings, bootstrap = impatient(request.app[SETTINGS]), request.app[BOOTSTRAP]
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ async def policy_page(request: web.Request) -> web.StreamResponse:
 
 
 def policies_now(settings: Settings, bootstrap: str) -> dict[str, Any]:
-    """What decides now, and the newest records of the policy topic, the newest first.
+    """Return the present policies, and the newest records of the policy topic, the newest first.
 
     Raises:
         RatchetError: Kafka does not answer, or the topic cannot be read.
@@ -55,7 +55,7 @@ def policies_now(settings: Settings, bootstrap: str) -> dict[str, Any]:
 
 
 def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], int]:
-    """The newest records, and how many offsets before them are not here."""
+    """Return the newest records, and how many offsets before them are not here."""
     options, topic = {"bootstrap.servers": bootstrap, **settings.kafka}, policy_topic(settings.app)
     found: list[dict[str, Any]] = []
     with consumer(options, "ratchet-page") as asked:
@@ -73,7 +73,7 @@ def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], 
 
 
 def _said(key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """What a record is about, and what it says, as text."""
+    """Return subject and content of a record, as text."""
     text = None if value is None else shown(value[:TEXT_MOST])
     try:
         parts = json.loads(key or b"")

@@ -22,11 +22,11 @@ from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.rule.identity import Identity
 
 LIVE_S: Final = 60
-"""A producer of which a worker has judged a record within this time counts as live."""
+"""Seconds since its last judged record in which a producer counts as live."""
 
 
 async def producers_page(request: web.Request) -> web.StreamResponse:
-    """A page of the producers, by name."""
+    """Return a page of the producers, by name."""
     view = request.app[CLUSTER_VIEW]
 
     async def ask(asked: dict[str, str]) -> ProducersPage:
@@ -56,5 +56,5 @@ def activity(producer: KnownProducer) -> str:
     try:
         seen = datetime.fromisoformat(producer.last_seen)
         return "live" if datetime.now(UTC) - seen < timedelta(seconds=LIVE_S) else "idle"
-    except (ValueError, TypeError):  # whoever joins the group may answer for a worker
+    except (ValueError, TypeError):  # any member of the group may answer as a worker
         return "not known"

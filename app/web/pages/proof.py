@@ -1,4 +1,4 @@
-"""GET /proof: what the last `ratchet verify --record` of each stream has proven, and what has come since."""
+"""GET /proof: the last proof of `ratchet verify --record` of each stream, and the records since."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka_ratchet.app.web.render import CLUSTER_VIEW
 
 
 async def proof_page(request: web.Request) -> web.StreamResponse:
-    """The proofs of all streams."""
+    """Return the proofs of all streams."""
     view, bootstrap = request.app[CLUSTER_VIEW], request.app[BOOTSTRAP]
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ async def proof_page(request: web.Request) -> web.StreamResponse:
 
 
 def of_stream(name: str, proof: Proof | None, stream: StreamView) -> dict[str, Any]:
-    """The proof and each partition's end next to it. since: offsets of the input behind it; None: not known."""
+    """Return the proof with each partition's end. since: input offsets after the proof; None: unknown."""
     rows, problems = [], []
     ends = {row.partition: row.input_end for row in stream.partitions}
     if proof is not None:
@@ -46,8 +46,8 @@ def of_stream(name: str, proof: Proof | None, stream: StreamView) -> dict[str, A
             )
             if end is not None and end < to[0]:
                 problems.append(
-                    f"input partition {number} ends at offset {end:,}, before what was proven: it was deleted and "
-                    "created again, or has lost its end, and the proof is of what was there before"
+                    f"input partition {number} ends at offset {end:,}, before the proven offsets: it was deleted and "
+                    "created again, or has lost its end, and the proof is of the former log"
                 )
     since = [row["since"] for row in rows]
     return {

@@ -22,7 +22,7 @@ IN_URL: Final = re.compile(r"(://)[^/@\s]*@")
 
 
 async def settings_page(request: web.Request) -> web.StreamResponse:
-    """The effective settings."""
+    """Return the effective settings."""
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
         return {"settings": rows(request.app[SETTINGS], request.app[ORIGINS])}

@@ -23,7 +23,7 @@ from kafka_ratchet.spark_sink.secrets import hidden
 
 
 async def sinks_page(request: web.Request) -> web.StreamResponse:
-    """The sinks of the settings."""
+    """Return the sinks of the settings."""
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
         return {"sinks": await request.app[RESULTS].latest()}
@@ -32,7 +32,7 @@ async def sinks_page(request: web.Request) -> web.StreamResponse:
 
 
 async def sink_page(request: web.Request) -> web.StreamResponse:
-    """One sink."""
+    """Return one sink."""
     name = request.match_info["name"]
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ async def sink_page(request: web.Request) -> web.StreamResponse:
             there = f"there is {names}" if names else "the settings have no [sink]"
             raise QueryError(f"no sink is called {name[:100]!r}: {there}")
         results, settings = found
-        paged(results.partitions, asked)  # refuses a page that is not there
+        paged(results.partitions, asked)  # refuses a missing page
         commits, problem = await _commits(request, results, settings)
         return {"sink": results, "commits": commits, "problem": problem}
 
@@ -50,7 +50,7 @@ async def sink_page(request: web.Request) -> web.StreamResponse:
 
 
 async def _commits(request: web.Request, results: Results, settings: Settings) -> tuple[list[SinkCommit], str | None]:
-    """The commits, or why they are not known."""
+    """Return the commits, or why they are not known."""
     if results.error is not None or not results.generation:
         return [], None
     asked, bootstrap = impatient(settings), request.app[BOOTSTRAP]

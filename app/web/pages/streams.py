@@ -39,7 +39,7 @@ class StreamPage:
 
 
 async def streams_page(request: web.Request) -> web.Response:
-    """All streams, a line each."""
+    """Return all streams, a line each."""
     overview = await request.app[CLUSTER_VIEW].overview()
     if wants_json(request):
         named = [each.name for each in fields(StreamView) if each.name != "partitions"]
@@ -49,7 +49,7 @@ async def streams_page(request: web.Request) -> web.Response:
 
 
 async def stream_page(request: web.Request) -> web.Response:
-    """One stream."""
+    """Return one stream."""
     found = await _stream_page(request)
     if wants_json(request):
         return json_response(found)
@@ -57,7 +57,7 @@ async def stream_page(request: web.Request) -> web.Response:
 
 
 async def partitions_fragment(request: web.Request) -> web.Response:
-    """The part of it that changes."""
+    """Return the part of it that changes."""
     return html_response(request, "_partitions.html", _context(request, await _stream_page(request)))
 
 

@@ -28,7 +28,7 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A worker and its partitions, by stream; standing_by are those of which it keeps a copy."""
+    """Worker with its partitions, by stream; standing_by are its copies."""
 
     worker: WorkerPast
     partitions: dict[str, list[int]]
@@ -45,7 +45,7 @@ class WorkersPage:
 
 
 async def workers_page(request: web.Request) -> web.Response:
-    """All workers."""
+    """Return all workers."""
     query = parse_query(request.rel_url.raw_query_string)
     span = query.get("range") or "1h"
     if span not in RANGES:

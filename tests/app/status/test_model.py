@@ -54,10 +54,10 @@ def row(**changed: Any) -> PartitionView:
         ({}, None, [row()], "Identities are never forgotten."),
         ({"inactive_after_s": 60}, 60, [row()], "An identity is recognised for at least 1 min after its last record."),
         ({"max_identities": 5}, None, [row()], "No identity was forgotten so far."),
-        ({"max_identities": 5}, None, [row(evicted=1)], "not known: some were displaced under an earlier worker."),
-        ({"inactive_after_s": 60}, None, [row(evicted=1)], "not known: some were displaced under an earlier worker."),
-        ({"inactive_after_s": 60}, None, [row(fresh=None)], "not known: a partition has no worker that tells."),
-        ({"max_identities": 5}, None, [row(), row(fresh=None)], "not known: a partition has no worker that tells."),
+        ({"max_identities": 5}, None, [row(evicted=1)], "unknown: some were displaced under an earlier worker."),
+        ({"inactive_after_s": 60}, None, [row(evicted=1)], "unknown: some were displaced under an earlier worker."),
+        ({"inactive_after_s": 60}, None, [row(fresh=None)], "unknown: a partition has no worker."),
+        ({"max_identities": 5}, None, [row(), row(fresh=None)], "unknown: a partition has no worker."),
     ],
 )
 def test_the_window_in_words(

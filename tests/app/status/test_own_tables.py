@@ -120,7 +120,7 @@ def test_what_is_large_or_deep_is_cut_and_what_is_long_is_counted(monkeypatch: p
         table_reading.LISTED_MOST,
     )
     assert rows(asked(part, key="long")) == [("long", 0, "x" * 10_000)]
-    with pytest.raises(QueryError, match="the longest one that can be asked for has 2,000"):
+    with pytest.raises(QueryError, match="the longest possible one has 2,000"):
         asked(part, key="k" * 3_000)
     monkeypatch.setattr(table_reading, "ANSWER_MOST", 1)
     assert (len(asked(part).entries), asked(part).reached) == (1, b'"deep"'.hex())
@@ -137,7 +137,7 @@ def test_long_keys_with_one_beginning_end_the_list_with_a_sentence(monkeypatch: 
         if page.next is None:
             break
         query = query._replace(after=bytes.fromhex(page.next))
-    assert "the list ends here: behind it are too many keys of more than 2,000 bytes" in seen
+    assert "the list ends here: after it are too many keys of more than 2,000 bytes" in seen
 
 
 def test_of_two_workers_the_one_that_has_committed_further_is_believed() -> None:

@@ -116,7 +116,7 @@ def test_while_a_partition_moves_the_one_that_has_seen_more_counts() -> None:
     page = merge_pages("events", "in", [old, new], 10, {0, 1}, [])
     (a,) = page.producers
     assert [(row.partition, row.persisted) for row in a.partitions] == [(0, 9), (1, 7)]
-    assert page.problems == ["a worker told a name that is not in hex; it is left out"]
+    assert page.problems == ["a worker returned a name without hex form; it is left out"]
 
 
 def test_what_producers_say_themselves_is_put_beside_and_in_between() -> None:
