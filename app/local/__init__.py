@@ -1,1 +1,1 @@
-"""What runs on this machine: the embedded Kafka, the jars and the Java it needs, child processes."""
+"""Programs on this machine: the embedded Kafka, jars and Java, child processes."""

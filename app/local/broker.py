@@ -1,4 +1,4 @@
-"""Which Kafka to use: the one in the settings, else an embedded one."""
+"""Choice of Kafka: the one in the settings, else an embedded one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ChosenBroker", "choose_broker", "named_broker", "open_broker", "wait
 
 @dataclass(frozen=True)
 class ChosenBroker:
-    """A Kafka that has answered."""
+    """Kafka that has answered."""
 
     bootstrap: str
     log_folder: Path | None
@@ -28,7 +28,7 @@ class ChosenBroker:
 
 @contextmanager
 def choose_broker(settings: Settings | None = None) -> Iterator[str]:
-    """The bootstrap of the Kafka to use; what was started for it ends with the context. See `open_broker`."""
+    """Yield the bootstrap of the Kafka to use; one started for it ends with the context. See `open_broker`."""
     with open_broker(settings) as chosen:
         yield chosen.bootstrap
 
@@ -55,7 +55,7 @@ def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]
 
 @contextmanager
 def open_broker(settings: Settings | None = None) -> Iterator[ChosenBroker]:
-    """The Kafka to use.
+    """Yield the Kafka to use.
 
     It is `settings.bootstrap` (without settings: `RATCHET_BOOTSTRAP`), once it answers; else an embedded broker in a
     temporary folder, which needs Java and no Docker. docker-compose.yml has a Kafka in containers.

@@ -19,11 +19,11 @@ from kafka_ratchet.errors import SetupError
 
 @contextmanager
 def broker_folder(folder: Path, wait_s: float) -> Iterator[IO[str]]:
-    """Make the folder and lock it: until this context ends and no child that was given the file has it open any more.
+    """Make the folder and lock it, until the context and all children with the file have ended.
 
     Args:
-        folder: of the broker.
-        wait_s: how long to wait for a broker whose owner was killed, and which is on its way down.
+        folder: folder of the broker.
+        wait_s: how long to wait for the shutdown of a broker with a killed owner.
 
     Yields:
         the locked file; it has the owner's process id in it.
@@ -66,6 +66,6 @@ def _is_alive(process: str) -> bool:
         os.kill(int(process), 0)
     except (ValueError, ProcessLookupError):
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # another user's process
         return True
     return True

@@ -62,7 +62,7 @@ class ChildProcess:
         self.pid = int(pid)
 
     def wait(self) -> int:
-        """Its exit code, once it has ended; 128 + the signal that ended it."""
+        """Return its exit code, once it has ended; 128 + the signal that ended it."""
         code = self._supervisor.wait()
         for stream in (self._supervisor.stdin, self._supervisor.stdout):
             if stream is not None:
@@ -71,7 +71,7 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return True until it has ended."""
         return self._supervisor.poll() is None
 
     def kill(self) -> None:
@@ -108,11 +108,11 @@ class ChildProcess:
         return self.wait()
 
     def output(self) -> str:
-        """What it has written so far."""
+        """Return its output so far."""
         return self.log.read_text("utf-8", "replace")
 
     def last_words(self) -> str:
-        """The end of its log, and where the rest is."""
+        """Return the end of its log, and where the rest is."""
         return "\n".join([*self.output().splitlines()[-15:], f"(log: {self.log})"])
 
     def finish(self) -> str:

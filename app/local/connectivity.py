@@ -1,4 +1,4 @@
-"""Whether Kafka answers, and waiting until it does."""
+"""Check that Kafka answers, and wait until it does."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ ASK_FOR_S = 1.0
 
 REFUSED_FOR_S = 2.0
 SILENT_FOR_S = 6.0
-"""How long a command that only looks waits for a broker that refuses connections, and for a silent one. It does not
-wait for a broker that is just starting; a busy broker may be slow to answer."""
+"""Seconds that a read-only command waits for a silent broker, or one that refuses connections.
+
+It does not wait for a broker's start; a busy broker may be slow to answer.
+"""
 
 
 class Reachability:
@@ -39,9 +41,9 @@ class Reachability:
         self._reason: str | None = None
         self._heard = Heard(options)
         self.cluster_id: str | None = None
-        """Of the Kafka that answered last."""
+        """Cluster id of the Kafka that answered last."""
         self.partitions: dict[str, int] = {}
-        """How many each topic has that it listed then; it lists those that this user may see."""
+        """Partition counts by topic in its last list, with the topics that this user may see."""
         self.leaderless: dict[str, frozenset[int]] = {}
         """Partitions without a leader then, by topic."""
         config: dict[str, Any] = {
@@ -74,7 +76,7 @@ class Reachability:
         return None if answer.brokers else "it knows of no broker yet"
 
     def refusal(self) -> KafkaRefused | None:
-        """What to raise where Kafka and this client refuse each other; None: the reason may pass."""
+        """Return the error where Kafka and this client refuse each other; None: the failure may pass."""
         return self._heard.refusal()
 
     def look(self) -> str | None:
@@ -153,7 +155,7 @@ def require_answer(bootstrap: str, options: Mapping[str, str | int | bool]) -> N
 
 
 def no_answer(bootstrap: str, reason: str) -> str:
-    """The error sentence of a command that does not wait for Kafka."""
+    """Return the error sentence of a command that does not wait for Kafka."""
     return (
         f"Kafka at {bootstrap} does not answer ({reason}). Start it ('ratchet broker'), or correct bootstrap "
         "(RATCHET_BOOTSTRAP) and the kafka options"

@@ -30,14 +30,14 @@ from kafka_ratchet.errors import SetupError
 log = structlog.get_logger(__name__)
 
 START_LIMIT_S = 120.0
-"""A start takes two to four seconds, eight after a crash; a machine under load gets much more before it has failed."""
+"""Seconds for a start: usually two to four, eight after a crash, and much more under load."""
 
 STOP_LIMIT_S = supervisor.GRACE_S
 
 HEAP = ("-Xms256m", "-Xmx1g")
 
 LAST_LINES, LINES_SHOWN = 500, 12
-"""Of the log, where a broker has ended: its way down takes 300 lines."""
+"""Lines of the log of an ended broker, read and shown: its shutdown takes 300 lines."""
 _ERROR = re.compile(r"^\[[^]]*\] (ERROR|FATAL) |^Caused by: ")
 
 _LOG_CONFIG = """\
@@ -62,7 +62,7 @@ rootLogger.appenderRef.file.ref = file
 
 
 class EmbeddedBroker:
-    """One Kafka node, broker and controller in one, reachable on 127.0.0.1 only.
+    """Kafka node, broker and controller in one, reachable on 127.0.0.1 only.
 
         with EmbeddedBroker() as broker:
             producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -72,12 +72,12 @@ class EmbeddedBroker:
 
     Args:
         folder: keeps topics, settings and logs; None takes a temporary one and removes it at the end.
-        port: where it listens; None takes the folder's last one if that is free, else any free one.
-        node_id: of this node, where it is one of several.
+        port: port of the broker; None takes the folder's last one if that is free, else any free one.
+        node_id: id of this node, where it is one of several.
         voters: host:port of every node's controller by node id, the same on all nodes; None makes a cluster of one.
         cluster_id: must be the same on all nodes; None draws one.
         options: broker settings (server.properties) that replace the ones chosen here.
-        console: where progress is shown should jars have to be fetched.
+        console: console for the progress of fetching jars.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class EmbeddedBroker:
 
     @property
     def log_file(self) -> Path:
-        """The broker's own log."""
+        """Return the broker's own log."""
         return self.folder / "logs" / "server.log"
 
     @property
@@ -130,7 +130,7 @@ class EmbeddedBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker's process is there."""
+        """Return True while the broker's process runs."""
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def __enter__(self) -> EmbeddedBroker:
@@ -179,7 +179,7 @@ class EmbeddedBroker:
         """Return when the broker answers; see `start`."""
         deadline = time.monotonic() + START_LIMIT_S
         kafka = Reachability(self.bootstrap, {})
-        # Another Kafka may have taken the port meanwhile: its answer does not count.
+        # Another Kafka may have taken the port: its answer does not count.
         while kafka.ask() is not None or kafka.cluster_id != self._stored_cluster_id():
             if not self.is_running:
                 self._ended_by_itself = True
@@ -204,7 +204,7 @@ class EmbeddedBroker:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), as a crash would, and wait until it is gone."""
+        """Kill it (SIGKILL), as a crash would, and wait for its end."""
         if self._supervisor is None:
             return
         if self.is_running:
@@ -221,9 +221,9 @@ class EmbeddedBroker:
         return f"node {self._node_id} ({self.bootstrap}) {state}. {self._last_words()}"
 
     def _launch(self, java: Path, jars: list[Path]) -> None:
-        self.kill()  # collects one that has ended by itself
-        # Before Kafka touches the folder: it opens its metadata log before it takes a lock of its own, and the broker
-        # that runs there dies of what a second one writes into it.
+        self.kill()  # collects one that has already ended
+        # Before Kafka touches the folder: it opens its metadata log before it takes a lock of its own, and a
+        # running broker there dies of a second one's writes.
         with broker_folder(self.folder, STOP_LIMIT_S) as lock:
             self._launch_locked(java, jars, lock)
 
@@ -265,7 +265,7 @@ class EmbeddedBroker:
         self._java_pid = int(pid)
 
     def _stored_cluster_id(self) -> str | None:
-        """The cluster id that the data folder was formatted with."""
+        """Return the cluster id that the data folder was formatted with."""
         try:
             text = (self.data_folder / "meta.properties").read_text("utf-8", errors="replace")
         except OSError:
@@ -287,7 +287,7 @@ class EmbeddedBroker:
         (self.folder / "log4j2.properties").write_text(_LOG_CONFIG, "ascii")
 
     def _format(self, storage_tool: list[str]) -> None:
-        """Give the data folder its cluster id, once; a format that was cut short is done again."""
+        """Give the data folder its cluster id, once; an interrupted format is repeated."""
         formatted = self.folder / "formatted"
         if formatted.exists():
             return
@@ -301,7 +301,7 @@ class EmbeddedBroker:
         formatted.touch()
 
     def _last_port(self) -> int | None:
-        """The port this folder's broker had, if it is free."""
+        """Return the port this folder's broker had, if it is free."""
         try:
             text = (self.folder / "server.properties").read_text("ascii")
         except (FileNotFoundError, UnicodeDecodeError):
@@ -314,7 +314,7 @@ class EmbeddedBroker:
         for path in (self.folder / "logs" / "kafka.out", self.log_file):
             if path.exists():
                 lines = path.read_text("utf-8", errors="replace").splitlines()[-LAST_LINES:]
-                # What it failed of stands before all that it writes on its way down.
+                # The cause of the failure stands before all lines of the shutdown.
                 errors = [line for line in lines[:-LINES_SHOWN] if _ERROR.search(line)]
                 said += errors[-LINES_SHOWN:] + lines[-LINES_SHOWN:]
         text = "\n".join(f"  {line[:400]}" for line in said)

@@ -1,4 +1,4 @@
-"""How the fetching of jars is shown: a bar on a terminal, plain lines elsewhere."""
+"""Display of the fetching of jars: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class FetchDisplay(Protocol):
     """Follows Ivy: first it finds every module, then it fetches the jars.
 
-    Names come as Ivy writes them: organisation#module;revision, with !file behind it where a jar has arrived.
+    Names come as Ivy writes them: organisation#module;revision, followed by !file where a jar has arrived.
     """
 
     def found(self, module: str) -> None:
@@ -25,7 +25,7 @@ class FetchDisplay(Protocol):
 
 @contextmanager
 def fetch_display(title: str, jars: int, console: Console) -> Iterator[FetchDisplay]:
-    """A display for so many jars, on that console."""
+    """Yield a display for so many jars, on that console."""
     if not console.is_terminal:
         yield _Lines(console, title, jars)
         return

@@ -1,4 +1,4 @@
-"""Apache Ivy, which pyspark ships: resolves jars with what they depend on, or fetches those that a lock names."""
+"""Apache Ivy, shipped with pyspark: resolves jars with their dependencies, or fetches those of a lock."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _run(
     if code:
         said = "\n  ".join(line for line in last_lines if line.strip())
         raise SetupError(
-            "the jars could not be fetched from Maven Central (needed once; what has come is kept). Check the network "
+            "the jars could not be fetched from Maven Central (needed once; fetched ones are kept). Check the network "
             "and run it again; behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. "
             f"Ivy's last words:\n  {said}"
         )

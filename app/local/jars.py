@@ -69,16 +69,16 @@ KAFKA = JarSet(
 
 
 def kafka_jars(console: Console | None = None) -> list[Path]:
-    """The class path of the broker and of Kafka's tools; see `resolve`."""
+    """Return the class path of the broker and of Kafka's tools; see `resolve`."""
     return resolve(KAFKA, console)
 
 
 def spark_jars(console: Console | None = None, release: SparkRelease | None = None) -> list[Path]:
-    """What PySpark needs besides its own jars to read from Kafka; see `resolve`.
+    """Return the jars that PySpark needs, other than its own, to read from Kafka; see `resolve`.
 
     Args:
         console: see `resolve`.
-        release: of Spark; that of the installed pyspark unless told.
+        release: release of Spark; by default the installed pyspark's.
 
     Raises:
         SetupError: see `resolve`; or the job was not tested on that release.
@@ -90,7 +90,7 @@ def spark_jars(console: Console | None = None, release: SparkRelease | None = No
 
 
 def spark_set(release: SparkRelease) -> JarSet:
-    """The Kafka connector of a release of Spark."""
+    """Return the Kafka connector of a release of Spark."""
     # pyspark ships these in the very same versions.
     shipped = (
         "org.apache.hadoop:*",
@@ -113,16 +113,15 @@ def cache_folder() -> Path:
 
 
 def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, str] | None = None) -> list[Path]:
-    """The set's jars, verified; fetched first where the cache lacks them or holds damaged ones.
+    """Return the set's verified jars; missing or damaged ones are fetched first.
 
     Args:
-        jars: what to resolve.
-        console: where progress is shown; standard error unless told.
-        lock: SHA-256 by Maven path, or by file name, for which the set is resolved; the set's part of
-            `app/local/jars.lock` unless told.
+        jars: set to resolve.
+        console: console for progress; by default standard error.
+        lock: SHA-256 by Maven path, or by file name, of the set; by default its part of `app/local/jars.lock`.
 
     Raises:
-        SetupError: Java is missing, the jars cannot be fetched, or a fetched one is not what the lock says.
+        SetupError: Java is missing, the jars cannot be fetched, or a fetched one differs from the lock.
     """
     lock = read_lock(jars.name) if lock is None else lock
     locked = _by_file_name(lock)
@@ -135,7 +134,7 @@ def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _one_process_at_a_time(folder.with_name(f"{jars.name}.lock"), console):
-            if _differing(folder, locked):  # another process may have fetched them meanwhile
+            if _differing(folder, locked):  # another process may have fetched them in between
                 _fetch_and_verify(jars, folder, lock, console)
     except OSError as error:
         raise SetupError(
@@ -169,7 +168,7 @@ def _sha256(path: Path) -> str:
 
 
 def _differing(folder: Path, locked: Mapping[str, str]) -> list[str]:
-    """Names that are missing, altered, or in the folder without being in the lock."""
+    """Return names that are missing, altered, or absent from the lock."""
     if not folder.is_dir():
         return sorted(locked)
     present = {path.name for path in folder.iterdir()}
@@ -190,7 +189,7 @@ def _one_process_at_a_time(path: Path, console: Console) -> Iterator[None]:
 
 def _fetch_and_verify(jars: JarSet, folder: Path, lock: Mapping[str, str], console: Console) -> None:
     locked = _by_file_name(lock)
-    # Fixed names, under the lock: what a killed run left behind is taken up (downloads) or thrown away (the rest).
+    # Fixed names, under the lock: remains of a killed run are used (downloads) or discarded (the rest).
     downloads = folder.with_name(f"{jars.name}.downloads")
     partial = folder.with_name(f"{folder.name}.partial")
     replaced = folder.with_name(f"{folder.name}.replaced")
@@ -201,13 +200,13 @@ def _fetch_and_verify(jars: JarSet, folder: Path, lock: Mapping[str, str], conso
             ivy.fetch(lock, downloads, partial, display)
         else:
             ivy.resolve_all(jars.coordinates, jars.left_out, downloads, f"{partial}/{ivy.FILES}", display)
-    # Complete or wrong, they have served: what is wrong must not be found there again.
+    # Complete or wrong, they have served: a damaged jar must not be found there again.
     shutil.rmtree(downloads, ignore_errors=True)
     if differing := _differing(partial, locked):
         shutil.rmtree(partial, ignore_errors=True)
         raise SetupError(
-            f"what was fetched for {', '.join(jars.coordinates)} is not what {LOCK_FILE.name} says: "
-            f"{', '.join(differing[:5])}{', ...' if len(differing) > 5 else ''}. Nothing of it is used. A proxy or "
+            f"the jars fetched for {', '.join(jars.coordinates)} differ from {LOCK_FILE.name}: "
+            f"{', '.join(differing[:5])}{', ...' if len(differing) > 5 else ''}. None of them is used. A proxy or "
             "mirror may have altered the jars; try again from another network"
         )
     if folder.exists():
@@ -217,7 +216,7 @@ def _fetch_and_verify(jars: JarSet, folder: Path, lock: Mapping[str, str], conso
 
 
 def lock_lines(jars: JarSet, console: Console) -> Iterator[str]:
-    """The lines of a lock file for one set, resolved and fetched anew."""
+    """Yield the lines of a lock file for one set, resolved and fetched again."""
     with tempfile.TemporaryDirectory(prefix="ratchet-lock-") as scratch:
         target = Path(scratch, "jars")
         with fetch_display(f"Resolving the {jars.name} jars", 50, console) as display:

@@ -1,4 +1,4 @@
-"""Where Java is, and whether it is new enough."""
+"""Search for a Java that is new enough."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OLDEST_JAVA = 17
 """Kafka 4 brokers and Spark 4 both need at least this."""
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM of seconds or little work: what its second compiler makes would take longer to make than it saves."""
+"""Options for a JVM of seconds or little work: its second compiler would take longer than it saves."""
 
 INSTALL_JAVA = (
     "Install one: 'apt install openjdk-17-jre-headless' (Debian, Ubuntu), 'dnf install java-21-openjdk-headless' "
@@ -23,7 +23,7 @@ INSTALL_JAVA = (
 
 
 def find_java() -> Path:
-    """The `java` of JAVA_HOME, else the first on PATH.
+    """Return the `java` of JAVA_HOME, else the first on PATH.
 
     Raises:
         SetupError: there is none, it does not run, or it is older than `OLDEST_JAVA`.
@@ -40,7 +40,7 @@ def find_java() -> Path:
 
 
 def java_version(java: str) -> int:
-    """The feature release of that `java`: 17 for "17.0.15", 8 for "1.8.0_412".
+    """Return the feature release of that `java`: 17 for "17.0.15", 8 for "1.8.0_412".
 
     Raises:
         SetupError: it does not run or does not say.

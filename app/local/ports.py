@@ -12,7 +12,7 @@ _drawn: set[int] = set()
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on at the moment, never the same one twice.
+    """Return an unused port of 127.0.0.1, never the same one twice.
 
     It lies below the range of ephemeral ports: a port that a broker will listen on later, or again after a crash, must
     not be the port of an outgoing connection by then.
@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a broker could listen on this port of 127.0.0.1."""
+    """Return True if a broker could listen on this port of 127.0.0.1."""
     with socket.socket() as probe:
         # As Kafka binds: connections that linger from the last run do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,11 +1,11 @@
 """Spark's classes as one JVM has loaded them, kept for the next ones (Java's class data sharing, JEP 350).
 
 Each start of Spark reads some 20,000 classes out of 250 jars and checks them. `ratchet setup` has one JVM do that and
-write down what came of it; `ratchet sink` hands the file to the JVMs that it starts. Java takes it only where it fits:
-the same Java, the same jars in the same places, none of them changed. Otherwise it starts as if there were none.
+write down the result; `ratchet sink` hands the file to the JVMs that it starts. Java takes it only where it fits: the
+same Java, the same jars in the same places, none of them changed. Otherwise it starts without the file.
 
-A file that is cut short ends Java with a signal (seen with Java 17), so a file is used only if its content has the
-SHA-256 that stands in its name. That takes 0.2 s for the 160 MB.
+A truncated file ends Java with a signal (seen with Java 17), so a file is used only if its content has the SHA-256 in
+its name. That takes 0.2 s for the 160 MB.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from kafka_ratchet.spark_sink.spark.session import REMOTE
 
 ENDING: Final = ".jsa"
 OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""The variable from which Spark takes options for the driver's JVM before those that it is configured with."""
+"""Variable with options for the driver's JVM, which Spark puts before its configured ones."""
 QUIET: Final = "-Xlog:cds*=off"
-"""A file that does not fit is not used; nobody needs to read of it."""
+"""JVM option that silences messages about an unfit file."""
 OF_THE_USER: Final = ("SharedArchiveFile", "ArchiveClassesAtExit", "-Xshare")
-"""Who decides that by options of his own is left alone: two such files at once are an error to Java."""
+"""Options of a user's own archive, which is left alone: two such files at once are an error to Java."""
 ASKED: Final = (OPTIONS, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS")
-"""Variables in which such options may be."""
+"""Variables that may have such options."""
 WRITTEN_WITHIN_S: Final = 900.0
 """It takes half a minute on a quiet machine, the start of Spark included, and minutes where others work."""
 LOOK_S: Final = 0.1
@@ -44,10 +44,10 @@ _COMMAND: Final = (sys.executable, "-m", "kafka_ratchet.app.local.spark_classes"
 
 
 def kept_classes() -> Path | None:
-    """The file for this Java and this pyspark, if there is one and it is whole.
+    """Return the whole file for this Java and this pyspark, if there is one.
 
     Raises:
-        SetupError: there is no Java, or none that is new enough.
+        SetupError: Java is missing or too old.
     """
     return next((file for file in _files() if _is_whole(file)), None)
 
@@ -57,7 +57,7 @@ def _files() -> list[Path]:
 
 
 def _beginning() -> str:
-    """How the file's name begins; behind it the digest of the content."""
+    """Return the prefix of the file's name; the digest of the content follows."""
     import pyspark
 
     java = find_java().resolve()
@@ -87,7 +87,7 @@ def with_classes(environment: Mapping[str, str]) -> dict[str, str]:
     file: Path | None = None
     if REMOTE in environment or any(word in environment.get(name, "") for name in ASKED for word in OF_THE_USER):
         return changed
-    with suppress(SetupError):  # whoever starts Spark finds out that there is no Java for it, and says so
+    with suppress(SetupError):  # the start of Spark reports the missing Java
         file = kept_classes()
     if file is not None:
         changed[OPTIONS] = f"{using(file)} {environment.get(OPTIONS, '')}".rstrip()
@@ -127,19 +127,19 @@ def write_classes() -> Path | None:
 
 
 def write_down(command: Sequence[str], variables: Mapping[str, str], file: Path) -> bool:
-    """Run a program that starts Spark, whose JVM writes its classes to a file as it ends.
+    """Run a program that starts Spark, and have its JVM write its classes to a file at the end.
 
     Args:
         command: the program and its arguments
-        variables: of its environment, beside this process's
-        file: is written
+        variables: further variables of its environment
+        file: file to write
 
     Returns:
-        whether the program went well, and the file is there
+        True if the program succeeded, and the file exists
     """
     given = variables.get(OPTIONS, os.environ.get(OPTIONS, ""))
     options = shlex.join([f"-XX:ArchiveClassesAtExit={file}", QUIET])
-    here = {name: value for name, value in os.environ.items() if name != REMOTE}  # whose JVM is elsewhere
+    here = {name: value for name, value in os.environ.items() if name != REMOTE}  # the JVM is elsewhere then
     deadline = time.monotonic() + WRITTEN_WITHIN_S
     with subprocess.Popen(
         command,
@@ -163,7 +163,7 @@ def write_down(command: Sequence[str], variables: Mapping[str, str], file: Path)
 
 
 def _work() -> None:
-    """What a job has Spark do, without a Kafka: the connector's classes come by a loader that Java does not write."""
+    """Run a job's typical work in Spark without a Kafka: Java does not write the connector's classes."""
     from pyspark.sql import functions as F
 
     from kafka_ratchet.spark_sink.spark.session import spark_session

@@ -1,1 +1,1 @@
-"""What kinds of duplicates a topic has: read before anything is installed, without a stream in the settings."""
+"""Survey of a topic's duplicates, before any installation, without a stream in the settings."""

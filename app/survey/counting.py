@@ -1,4 +1,4 @@
-"""What was seen by each candidate: its tables within a bound of memory, and its counts."""
+"""Records seen by each candidate: its tables within a bound of memory, and its counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEVERAL_SHARE: Final = 4
 """The table of identities in several partitions may become a quarter of the other's largest size."""
 
 FUTURE_MS: Final = 86_400_000
-"""Timestamps further ahead than a day are a mistake: the partition's clock would stand still behind one."""
+"""Milliseconds ahead beyond which a timestamp is a mistake: the partition's clock would stand still after it."""
 
 
 class Table:
@@ -39,7 +39,7 @@ class Table:
 
     @property
     def may_grow(self) -> bool:
-        """Whether it is below its largest size."""
+        """Return True while it is below its largest size."""
         return len(self.rows) < self._slots_most
 
     def refill(self, level: int, *, grow: bool) -> int:
@@ -51,10 +51,10 @@ class Table:
 
 
 class Seen:
-    """What one candidate has seen.
+    """Records seen by one candidate.
 
     Attributes:
-        level: of its sample: one of 2^level identities
+        level: level of its sample: one of 2^level identities
         verdicts, ages, ...: as `kafka_ratchet.app.survey.seen.judge` counts them
         without: records that lack the identity
     """
@@ -127,12 +127,12 @@ class Seen:
 
 
 class Order:
-    """How the numbers of each identity follow each other.
+    """Order of each identity's numbers.
 
     Attributes:
-        level: of the sample of identities
+        level: level of the sample of identities
         counts, lates, largest: as `kafka_ratchet.app.survey.seen.order` has them
-        without: records that have the identity, and no number
+        without: records with the identity, without a number
     """
 
     def __init__(self, slots_most: int) -> None:
@@ -179,11 +179,11 @@ class Order:
 
 
 class Found:
-    """What one batch has of every place: hashes and numbers. It needs no table, so batches are read side by side."""
+    """Places found in one batch: hashes and numbers. It needs no table, so batches are read in parallel."""
 
     def __init__(self, batch: RecordBatch, reader: PlaceReader) -> None:
         self.partition = batch.partition
-        # Numba compiles for each kind of array anew: a chunk that was cut has columns with gaps.
+        # Numba compiles for each kind of array separately: a truncated chunk has columns with gaps.
         batch.columns = np.ascontiguousarray(batch.columns)
         self.offsets = np.ascontiguousarray(batch.offsets)
         self.timestamps = np.ascontiguousarray(batch.timestamps)
@@ -239,7 +239,7 @@ class Found:
 
 
 class PlaceReader:
-    """What to find in each record. seed: of all hashes, so that nobody can choose values that meet."""
+    """Reader of the places in each record. seed: of all hashes, against chosen values that collide."""
 
     def __init__(self, candidates: Candidates, seed: int) -> None:
         self.seed = np.uint64(seed)
@@ -254,7 +254,7 @@ class PlaceReader:
 
 
 class Count:
-    """All that is counted of one candidate."""
+    """Counts of one candidate."""
 
     def __init__(self, candidate: Candidate, slots_most: int) -> None:
         self.candidate = candidate
@@ -274,21 +274,21 @@ class Count:
 
 
 class Counts:
-    """All that is counted of a topic.
+    """Counts of a topic.
 
     Attributes:
-        of: by candidate
-        records, bytes: read
-        broken: values that are no JSON objects, where fields were looked for
-        busy: records by minute of the clock
-        first_ms, last_ms: of the clock; 0 where no timestamp is known
-        future: timestamps that were left out, because they lie ahead
+        of: counts by candidate.
+        records, bytes: numbers read.
+        broken: values other than JSON objects, where fields were searched.
+        busy: records by minute of the clock.
+        first_ms, last_ms: times by the clock; 0 without a timestamp.
+        future: timestamps left out, because they lie ahead.
     """
 
     def __init__(
         self, candidates: Candidates, memory_bytes: int, now_ms: int, seed: int, whole: frozenset[int] = frozenset()
     ) -> None:
-        """Nothing is counted yet. whole: partitions that are read from their very first record on."""
+        """Start without counts. whole: partitions read from their very first record on."""
         self._whole = whole
         self.reader = PlaceReader(candidates, seed)
         slots = slots_most(memory_bytes, len(candidates.chosen))
@@ -311,7 +311,7 @@ class Counts:
             count.add(found, clocks, self.reader.seed, found.partition in self._whole)
 
     def _clock(self, found: Found) -> NDArray[np.int64]:
-        """The clock at each record, int64[records], ms: the highest timestamp that its partition has had.
+        """Return the clock at each record, int64[records], ms: the highest timestamp that its partition has had.
 
         Records may be sent late, or again with the timestamp that they had.
         """
@@ -332,6 +332,6 @@ class Counts:
 
 
 def slots_most(memory_bytes: int, candidates: int) -> int:
-    """Slots of each candidate's table: a power of two. A table that grows stands beside the one it replaces."""
+    """Return the slots of each candidate's table: a power of two. A growing table exists twice for a moment."""
     share = max(SLOTS_LEAST, memory_bytes // max(candidates, 1) // SLOT_BYTES * 2 // 3)
     return 1 << (share.bit_length() - 1)

@@ -43,7 +43,7 @@ def _is_hex(byte: int) -> bool:
 
 @njit(**records.OPTIONS)
 def _after_string(data: U8, at: int, end: int, is_key: bool) -> int:
-    """Return the position after a string whose first character is at `at`; BROKEN where it is not plain.
+    """Return the position after a string that begins at `at`; BROKEN for one that is not plain.
 
     A key with an escape is not plain: its name is another one than it looks. Nor is half of a surrogate pair.
     """
@@ -137,13 +137,13 @@ def _after_scalar(data: U8, at: int, end: int) -> Any:
 
 @njit(**records.OPTIONS)
 def is_plain(data: U8, at: int, end: int, opened: U8) -> bool:
-    """Tell whether a value is an object in strict JSON whose names and numbers mean what is written.
+    """Return True if a value is an object in strict JSON, with names and numbers in plain form.
 
     Args:
         data: uint8[bytes]
         at: first byte of the value
         end: position after its last
-        opened: uint8[DEEPEST], room for the brackets that are open
+        opened: uint8[DEEPEST], room for the open brackets
     """
     at = _skip_space(data, at, end)
     if at >= end or data[at] != OBJECT:
@@ -194,7 +194,7 @@ def is_plain(data: U8, at: int, end: int, opened: U8) -> bool:
 
 @njit(**records.OPTIONS)
 def _to_value(data: U8, at: int, end: int) -> int:
-    """Return the position of the value behind the name at `at`; BROKEN where there is none."""
+    """Return the position of the value after the name at `at`; BROKEN where there is none."""
     if data[at] != QUOTE:
         return BROKEN
     at = _after_string(data, at + 1, end, True)
@@ -209,18 +209,18 @@ def _to_value(data: U8, at: int, end: int) -> int:
 
 @njit(**records.OPTIONS)
 def find_odd(data: U8, columns: I64, starts: I64, lengths: I64, opened: U8, is_odd: U8) -> int:
-    """Mark records whose fields have to be read by a parser.
+    """Mark records with fields that need a parser.
 
     Args:
-        data: uint8[bytes], of a record batch whose records are sound
-        columns: its columns
-        starts: int64[places, records], of the fields that were found
-        lengths: int64[places, records]
-        opened: uint8[DEEPEST], room to work in
-        is_odd: uint8[records], filled with 0 and 1
+        data: uint8[bytes], of a sound record batch.
+        columns: its columns.
+        starts: int64[places, records], of the fields found.
+        lengths: int64[places, records].
+        opened: uint8[DEEPEST], room to work in.
+        is_odd: uint8[records], filled with 0 and 1.
 
     Returns:
-        number of marked records
+        number of marked records.
     """
     found = 0
     for i in range(columns.shape[1]):
@@ -248,16 +248,16 @@ def field_readers(paths: Sequence[str]) -> list[FieldReader]:
 def parse_odd(
     batch: RecordBatch, readers: Sequence[FieldReader], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], int]:
-    """Read the fields of odd values, and put their texts behind the batch's bytes.
+    """Read the fields of odd values, and append their texts to the batch's bytes.
 
     Args:
-        batch: the records
-        readers: one for each field
-        starts: int64[fields, records], of the texts that the compiled pass has found; odd ones are replaced
-        lengths: int64[fields, records], likewise
+        batch: the records.
+        readers: one for each field.
+        starts: int64[fields, records], of the texts from the compiled pass; odd ones are replaced.
+        lengths: int64[fields, records], likewise.
 
     Returns:
-        (bytes that the spans point into, number of values that are no JSON objects)
+        (bytes of the spans, number of values other than JSON objects).
     """
     is_odd = np.empty(batch.count, np.uint8)
     opened = np.empty(DEEPEST, np.uint8)

@@ -1,8 +1,7 @@
-"""The compiled passes that find identities in records: headers and JSON fields by name, their hashes, their numbers.
+"""Compiled passes that find identities in records: headers and JSON fields, hashes, numbers.
 
-They never raise and read nothing outside the spans they are given. A place is a header or a field that is looked for;
-what was found of all places is two arrays, int64[places, records]: where it begins and how long it is, or ABSENT or
-REPEATED.
+They never raise and read nothing outside the given spans. A place is a header or field to find. The results of all
+places are two arrays, int64[places, records]: start and length, or ABSENT or REPEATED.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kafka_ratchet.tables.map.kernels import fold, hash_of, multiplier_of
 from kafka_ratchet.transport.batch import kernels as records
 
 ABSENT = -2
-"""Length of what a record does not have; what is null is no identity either."""
+"""Length of a missing part of a record; null is no identity either."""
 
 REPEATED = -3
 """Length of a header that a record has more than once: the worker takes none of them."""
@@ -44,12 +43,12 @@ def _same(data: U8, at: int, names: U8, start: int, length: int) -> bool:
 def find_headers(
     data: U8, columns: I64, names: U8, name_starts: I64, name_ends: I64, starts: I64, lengths: I64
 ) -> None:
-    """Where each record has the values of some headers.
+    """Find the values of some headers in each record.
 
     Args:
-        data: uint8[bytes], of a record batch whose records are sound
+        data: uint8[bytes], of a sound record batch
         columns: its columns
-        names: uint8[bytes], of the headers, one behind the other
+        names: uint8[bytes], of the headers, one after the other
         name_starts: int64[places]
         name_ends: int64[places]
         starts: int64[places, records], filled
@@ -83,7 +82,10 @@ def _skip_space(data: U8, at: int, end: int) -> int:
 
 @njit(inline="always", **records.OPTIONS)
 def _string_end(data: U8, at: int, end: int) -> int:
-    """The position of the quote that ends the string whose first character is at `at`; -1 where there is none."""
+    """Return the position of the quote that ends the string beginning at `at`.
+
+    -1 where there is none.
+    """
     while at < end:
         if data[at] == 34:
             return at
@@ -93,7 +95,7 @@ def _string_end(data: U8, at: int, end: int) -> int:
 
 @njit(**records.OPTIONS)
 def _value_end(data: U8, at: int, end: int) -> int:
-    """The position after the JSON value that begins at `at`; -1 where it has no end. Without recursion."""
+    """Return the position after the JSON value that begins at `at`; -1 where it has no end. Without recursion."""
     if at >= end:
         return -1
     depth = 0
@@ -126,7 +128,7 @@ def _value_end(data: U8, at: int, end: int) -> int:
 
 @njit(inline="always", **records.OPTIONS)
 def _is_whole(data: U8, at: int, end: int) -> bool:
-    """Whether a number is written as a whole one."""
+    """Return True if a number is written as a whole one."""
     for q in range(at + 1, end):
         if data[q] < 48 or data[q] > 57:
             return False
@@ -145,25 +147,25 @@ def find_fields(
     starts: I64,
     lengths: I64,
 ) -> int:
-    """Where each record has some fields of its JSON value: of a text what is between the quotes, of a whole number all.
+    """Find some fields of the JSON value in each record.
 
-    As an identity of `field:PATH` is read: null, true, false, fractions, objects and lists are ABSENT. Of a name that
-    occurs twice in one object the last counts, as in Python. Names and values are compared as they are written, and
-    the grammar is not checked: `kafka_ratchet.app.survey.json_check` finds records for which that does not hold.
+    As for an identity of `field:PATH`, null, true, false, fractions, objects and lists are ABSENT. The last of two
+    equal names in one object counts, as in Python. Names and values are compared as they are written, and the grammar
+    is not checked: `kafka_ratchet.app.survey.json_check` finds records where that fails.
 
     Args:
-        data: uint8[bytes], of a record batch whose records are sound
-        columns: its columns
-        names: uint8[bytes], of the parts of the paths, one behind the other
-        part_starts: int64[places, DEPTH_MOST]
-        part_ends: int64[places, DEPTH_MOST]
-        parts: int64[places], how many each path has
-        masks: uint64[DEPTH_MOST + 1], room to work in
-        starts: int64[places, records], filled
-        lengths: int64[places, records], filled
+        data: uint8[bytes], of a sound record batch.
+        columns: its columns.
+        names: uint8[bytes], of the parts of the paths, one after the other.
+        part_starts: int64[places, DEPTH_MOST].
+        part_ends: int64[places, DEPTH_MOST].
+        parts: int64[places], number of parts of each path.
+        masks: uint64[DEPTH_MOST + 1], room to work in.
+        starts: int64[places, records], filled.
+        lengths: int64[places, records], filled.
 
     Returns:
-        how many records have a value that is no JSON object, or a broken one
+        number of records with a broken value, or one other than a JSON object.
     """
     wanted = len(parts)
     broken = 0
@@ -193,7 +195,7 @@ def _fields_of(
     lengths: I64,
     i: int,
 ) -> bool:
-    """The fields of one value; False where it is no whole JSON object, as far as it was looked at."""
+    """Find the fields of one value; return False where it is no whole JSON object, as far as read."""
     wanted = len(parts)
     one = np.uint64(1)
     at = _skip_space(data, at, end)
@@ -261,7 +263,7 @@ def _fields_of(
 
 @njit(inline="always", **records.OPTIONS)
 def mixed(a: np.uint64, b: np.uint64, seed: np.uint64) -> np.uint64:
-    """One seeded hash of two, in this order; never 0."""
+    """Return one seeded hash of two, in this order; never 0."""
     multiplier = multiplier_of(seed)
     found = fold(fold(seed ^ a, multiplier) ^ b, multiplier)
     return found if found != np.uint64(0) else np.uint64(1)

@@ -1,4 +1,4 @@
-"""A look at a sample of the records: which headers and fields may be an identity, and which numbers rise beside one."""
+"""Sample of the records: candidates for an identity among headers and fields, with rising numbers."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ SAMPLE_MOST: Final = 20_000
 VALUE_MOST: Final = 64 << 10
 """bytes: a longer value of the sample is not taken apart."""
 FIELDS_MOST: Final = 64
-"""Of one value."""
+"""Most fields of one value."""
 NAMES_MOST: Final = 2_000
-"""Of all places: names that strangers make up do not fill the memory."""
+"""Most names of all places, so that invented names do not fill the memory."""
 UNNAMED_MOST: Final = 20
 """Fields that no path can name."""
 NAME_MOST: Final = 249
 """characters"""
 BEHIND_REGISTRY_BYTES: Final = (
-    "its JSON stands behind the five bytes of a Schema Registry (byte 0 and a schema id); `field:` reads plain JSON. "
+    "its JSON follows the five bytes of a Schema Registry (byte 0 and a schema id); `field:` reads plain JSON. "
     'Write the id into a header, have the producer write plain JSON, or set identity = "function:module:name" to a '
     "function that reads the value from its sixth byte on"
 )
@@ -49,10 +49,12 @@ BEHIND_REGISTRY_BYTES: Final = (
 PRESENT_LEAST: Final = 0.25
 """Share of the records that a place must be in."""
 DISTINCT_LEAST: Final = 0.5
-"""Share of different values of a field that has no usual name."""
+"""Least share of different values of a field without a usual name."""
 REPEATED_MOST, OTHERS_MOST = 0.5, 0.5
-"""A place of which more than half of the records are repeats, and more than half of these have another value, names
-what an event is about, and not the event."""
+"""Shares of repeats, and of repeats with another value, above which a place is no identity.
+
+Such a place names the subject of an event, and not the event.
+"""
 IDENTITIES_MOST: Final = 8
 FIELDS_CHOSEN_MOST: Final = 4
 
@@ -60,16 +62,16 @@ NUMBERS_MOST, OWNERS_MOST, SEQUENCES_MOST = 6, 10, 3
 NUMBERS_LEAST: Final = 0.9
 """Share of the values that must be numbers."""
 RISES_LEAST: Final = 0.7
-"""Share of new records whose number must be above the last of its identity."""
+"""Least share of new records with a number above the last of its identity."""
 PER_OWNER_LEAST: Final = 3
-"""Records of an identity, on average: of fewer, nothing can be said of their order."""
+"""Least average of records per identity: fewer show no order."""
 
 PAIRS: Final = (
     (Place("header", "ce_source"), Place("header", "ce_id")),
     (Place("header", "ce-source"), Place("header", "ce-id")),
     (Place("field", "source"), Place("field", "id")),
 )
-"""What CloudEvents say is an id: only with its source."""
+"""Pairs that are an identity only together: CloudEvents define an id within its source."""
 
 USUAL_ID: Final = re.compile(
     r"(^|[._-])(id|uuid|guid|ulid|key|e?tag|nonce|jti)$|"
@@ -82,7 +84,7 @@ TIMELIKE: Final = re.compile(r"time|date|(^|[._-])(ts|at)([._-]ms)?$|_at$|[a-z]A
 
 
 class Row(NamedTuple):
-    """One record of the sample. places: what it has of each; value: a hash."""
+    """Record of the sample. places: its content of each; value: a hash."""
 
     partition: int
     places: dict[Place, bytes]
@@ -95,9 +97,9 @@ class Sample:
 
     rows: list[Row] = field(default_factory=list)
     unnamed: Counter[str] = field(default_factory=Counter)
-    """Records that have a field that no path can name."""
+    """Records with a field that no path can name."""
     of_registry: int = 0
-    """Records with JSON behind the five bytes of a Schema Registry."""
+    """Records with JSON after the five bytes of a Schema Registry."""
     _names: set[Place] = field(default_factory=set)
 
     def add(self, batch: RecordBatch, most: int) -> int:
@@ -172,7 +174,7 @@ def _scalars(value: bytes) -> Iterator[tuple[tuple[str, ...], bytes]]:
 
 
 def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
-    """What is worth a look at all records: at most a dozen, and what was named."""
+    """Return the candidates for all records: at most a dozen, and the named ones."""
     places = _Places(sample)
     chosen = [Candidate((WHOLE,)), *named]
     left_out = [
@@ -201,7 +203,7 @@ def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
 
 
 class _Places:
-    """What the sample has of each place."""
+    """Contents of the sample by place."""
 
     def __init__(self, sample: Sample) -> None:
         self._records = max(len(sample.rows), 1)
@@ -218,11 +220,11 @@ class _Places:
         self._repeated = {place: count - self.distinct[place] for place, count in self._present.items()}
 
     def is_usual(self, place: Place) -> bool:
-        """Whether enough records have it."""
+        """Return True if enough records have it."""
         return self._present[place] >= PRESENT_LEAST * self._records
 
     def ranked(self) -> list[Place]:
-        """Places that may be an identity, those first that are known as one."""
+        """Return the places that may be an identity, usual ones first."""
         usual = [place for place in self._present if self.is_usual(place)]
         return sorted(usual, key=lambda place: (self._rank(place), -self.distinct[place], place))
 
@@ -236,7 +238,7 @@ class _Places:
         return 3 if place.kind == "header" else 4
 
     def no_identity(self, place: Place) -> str | None:
-        """Why it tells no event from another, as far as the sample says."""
+        """Return why it does not identify events, as far as the sample shows."""
         present, distinct, repeated = self._present[place], self.distinct[place], self._repeated[place]
         if distinct == 1 and present > 1:
             return "it is the same in all records"
@@ -247,7 +249,7 @@ class _Places:
         return None
 
     def numbers(self) -> list[Place]:
-        """Places whose values are numbers, those first that do not look like a time."""
+        """Return the places with numbers, those unlike a time first."""
         found = [
             place
             for place, count in self._numbers.items()
@@ -257,7 +259,7 @@ class _Places:
         return sorted(found, key=lambda place: (TIMELIKE.search(place.words) is not None, self._rank(place), place))
 
     def owners(self) -> list[Place]:
-        """Places whose values come often enough to have an order."""
+        """Return the places with values frequent enough to have an order."""
         found = [
             place
             for place in self._present
@@ -268,7 +270,7 @@ class _Places:
 
 
 def owner_rank(place: Place) -> int:
-    """Whose number it is, where several would do: a producer's own counter holds when a second producer comes."""
+    """Return the rank of an identity for a number: a producer's own counter also serves with a second producer."""
     if place == PRODUCER:
         return 0
     if place.kind != "key" and USUAL_OWNER.search(place.words):
@@ -289,14 +291,14 @@ class _Rising(NamedTuple):
 
 
 def _sequences(sample: Sample, places: _Places) -> list[Candidate]:
-    """Identities with a number beside them that rises, the best ones first."""
+    """Return identities with a rising number, the best ones first."""
     found: list[_Rising] = []
     numbers = places.numbers()[:NUMBERS_MOST]
     for number in numbers:
         owners = [place for place in places.owners()[:OWNERS_MOST] if place not in numbers]
         tried = [_rising(sample, owner, number) for owner in (*owners, PARTITION)]
         rising = [each for each in tried if each is not None]
-        # To a tenth: whether a share is 0.98 or 0.99 is chance, and whose the number is by its name is not.
+        # To a tenth: whether a share is 0.98 or 0.99 is chance, unlike the owner's name.
         rising.sort(key=lambda each: (-round(each.share, 1), each.owner_rank))
         found += rising[:1]
     found.sort(key=lambda each: (each.candidate.sequence != SEQUENCE, -round(each.share, 1), each.owner_rank))

@@ -1,4 +1,4 @@
-"""Where an identity or a number may stand in a record, and which of them are worth a look at all records."""
+"""Places of an identity or a number in a record, and the candidates among them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import Identity, path_names, split_parts
 
 PLACES_MOST: Final = 60
-"""Bits of the word in which the compiled pass follows the paths of fields."""
+"""Bits of the word with which the compiled pass follows the paths of fields."""
 
 
 class Place(NamedTuple):
@@ -41,9 +41,9 @@ SEQUENCE: Final = Place("header", "ratchet-sequence")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may tell a duplicate: the places of an identity, and that of a number beside it.
+    """Candidate for telling a duplicate: the places of an identity, and of its number.
 
-    With a number, the identity is whose number it is; the two together are compared.
+    With a number, the identity owns the number; the two together are compared.
     """
 
     identity: tuple[Place, ...]
@@ -63,7 +63,7 @@ class Candidate:
 
 
 def candidate_of(text: str) -> Candidate:
-    """An identity as the settings write it.
+    """Return an identity as the settings write it.
 
     Raises:
         SettingsError: it is none, or one that a survey cannot read.
@@ -84,9 +84,9 @@ def candidate_of(text: str) -> Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Those that all records are read for.
+    """Candidates that are searched in all records.
 
-    left_out: what was looked at in the sample and is no identity, and why
+    left_out: places of the sample that are no identity, with reasons
     """
 
     chosen: tuple[Candidate, ...]

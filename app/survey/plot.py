@@ -1,4 +1,4 @@
-"""The picture of a survey: how old duplicates are, how far behind, and how late numbers come."""
+"""Picture of a survey: age and distance of duplicates, and lateness of numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def checked(picture: Path) -> None:
 
 
 def plot(topic: str, finding: Finding, picture: Path) -> None:
-    """Draw what one identity finds.
+    """Draw the results of one identity.
 
     Raises:
         SettingsError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""The settings that a survey proposes, with the reason for each; and what it does not propose, and why not."""
+"""Proposed settings of a survey, with reasons, also for settings not proposed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ REPEATED_MOST: Final = 0.5
 CONFLICTS_MOST: Final = 0.05
 """Share of the repeats of an identity that may have another value."""
 LATE_MOST: Final = 0.05
-"""Share of new records whose number may be late; those that no window passes come after all others."""
+"""Largest share of new records with a late number; those that no window passes count last."""
 ALIKE: Final = 0.98
-"""An identity that finds so much of what the best one finds is as good."""
+"""Share of the best identity's duplicates from which on another one is as good."""
 AGES_LEAST: Final = 30
-"""Duplicates of which a time can be told."""
+"""Least number of duplicates with an age."""
 AGE_MARGIN: Final = 2
 ENTRIES_MARGIN: Final = 2
 IDENTITIES_MANY: Final = 100_000
-"""Identities with a number of which so many are worth forgetting."""
+"""Number of identities with a number from which on forgetting is worthwhile."""
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 TIMES_S: Final = (
@@ -48,13 +48,13 @@ class Line:
 
 @dataclass
 class Proposal:
-    """Settings of a stream.
+    """Proposed settings of a stream.
 
     Attributes:
-        finding: of the identity that is proposed; None: nothing is
-        lines: in the order of the settings
-        refused: why nothing is proposed
-        notes: what to look at besides
+        finding: result of the proposed identity; None: none is proposed
+        lines: lines in the order of the settings
+        refused: reason for no proposal
+        notes: further points for the operator
     """
 
     name: str
@@ -65,7 +65,7 @@ class Proposal:
 
     @property
     def toml(self) -> str:
-        """The section, with the reasons as comments; empty where nothing is proposed."""
+        """Return the section, with the reasons as comments; empty where nothing is proposed."""
         if self.refused is not None:
             return ""
         out = [f"[streams.{self.name}]"]
@@ -79,7 +79,7 @@ class Proposal:
         return "\n".join(out) + "\n"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the proposal for JSON."""
         return {
             "refused": self.refused,
             "toml": self.toml,
@@ -118,12 +118,12 @@ def propose(report: Report) -> Proposal:
         example = f", such as {_at(whole.examples[0])}" if whole.examples else ""
         proposal.notes.append(
             f"{equal - found:,} records that equal an earlier one as a whole are new by this identity{example}: either "
-            "events that are alike, or duplicates that it does not find"
+            "similar events, or duplicates that it does not find"
         )
     if lost := _lost(chosen):
         kept = any(line.setting == "late" for line in proposal.lines)
         proposal.notes.append(
-            f"{lost:,} new records of what was read would be dropped as duplicates "
+            f"{lost:,} new records of those read would be dropped as duplicates "
             + (
                 'without late = "dead-letter", which makes dead letters of them'
                 if kept
@@ -135,7 +135,7 @@ def propose(report: Report) -> Proposal:
 
 def _best(report: Report) -> Finding | None:
     good = [each for each in report.findings if _is_good(report, each)]
-    # A duplicate that passes can still be told further on; a new record that was dropped is gone.
+    # A duplicate that passes can still be found later; a dropped new record is lost.
     for those in ([each for each in good if not _lost(each)], good):
         most = max((each.equal + each.across for each in those), default=0)
         if most:
@@ -153,7 +153,7 @@ def _misread(report: Report, sequence: Place) -> str | None:
 
 
 def _tier(each: Finding) -> int:
-    """How far one would rely on it, where several find the same.
+    """Return the rank of reliability among identities with equal results, the best first.
 
     A number that counts needs an entry for each of its identities, an id one for each event. A number that only rises,
     such as a time, may be the same for two events tomorrow.
@@ -173,7 +173,10 @@ def _is_named(each: Finding) -> bool:
 
 
 def _has_usual_name(each: Finding) -> bool:
-    """Whether a header or field of it is named as ids are. A key has no name: it may be an event's or a customer's."""
+    """Return True if a header or field of it has the usual name of an id.
+
+    A key has no name: it may be an event's or a customer's.
+    """
     return any(USUAL_ID.search(place.words) for place in each.candidate.identity)
 
 
@@ -188,7 +191,7 @@ def _is_good(report: Report, each: Finding) -> bool:
 
 
 def _why_none(report: Report, whole: Finding) -> str:
-    """Why no identity is proposed, by what comes nearest to one."""
+    """Return why no identity is proposed, by the nearest candidate."""
     near = [
         each
         for each in report.findings[1:]
@@ -202,8 +205,8 @@ def _why_none(report: Report, whole: Finding) -> str:
         example = f" Look at {_at(each.conflict_examples[0])}." if each.conflict_examples else ""
         return (
             f"{each.conflicts + each.across_conflicts:,} of the {repeats:,} repeats of {each.candidate} have another "
-            f"value: they may be events of their own, or one sending writes into the value which one it is.{example} "
-            "Whoever knows which may state that identity"
+            f"value: they may be events of their own, or the value differs with each sending.{example} "
+            "State that identity if you know that it is one"
         )
     if whole.equal + whole.across:
         return (
@@ -212,9 +215,9 @@ def _why_none(report: Report, whole: Finding) -> str:
         )
     if any(each.candidate == Candidate((KEY,)) and _is_good(report, each) for each in report.findings):
         return (
-            "no record came twice, and no key did. What was read cannot tell whether a key is one event's, or that of "
-            "something, such as a customer, whose next event is still to come and would be dropped as a duplicate. "
-            "Whoever knows that each event has a key of its own may state that identity"
+            "no record came twice, and no key did. These records do not show whether a key is one event's, or that of "
+            "something, such as a customer, with later events that would be dropped as duplicates. "
+            "State that identity if you know that each event has a key of its own"
         )
     return "nothing that all records have tells one event from another, and no record came twice"
 
@@ -227,7 +230,7 @@ def _identity(report: Report, each: Finding) -> list[Line]:
     lacking = "" if not each.without else f"; {each.without:,} records lack it and become dead letters"
     lines = [Line("identity", each.candidate.setting, said + lacking)]
     if each.numbers is None:
-        return [*lines, Line("sequence", "none", "no number beside it: an id is seen or it is not")]
+        return [*lines, Line("sequence", "none", "it has no number: an id is seen or it is not")]
     numbers = each.numbers
     share = numbers.rises / max(numbers.rises + numbers.late, 1)
     what = f"it rises in {share:.2%} of the new records of {numbers.identities:,} identities"
@@ -235,13 +238,13 @@ def _identity(report: Report, each: Finding) -> list[Line]:
 
 
 def _window(numbers: Numbers) -> tuple[int, int]:
-    """The smallest window that passes all late numbers, else the largest; and how many it passes."""
+    """Return the smallest window that passes all late numbers, else the largest; and how many it passes."""
     windows = numbers.windows
     return next(((size, passes) for size, passes in windows if passes >= numbers.late), windows[-1])
 
 
 def _lost(each: Finding) -> int:
-    """New records whose number comes too late for the window that is proposed; all late ones, if none passes half."""
+    """Return the new records with a number too late for the proposed window; all late ones, if under half pass."""
     numbers = each.numbers
     if numbers is None or not numbers.late:
         return 0
@@ -278,7 +281,7 @@ def _conflicts(each: Finding) -> list[Line]:
 
 
 def _across(each: Finding) -> list[Line]:
-    """Identities that are no partition may come in several."""
+    """Return lines about identities that come in several partitions."""
     found = each.across + each.across_conflicts
     if not found or each.candidate.identity == (PARTITION,):
         return []
@@ -286,7 +289,7 @@ def _across(each: Finding) -> list[Line]:
 
 
 def _bounds(report: Report, each: Finding) -> list[Line]:
-    """How long to remember, and how many."""
+    """Return the lines about how long to remember, and how many."""
     numbers = each.numbers
     if numbers is not None and numbers.identities < IDENTITIES_MANY:
         return [Line("inactive_after_s", None, f"{numbers.identities:,} identities are few: nothing need be forgotten")]
@@ -297,7 +300,7 @@ def _bounds(report: Report, each: Finding) -> list[Line]:
         return [Line("inactive_after_s", None, why)]
     if most_ms * AGE_MARGIN > report.span_ms:
         why = (
-            f"the oldest duplicate came after {told(most_ms)}, and what was read spans {told(report.span_ms)}: "
+            f"the oldest duplicate came after {told(most_ms)}, and the records read span {told(report.span_ms)}: "
             "older ones could not be seen. Read more of the topic"
         )
         return [Line("inactive_after_s", None, why)]
@@ -329,7 +332,7 @@ def busiest(busy: dict[int, int], seconds: int) -> int:
 
 
 def rounded_up(seconds: float) -> int:
-    """The next time that a person would write."""
+    """Return the next usual length of time."""
     return next((each for each in TIMES_S if each >= seconds), math.ceil(seconds / DAY / 365) * 365 * DAY)
 
 
@@ -340,7 +343,7 @@ def two_digits(number: float) -> int:
 
 
 def told(ms: float) -> str:
-    """A duration in the largest unit that it fills."""
+    """Return a duration in the largest unit that it fills."""
     for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE), ("s", 1)):
         if ms >= size * 1_000:
             return f"{ms / size / 1_000:.3g} {unit}"
@@ -348,7 +351,7 @@ def told(ms: float) -> str:
 
 
 def stream_name(topic: str) -> str:
-    """A name of a stream for a topic."""
+    """Return a name of a stream for a topic."""
     name = re.sub(r"[^a-z0-9_-]+", "-", topic.lower()).strip("-_")[:63]
     return name if re.match(r"[a-z]", name) else f"s-{name}"[:63]
 

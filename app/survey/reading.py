@@ -27,7 +27,7 @@ SAMPLE_PARTITIONS_MOST: Final = 16
 SAMPLE_PLACES: Final = 3
 """Beginning, middle and end of a partition: what its records look like may have changed."""
 SAMPLE_FETCHES_MOST: Final = 4
-"""Of each place: values may be large."""
+"""Most fetches of the sample from each place: values may be large."""
 CONNECTION: Final = "survey"
 
 Item = TypeVar("Item")
@@ -38,7 +38,7 @@ SIDE_BY_SIDE: Final = 2
 
 @dataclass(slots=True)
 class Range:
-    """What is read of a partition: offsets from `begin` to before `end`. first: what Kafka still has."""
+    """Range to read of a partition: offsets from `begin` to before `end`. first: Kafka's first one."""
 
     partition: int
     first: int
@@ -47,15 +47,15 @@ class Range:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing that Kafka has is left out before it."""
+        """Return True if no present record is left out before it."""
         return self.begin <= self.first
 
 
 @dataclass(slots=True)
 class Wanted:
-    """Which part of the topic to read.
+    """Part of the topic to read.
 
-    identities: to count besides those that the sample shows
+    identities: further identities to count
     partitions: None: all; limit: the last so many records, by offsets; since_ms: from this time on
     """
 
@@ -67,10 +67,10 @@ class Wanted:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic that is surveyed.
+    """Surveyed topic.
 
-    log_append_time: whether the broker stamps its records; None: nothing was read yet
-    deleted: records that retention deleted while they were to be read
+    log_append_time: True if the broker stamps its records; None: unknown before the first read
+    deleted: records that retention deleted during the survey
     """
 
     cluster: Cluster
@@ -109,11 +109,11 @@ class Topic:
 
     @property
     def offsets(self) -> int:
-        """How many there are to read."""
+        """Return the number of offsets to read."""
         return sum(each.end - each.begin for each in self.ranges)
 
     def end(self, partition: int) -> int:
-        """Offset behind the last one to read of a partition."""
+        """Return the offset after the last one to read of a partition."""
         return next(each.end for each in self.ranges if each.partition == partition)
 
     async def sample(self) -> tuple[Sample, RecordBatch | None]:
@@ -143,7 +143,7 @@ class Topic:
         return sample, first
 
     async def batches(self) -> AsyncGenerator[RecordBatch, None]:
-        """All records of the ranges; those of a partition in order."""
+        """Yield all records of the ranges; those of a partition in order."""
         waiting = deque(each for each in self.ranges if each.end > each.begin)
         idle = [f"{CONNECTION}-{number}" for number in range(SIDE_BY_SIDE)]
         reading: deque[tuple[str, AsyncGenerator[RecordBatch, None]]] = deque()
@@ -195,7 +195,7 @@ class Topic:
 
 
 async def answered(asked: Coroutine[Any, Any, Item], where: str, timeout_s: float) -> Item:
-    """What Kafka gives, of which the client would wait for ever.
+    """Return Kafka's answer within a time limit, for a request without one.
 
     Raises:
         BrokerUnavailable: it took longer than that.
@@ -216,7 +216,7 @@ def _none(topic: str, each: Range, start: int) -> RecordBatch:
 
 
 def _before(batch: RecordBatch, end: int) -> RecordBatch:
-    """The batch without the records that came after the survey had begun."""
+    """Return the batch without the records that came after the survey had begun."""
     return batch if batch.next <= end else batch.only(batch.offsets < end)
 
 
@@ -231,7 +231,7 @@ def _limit(ranges: list[Range], limit: int) -> None:
 
 
 async def open_topic(cluster: Cluster, name: str, timeout_s: float, batch_most: int) -> Topic:
-    """A topic that exists; it is not created by asking.
+    """Return a topic that exists; it is not created by asking.
 
     Raises:
         TopicMissing: there is none.
@@ -244,7 +244,7 @@ async def open_topic(cluster: Cluster, name: str, timeout_s: float, batch_most: 
 
 
 async def ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-    """The same items, of which the next one is made while the one before it is worked on."""
+    """Yield the same items, and make the next one during the work on the present one."""
     making = asyncio.create_task(_next(source))
     try:
         while (item := await making) is not None:

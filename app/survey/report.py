@@ -1,4 +1,4 @@
-"""What a survey found: for the terminal, for JSON, and for the proposal."""
+"""Report of a survey, for the terminal, for JSON, and for the proposal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOW_MOST: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Records whose age, distance or lateness is from `least` to `most`."""
+    """Records with age, distance or lateness from `least` to `most`."""
 
     least: int
     most: int
@@ -28,7 +28,7 @@ class Bucket:
 
 
 def buckets(counts: NDArray[np.int64]) -> list[Bucket]:
-    """Those from the first to the last that has any, by powers of two."""
+    """Return the buckets from the first to the last used one, by powers of two."""
     held = np.flatnonzero(counts)
     if not len(held):
         return []
@@ -50,11 +50,11 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How the numbers of a candidate follow each other.
+    """Order of a candidate's numbers.
 
-    identities: that have numbers, in each partition; rises: records above the last of their identity; steps: those of
-    them that are one above it; late: below it and never seen before; late_most: by how much; before: below the first
-    that was read of their identity, so that nobody knows
+    identities: number of those with numbers, in each partition; rises: records above the last of their identity;
+    steps: those just one above it; late: records below it and never seen before; late_most: largest distance; before:
+    records below the first one read of their identity, of unknown kind.
     """
 
     identities: int
@@ -67,13 +67,13 @@ class Numbers:
 
     @classmethod
     def of(cls, order: Order) -> Numbers:
-        """From the counts."""
+        """Return the order from the counts."""
         rises, steps, late, before, identities = (int(order.counts[kind]) for kind in range(seen.ORDERS))
         return cls(identities, rises, steps, late, int(order.largest[0]), before, buckets(order.lates))
 
     @property
     def counts(self) -> bool:
-        """Whether most numbers are one above the last."""
+        """Return True if most numbers are one above the last."""
         return 2 * self.steps > self.rises
 
     @property
@@ -85,7 +85,7 @@ class Numbers:
         return [(size, sum(each.records for each in self.lates if each.most < size)) for size in sizes]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the order for JSON."""
         return {
             "identities": self.identities,
             "rises": self.rises,
@@ -100,19 +100,19 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one candidate says of the duplicates.
+    """Duplicates by one candidate.
 
     Attributes:
-        records: that have it
-        distinct: identities, over all partitions
-        equal, conflicts: records whose identity was in their partition before, with the same value and with another
-        across, across_conflicts: likewise, where it was in other partitions only
-        one_of: of how many identities one was followed, with all of its records; 1: all of them
-        errors: by name, two standard errors of a count that was made with a sample
-        mistaken: how many identities are expected to be taken for others, because their hashes are equal
-        ages, ages_across: ms since the identity came last, in this partition and in another
-        distances: offsets since it came last in this partition
-        age_most_ms, distance_most: -1 where there is none
+        records: records that have it.
+        distinct: number of identities, over all partitions.
+        equal, conflicts: records with an identity seen in their partition before, with the same value and with another.
+        across, across_conflicts: likewise, where it was in other partitions only.
+        one_of: one of this many identities was followed, with all of its records; 1: all of them.
+        errors: by name, two standard errors of a sampled count.
+        mistaken: expected number of identities confused by equal hashes.
+        ages, ages_across: ms since the identity's last record, in this partition and in another.
+        distances: offsets since its last record in this partition.
+        age_most_ms, distance_most: -1 where there is none.
     """
 
     candidate: Candidate
@@ -137,7 +137,7 @@ class Finding:
 
     @classmethod
     def of(cls, count: Count, records: int) -> Finding:
-        """From the counts. records: of the topic."""
+        """Return the result from the counts. records: of the topic."""
         of = count.seen
         first, equal, conflicts, across, across_conflicts = map(int, of.counts)
         errors = {
@@ -175,7 +175,7 @@ class Finding:
         return self.equal + self.conflicts
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result for JSON."""
         return {
             "identity": self.candidate.setting,
             "sequence": None if self.candidate.sequence is None else str(self.candidate.sequence),
@@ -201,9 +201,9 @@ class Finding:
 
 
 def mistaken(followed: int, level: int) -> float:
-    """How many pairs of so many identities have equal hashes by chance, on average: n (n - 1) / 2 of 2^64.
+    """Return the average number of pairs of identities with equal hashes by chance: n (n - 1) / 2 of 2^64.
 
-    level: of the sample; its hashes share that many bits.
+    level: level of the sample; its hashes share that many bits.
     """
     return float(followed * max(followed - 1, 0) / 2 / 2.0 ** (HASH_BITS - level))
 
@@ -218,17 +218,17 @@ def _example(each: Example) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole of it.
+    """Report of a survey.
 
     Attributes:
-        findings: by candidate; the first is of whole records
-        left_out: what is no identity, and why, by the sample
-        forms: places whose numbers seem to have another form than a stream reads, and why, by the sample
-        broken: values that are no JSON objects; 0 where no field was looked for
-        deleted: records that retention deleted meanwhile
-        future: timestamps more than a day ahead, which were left out
-        busy: records by minute of the clock
-        log_append_time: whether timestamps are the broker's
+        findings: results by candidate; the first is of whole records.
+        left_out: places that are no identity, with reasons, by the sample.
+        forms: places with numbers of an unread form, with reasons, by the sample.
+        broken: values other than JSON objects; 0 where no field was searched.
+        deleted: records that retention deleted during the survey.
+        future: timestamps more than a day ahead, left out.
+        busy: records by minute of the clock.
+        log_append_time: True if timestamps are the broker's.
     """
 
     topic: str
@@ -259,7 +259,7 @@ class Report:
         seconds: float,
         forms: tuple[tuple[str, str], ...] = (),
     ) -> Report:
-        """From what was read and counted."""
+        """Return the report from topic and counts."""
         return cls(
             topic.name,
             topic.ranges,
@@ -282,16 +282,16 @@ class Report:
 
     @property
     def span_ms(self) -> int:
-        """From the first record to the last, by the clock; 0 where no timestamp is known."""
+        """Return the time from the first record to the last, by the clock; 0 without a timestamp."""
         return max(0, self.last_ms - self.first_ms)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all was read that the topic still has."""
+        """Return True if all present records of the topic were read."""
         return len(self.ranges) == self.partitions and all(each.is_whole for each in self.ranges)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report for JSON."""
         return {
             "topic": self.topic,
             "partitions": self.partitions,

@@ -26,7 +26,7 @@ UNITS_S: Final = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_
 
 Moved = Callable[[int, int], None]
 Begun = Callable[[int], Moved]
-"""Called with the offsets to read; what it returns is called with the offsets and records of each batch."""
+"""Called with the offsets to read; its result is called with the offsets and records of each batch."""
 
 
 def survey(
@@ -38,16 +38,16 @@ def survey(
     memory_mb: int,
     seed: int | None = None,
 ) -> Report:
-    """Read a topic and say what comes twice. Creates nothing and commits nothing.
+    """Read a topic and report its duplicates. Creates nothing and commits nothing.
 
     Args:
-        settings: for the client; no stream of theirs is needed
-        bootstrap: host:port[,host:port] of a Kafka that answers
-        topic: to read
-        wanted: which part of it
-        begun: for a progress bar
-        memory_mb: MiB that the tables of what was seen may take; above them a sample of the identities is followed
-        seed: of the hashes; None: another one each time
+        settings: settings for the client; they need no stream.
+        bootstrap: host:port[,host:port] of a Kafka that answers.
+        topic: topic to read.
+        wanted: part of it to read.
+        begun: function for a progress bar.
+        memory_mb: MiB for the tables of seen identities; above them a sample of the identities is followed.
+        seed: seed of the hashes; None: another one each time.
 
     Raises:
         TopicMissing: there is no such topic.
@@ -72,7 +72,7 @@ async def _survey(
         candidates = choose(sample, wanted.identities)
         now_ms = round(time.time() * 1_000)
         if batch is not None:
-            # Numba compiles what it has not compiled before on this machine.
+            # Numba compiles missing functions on this machine.
             tried = Counts(candidates, 0, now_ms, seed)
             await asyncio.to_thread(lambda: tried.add(Found(batch, tried.reader)))
         whole = frozenset(each.partition for each in topic.ranges if each.begin == 0)

@@ -1,19 +1,19 @@
-"""The compiled passes over what was seen: which records came before, how long before, and with what content.
+"""Compiled passes over seen records: repeats, their age, and their content.
 
 A table is open addressing with linear probing, int64[slots, 4], so that a look takes one cache line:
 
     HASH    64 bits, seeded; 0 is an empty slot
-    CLOCK   ms: the partition's clock when the identity came last; 0 where no timestamp is known
-    OFFSET  where it came last
+    CLOCK   ms: the partition's clock at the identity's last record; 0 without a timestamp
+    OFFSET  offset of its last record
     WHAT    the upper half is that of the hash of its first value, the lower is the partition, or SEVERAL
 
 Equal hashes are taken as equal identities: `kafka_ratchet.app.survey.report.mistaken` says how often that is wrong.
-An identity that comes in a second partition gets the mark SEVERAL, and an entry for each of its partitions in a second
-table, by a hash of both. So what one partition sees, which is what a worker sees, is exact, and costs nothing where
-identities keep to a partition.
+An identity that comes in a second partition gets the mark SEVERAL, and an entry for each of its partitions in a
+second table, by a hash of both. So the view of one partition, like that of a worker, is exact, and costs nothing
+where identities keep to a partition.
 
 At a level above 0 only hashes whose lowest bits are 0 are kept: one of 2^level identities, with all of its records.
-What is found of them counts 2^level times.
+Their results count 2^level times.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ FIRST, EQUAL, CONFLICT, ACROSS, ACROSS_CONFLICT, LEFT_OUT, NONE = range(7)
 """Verdicts, uint8: never seen; seen in this partition, with the same value, and with another; seen in other partitions
 only, likewise; not of the sample; without the identity."""
 VERDICTS = 5
-"""Those that are counted by what they weigh."""
+"""Number of verdicts counted with a weight."""
 
 LEVEL_MOST = 20
-"""The lowest 20 bits of a hash say whether it is in a sample, the highest 6 which group it is in. Slots are chosen by
-others."""
+"""Lowest bits of a hash for the sample: 20. The highest 6 choose a group, others the slot."""
 GROUPS = 64
 
 BUCKETS = 65
-"""By the bits of a number: 0, 1, 2 to 3, 4 to 7, ..."""
+"""Buckets by the bits of a number: 0, 1, 2 to 3, 4 to 7, ..."""
 
 EXAMPLES = 3
 
@@ -70,7 +69,7 @@ def _slot_of(table: I64, wanted: np.uint64) -> np.int64:
 
 @njit(**records.OPTIONS)
 def _in_partition(wanted: np.uint64, partition: int) -> np.uint64:
-    """The hash of an identity in a partition, in the same sample as the identity's."""
+    """Return the hash of an identity in a partition, in the same sample as the identity's."""
     low = (np.uint64(1) << np.uint64(LEVEL_MOST)) - np.uint64(1)
     found = (mixed(wanted, np.uint64(partition), np.uint64(0x5851F42D4C957F2D)) & ~low) | (wanted & low)
     return found if found != np.uint64(0) else np.uint64(1) << np.uint64(63)
@@ -100,27 +99,27 @@ def judge(
     """Judge records of one partition by one identity, until a table is full.
 
     Args:
-        hashes: uint64[records], of the identity; 0: none
-        values: uint64[records], hashes of the values
-        clocks: int64[records], ms, never falling
-        offsets: int64[records]
-        begin: index of the first record to judge
-        partition: of them all
-        table: int64[slots, COLUMNS]
-        several: int64[slots, COLUMNS], of identities in several partitions
-        used: int64[2], entries of the two
-        most: int64[2], how many they may have
-        level: of the sample
-        verdicts: uint8[records], filled from begin on
-        counts: int64[VERDICTS], raised by the weight of each
-        groups: int64[VERDICTS, GROUPS], likewise, of what weighs more than 1
-        ages: int64[2, BUCKETS], likewise: ms since the identity came last, in this partition and in others
-        distances: int64[BUCKETS], likewise: offsets since it came last in this partition
-        largest: int64[2], largest age (ms) and distance in this partition
-        examples: int64[2, EXAMPLES, 4], the first EQUAL and CONFLICT: partition, offset, offset before it, age
+        hashes: uint64[records], hashes of the identity; 0: none.
+        values: uint64[records], hashes of the values.
+        clocks: int64[records], ms, never falling.
+        offsets: int64[records].
+        begin: index of the first record to judge.
+        partition: their partition.
+        table: int64[slots, COLUMNS].
+        several: int64[slots, COLUMNS], of identities in several partitions.
+        used: int64[2], entries of the two.
+        most: int64[2], most entries of the two.
+        level: level of the sample.
+        verdicts: uint8[records], filled from begin on.
+        counts: int64[VERDICTS], raised by the weight of each.
+        groups: int64[VERDICTS, GROUPS], likewise, with a weight above 1.
+        ages: int64[2, BUCKETS], likewise: ms since the identity's last record, in this partition and in others.
+        distances: int64[BUCKETS], likewise: offsets since its last record in this partition.
+        largest: int64[2], largest age (ms) and distance in this partition.
+        examples: int64[2, EXAMPLES, 4], the first EQUAL and CONFLICT: partition, offset, offset before it, age.
 
     Returns:
-        index of the first record that was not judged: at the end, or where a table needs more room
+        index of the first record not judged: at the end, or where a table needs more room.
     """
     weight = np.int64(1) << np.int64(level)
     outside = np.uint64(weight - 1)
@@ -164,7 +163,7 @@ def judge(
                     if table[slot, CLOCK] > 0 and clocks[i] > 0:
                         ages[1, bits_of(abs(clocks[i] - table[slot, CLOCK]))] += weight
                 else:
-                    # What the worker of this partition would compare it with.
+                    # The comparison of this partition's worker.
                     verdict = CONFLICT if (several[own, WHAT] ^ value) >> np.int64(32) else EQUAL
                 table[slot, CLOCK], table[slot, OFFSET] = clocks[i], offsets[i]
                 before, slot = several, own
@@ -193,7 +192,7 @@ def judge(
 
 @njit(**records.OPTIONS)
 def refill(old: I64, new: I64, level: int) -> int:
-    """Put those entries that are in the sample of a level into an empty table with room for them; how many they are."""
+    """Put the entries within a level's sample into an empty table with room; return their number."""
     outside = (np.int64(1) << np.int64(level)) - np.int64(1)
     used = 0
     for i in range(old.shape[0]):
@@ -207,11 +206,14 @@ def refill(old: I64, new: I64, level: int) -> int:
 
 RISES, STEPS, LATE, BEFORE, OWNERS = range(5)
 ORDERS = 5
-"""Records above the highest number of their identity, those of them that are one above it, those below it that were
-never seen, those below the first that was read of it, of which nobody knows that, and identities."""
+"""Counts of an order.
+
+Records above the highest number of their identity; those just one above it; those below it and never seen;
+those below the first one read, of unknown kind; and identities.
+"""
 
 HIGHEST, LOWEST = 1, 2
-"""Columns of a table of owners; LOWEST is the first number that was read."""
+"""Columns of a table of owners; LOWEST is the first number read."""
 
 
 @njit(**records.OPTIONS)
@@ -234,23 +236,23 @@ def order(
     """Follow the numbers of each identity in one partition, until the table is full.
 
     Args:
-        owners: uint64[records], hashes of the identities; 0: none
-        numbers: int64[records]; negative: none
-        verdicts: uint8[records], of `judge` for identity and number together
-        begin: index of the first record
-        partition: of them all
-        is_whole: whether it was read from its very first record on
-        table: int64[slots, COLUMNS], HASH, HIGHEST and LOWEST
-        used: int64[1], its entries
-        most: how many it may have
-        level: of the sample of owners
-        seen_level: of the sample that verdicts were made with
-        counts: int64[ORDERS], raised by the weight of each
-        lates: int64[BUCKETS], likewise: how far below the highest a number was that had never been seen
-        largest: int64[1], of these
+        owners: uint64[records], hashes of the identities; 0: none.
+        numbers: int64[records]; negative: none.
+        verdicts: uint8[records], of `judge` for identity and number together.
+        begin: index of the first record.
+        partition: their partition.
+        is_whole: True if it was read from its very first record on.
+        table: int64[slots, COLUMNS], HASH, HIGHEST and LOWEST.
+        used: int64[1], its entries.
+        most: most entries.
+        level: level of the sample of owners.
+        seen_level: level of the verdicts' sample.
+        counts: int64[ORDERS], raised by the weight of each.
+        lates: int64[BUCKETS], likewise: distance of an unseen number below the highest.
+        largest: int64[1], largest distance.
 
     Returns:
-        index of the first record that was not looked at: at the end, or where the table needs more room
+        index of the first unread record: at the end, or where the table needs more room.
     """
     weight = np.int64(1) << np.int64(level)
     outside = np.uint64(weight - 1)

@@ -147,14 +147,14 @@ def test_new_records_that_the_settings_lose_are_told() -> None:
     proposal = proposed(finding(KEY, sequence=EVENT, numbers=far))
     assert not {"reorder_window", "late"} & set(values(proposal))
     [note] = proposal.notes
-    assert note.startswith("4,000 new records of what was read would be dropped as duplicates by these settings")
+    assert note.startswith("4,000 new records of those read would be dropped as duplicates by these settings")
 
     some = numbers(late=50, late_most=10**6, lates=[Bucket(32, 63, 45), Bucket(1 << 19, (1 << 20) - 1, 5)])
     proposal = proposed(finding(KEY, sequence=EVENT, numbers=some))
     section = values(proposal)
     assert (section["reorder_window"], section["late"]) == (4_096, "dead-letter")
     [note] = proposal.notes
-    assert note.startswith("5 new records of what was read would be dropped as duplicates without late")
+    assert note.startswith("5 new records of those read would be dropped as duplicates without late")
 
     near = numbers(late=50, late_most=60, lates=[Bucket(32, 63, 50)])
     proposal = proposed(finding(KEY, sequence=EVENT, numbers=near))
@@ -252,7 +252,7 @@ def test_without_a_duplicate_a_key_is_no_id() -> None:
     for others in ((), (pair,), (lossy,)):
         refused = without(key, *others).refused
         assert refused is not None
-        assert refused.startswith("no record came twice, and no key did. What was read cannot tell")
+        assert refused.startswith("no record came twice, and no key did. These records do not show")
     for named in (finding(ID, **nothing), finding(Place("field", "source"), ID, **nothing)):
         [line] = [line for line in without(key, named).lines if line.setting == "identity"]
         assert line.value == named.candidate.setting
