@@ -59,34 +59,34 @@ def verify(
     source: SourceFiles | None = None,
     independent: bool | None = None,
 ) -> Report:
-    """Compare a stream's output and dead letters with what its input demands.
+    """Compare a stream's output and dead letters with the demands of its input.
 
-    It reads up to the offsets that the group `settings.app` has committed, may run beside workers, and changes nothing.
-    Records that were forwarded while deduplication was off, by the changelog, must all be in the output; the policy
-    topic is asked whether it was off. A topic whose beginning retention has deleted is proven from there on, and the
-    report says from where.
+    It reads up to the offsets that the group `settings.app` has committed, may run beside workers, and changes
+    nothing. Records forwarded while deduplication was off, by the changelog, must all be in the output; the policy
+    topic has to confirm that. Where retention has deleted the beginning of a topic, the proof starts after it, and
+    the report says where.
 
-    A partition may be compared as columns, with the worker's reader and a rule of its own: where all is exactly as it
-    must be that is the verdict. Where it is not, or the rule over columns does not know the case, the partition is
-    compared record by record with another client; `Report.singly` says why. Memory: some 200 bytes per fresh record and
-    400 per identity of one partition at a time, and 300 per dead letter; as columns 150 per identity, and some
-    80 MB, of each of two to four partitions at a time.
+    A partition may be compared as columns, with the worker's reader and a rule of its own: where all is exactly right
+    that is the verdict. Otherwise, or where the rule over columns lacks the case, the partition is compared record by
+    record with another client; `Report.singly` says why. Memory: some 200 bytes per fresh record and 400 per identity
+    of one partition at a time, and 300 per dead letter; as columns 150 per identity, and some 80 MB, of each of two
+    to four partitions at a time.
 
     Args:
         settings: with `bootstrap` set.
         stream: the stream's name; None where there is only one.
-        state: a file that says where the last run ended, and is replaced by where this one did if nothing is wrong.
-            There need be none yet.
-        source: files that were published to the input under a producer's name, to be compared as well.
+        state: a file with the end of the last run, replaced by the end of this one without findings. It need not
+            exist yet.
+        source: files published to the input under a producer's name, to compare as well.
         independent: True: record by record, always; False: as columns where that is possible; None: likewise, where
             there is enough input for it.
 
     Raises:
-        SettingsError: no such stream, no bootstrap, or an extractor that cannot be imported.
+        SettingsError: no such stream, no bootstrap, or an extractor without an import.
         StateFileRefused: the state is damaged, or of another stream, application, topic or rule.
         TopicMissing: one of the three topics does not exist.
         PartitionsDiffer: input and output have different partition counts.
-        PositionLost: a topic ends before what was committed, or where the last run had come to.
+        PositionLost: a topic ends before the committed offset, or before the end of the last run.
         BrokerUnavailable: Kafka does not answer.
         TransportError: a partition cannot be read.
     """
@@ -98,22 +98,22 @@ def verify(
 def verify_results(
     settings: Settings, stream: str | None, session: Session, *, source: SourceFiles | None = None
 ) -> Report:
-    """Like `verify`, and also compare the result table of the settings with the output: each record once.
+    """Verify as `verify` does, and compare the result table with the output: each record once.
 
-    The table is read first and the output after it, so the job may run meanwhile. In memory it holds eight more
-    bytes for each row of a table that rows are added to, or some 700 for each key of a table with a key; and 16 more
-    for each record of one partition of the output.
+    The table is read first and the output after it, so the job may run meanwhile. In memory it holds eight more bytes
+    for each row of an append-only table, or some 700 for each key of a table with a key; and 16 more for each record
+    of one partition of the output.
 
     Args:
         settings: with `bootstrap` set.
         stream: the stream's name; None: the one of `sink.stream`, or the only one.
-        session: starts Spark; called only for a table with a key.
+        session: function that starts Spark; called only for a table with a key.
         source: see `verify`.
 
     Raises:
         SetupError: the table cannot be read.
         PositionLost: input or output no longer hold their beginning.
-        RatchetError: see `verify`; SettingsError also where the results are of another stream.
+        RatchetError: see `verify`; SettingsError also for results of another stream.
     """
     from kafka_ratchet.app.verify.raw import verify_raw
     from kafka_ratchet.app.verify.results import ResultTable
@@ -168,14 +168,14 @@ def _verify(
         intervals, owners, edits = reader.changelog(changelog_name(settings.app, name))
         if any(owner.rule.get("output") == AGENTS for owner in owners.values()):
             raise SettingsError(
-                f"streams.{name}: its output is what agents of one's own yield, and this compares records that are "
-                "forwarded as they came. Run the agents over the input again: "
+                f"streams.{name}: its output comes from a program's agents, and this compares records "
+                "forwarded unchanged. Run the agents over the input again: "
                 f"ratchet verify --replay --app MODULE:NAME --stream {name}"
             )
         if state is not None and any(map(judging_of, owners.values())):
             raise SettingsError(
                 f"streams.{name}: it has, or had, reorder_window or conflicts, and the file of --state has no room for "
-                "what they remember. Run verify without --state"
+                "their state. Run verify without --state"
             )
         as_columns = AsColumns(
             settings,
@@ -275,7 +275,7 @@ class _Comparison:
             for decision in owner.decisions if owner is not None else ():
                 rules.of(None if decision.mark is None else decision.mark.rule)
         except SettingsError as error:
-            run.leave_out(partition, f"a rule that its records were judged by is gone: {error}")
+            run.leave_out(partition, f"an earlier rule of its records cannot be used: {error}")
             letters.leave_out(partition)
             return
         written: Order | None = None

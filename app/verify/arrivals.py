@@ -1,7 +1,7 @@
-"""Compares the internal topic of a stream with `repartition_by` with its input.
+"""Comparison of the internal topic of a stream with `repartition_by` with its input.
 
-Each record has to be there once. Which partition it has to be in is not computed again: it has to be the one in which
-all records of its identity are, and those of one input partition must be there in their order.
+Each record has to be there once. Its partition is not computed again: all records of its identity must be in one
+partition, those of one input partition in their order.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.transport.owner import Owner
 
 DIGEST_BYTES: Final = 16
-"""Of a record or an identity, which are compared by it; two that differ have the same one in 2^128 cases."""
+"""Bytes of a digest of a record or an identity; two differing ones collide in 1 of 2^128 cases."""
 Identify = Callable[[RecordView], bytes | None]
 Due = deque[tuple[bytes, bool]]
-"""Digests of one identity's records in one input partition, in order; and whether the group had committed them before
-the internal topic was read."""
+"""Digests of one identity's records in one input partition, in order.
+
+Each has True if the group had committed it before the internal topic was read.
+"""
 IN_NO_ORDER: Final = -1
-"""In place of a partition: records that are in several of them, byte for byte. Which is which cannot be told."""
+"""Partition of records that are byte for byte in several partitions, and so indistinguishable."""
 
 
 def compare_arrivals(
     reader: TopicReader, arrivals: Arrivals, owners: dict[int, Owner], identify: Identify, report: Report
 ) -> None:
-    """Compare what the group has committed of the input with the committed records of the internal topic.
+    """Compare the committed input with the committed records of the internal topic.
 
-    Where one of them has lost its beginning, or a person has moved a position, only the partition of each identity is
-    looked at, and the report says so. In memory it holds some 300 bytes for each record of the input.
+    Where one of them has lost its beginning, or an operator has moved a position, only the partition of each identity
+    is checked, and the report says so. In memory it holds some 300 bytes for each record of the input.
 
     Args:
-        reader: of any stream
-        arrivals: the stream that has sent the records
-        owners: of its changelog, by partition
-        identify: the identity of a record; None where it has none
-        report: gets findings, and what of the input waits
+        reader: reader of any stream.
+        arrivals: the stream that has sent the records.
+        owners: owners of its changelog, by partition.
+        identify: returns the identity of a record; None where it has none.
+        report: gets findings, and the waiting input.
 
     Raises:
         BrokerUnavailable: Kafka does not answer.
@@ -88,7 +90,7 @@ def compare_arrivals(
 
 
 def _set_aside(parts: dict[int, Due]) -> None:
-    """Put records that are in several partitions, byte for byte, into one part of their own."""
+    """Put records that are byte for byte in several partitions into a part of their own."""
     if len(parts) == 1:
         return
     times = Counter(digest for part in parts.values() for digest in {digest for digest, _ in part})
@@ -131,7 +133,7 @@ def _lettered(reader: TopicReader, arrivals: Arrivals) -> set[tuple[int, int]]:
 
 
 def _identity(identify: Identify, record: RecordView) -> bytes:
-    """Of a record without one, something that no other record has."""
+    """Return a record's identity, or a unique name for a record without one."""
     identity = identify(record)
     if identity is None or len(identity) > MAX_IDENTITY_BYTES:
         return b"none" + _digest(record)

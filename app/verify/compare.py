@@ -1,4 +1,4 @@
-"""What one partition's output must be, and how what is there differs."""
+"""Demanded output of one partition, and the differences of the present one."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import JudgingFrom
 
 UNTOLD = -2
-"""In place of the last sequence that a record was judged against, where it cannot be computed."""
+"""Stand-in for a previous sequence that cannot be computed."""
 
 OnDropped = Callable[[int, RecordView, str, int], None]
-"""Gets each record that is dropped: offset, record, the name of its verdict, the last sequence that it was judged
-against (-1: none; or UNTOLD)."""
+"""Receiver of each dropped record.
+
+Arguments: offset, record, the name of its verdict, the last sequence before it (-1: none; or UNTOLD).
+"""
 
 NO_SEQUENCE = -1
-"""Of a record that was forwarded although it has none."""
+"""Sequence of a record forwarded without one."""
 
 UNSEEN, SEEN, DISMISSED = 0, 1, 2
-"""What became of an expected record. Dismissed: the output itself shows that it is a repeat of what is deleted."""
+"""States of an expected record. Dismissed: the output itself shows that it repeats deleted input."""
 
 
 class Front:
-    """The records of the output whose input is deleted: they come before all others."""
+    """Records of the output with deleted input: they come before all others."""
 
     def __init__(self) -> None:
         self.last: dict[bytes, int] = {}
@@ -50,7 +52,7 @@ class Front:
 
 
 class ExpectedPartition:
-    """What one partition's output must be, in order: its input's fresh records, and all of intervals not judged."""
+    """Demanded output of one partition, in order: its input's fresh records, and all of unjudged intervals."""
 
     def __init__(
         self,
@@ -65,18 +67,18 @@ class ExpectedPartition:
         forward: bool = True,
         on_dropped: OnDropped | None = None,
     ) -> None:
-        """Nothing is read yet.
+        """Start without reading.
 
         Args:
-            rule: of the stream.
+            rule: rule of the stream.
             partition: number.
-            unjudged: intervals of its input that went by while deduplication was off.
-            baseline: where it begins; None: at the beginning of its topics.
-            skips: input that nobody was to judge.
-            edits: what people have changed of what was known, in their order.
-            judging: from which input offset on records were judged how; none: by their sequence alone.
-            forward: whether anything goes to the output.
-            on_dropped: gets the records that are dropped; None: nobody asks for them.
+            unjudged: intervals of its input with deduplication off.
+            baseline: its beginning; None: the beginning of its topics.
+            skips: input excluded from judgement.
+            edits: operators' changes of the state, in their order.
+            judging: settings of judgement by input offset; none: by the sequence alone.
+            forward: True if records go to the output.
+            on_dropped: gets the dropped records; None: they are not needed.
         """
         self.partition = partition
         self._forward, self._on_dropped = forward, on_dropped
@@ -84,11 +86,11 @@ class ExpectedPartition:
         begin = self.baseline.input_from
         self.skips = [skip for skip in skips if skip.end > begin]
         self.skipped = [0] * len(self.skips)
-        """Records that were met in each of them."""
+        """Records met in each of them."""
         self._unjudged = [range(interval.start, interval.end) for interval in unjudged if interval.end > begin]
         # Unjudged records move no sequence, so that those before the beginning would say nothing of it.
         self._front_speaks = all(interval.start >= begin for interval in unjudged)
-        # Nor would what was forgotten or imported before it.
+        # So do forgotten or imported identities before it.
         self._front_speaks &= all(edit.position >= begin or not edit.has_changed for edit in edits)
         self._windows = Windows(judging) if judging else None
         # A late record may be one that older records of the output have already been, or not.
@@ -98,10 +100,10 @@ class ExpectedPartition:
         self._forms = None if rule.guessed_header is None else FormLook(rule.guessed_header)
         self._last: dict[bytes, tuple[int, int]] = {}  # identity -> (its number, its last sequence)
         self._identities: list[bytes] = []
-        # By number of the identity: whether what is known of it now cannot be more than its last sequence was.
+        # By number of the identity: True if its known last sequence is no lower bound.
         self._exact = bytearray()
         self._starts: list[Known] = []
-        """What was known of each identity before its first record here."""
+        """Known state of each identity before its first record here."""
         self._since: list[int] = []
         """Input offset from which on that number stands for the identity; -1: from the beginning."""
         self._is_complete = self.baseline.complete
@@ -118,7 +120,7 @@ class ExpectedPartition:
         self._judged = bytearray()
         # A sequence rises within its identity, so the two name one fresh record ...
         self._places: dict[bytes, int] = {}
-        # ... and, where records were not judged, several of the output: all that are not yet seen.
+        # ... and, for unjudged records, several of the output: all unseen ones.
         self._several: dict[bytes, deque[int]] = {}
         self._seen = bytearray()
         self.invalid: dict[int, bytes] = {}
@@ -135,30 +137,31 @@ class ExpectedPartition:
         return number
 
     def _follow_edits(self, offset: int) -> None:
-        """What people have changed before the record of this offset was judged."""
+        """Apply the operators' changes before the verdict on this offset."""
         while self._edits and self._edits[0].position <= offset:
             edit = self._edits.popleft()
             if edit.kind == FORGET:
                 number, last = self._last.get(edit.name, (-1, NO_SEQUENCE))
-                # Of what is left of it, it may be more than is known here; what is forgotten is known to be nothing.
+                # The remainder may be more than known here; a forgotten identity is known to have none.
                 left = NO_SEQUENCE if edit.above is None else min(last, edit.above)
                 known_exactly = self._is_complete if number < 0 else bool(self._exact[number])
                 exact = known_exactly if edit.above is not None else True
-                # Where older records of the output come first, they cannot be told from those after it.
+                # Older records of the output that come first look like later ones.
                 exact &= self.baseline.aligned
                 self._begin_identity(edit.name, Known(left, exact), edit.position)
                 continue
-            # What was imported stands nowhere: whoever has a record that is not in the output may be known from there.
+            # Imported identities are unknown here: a record missing in the output may come from them.
             self._is_complete = False
             self._imported_from = edit.position
             for identity, (_, last) in list(self._last.items()):
                 self._begin_identity(identity, Known(last, exact=False), edit.position)
 
     def judge(self, offset: int, record: RecordView, report: Report) -> str:
-        """Judge the next record of the input by the rule, and expect it in the output if it is fresh.
+        """Judge the next record of the input by the rule, and expect a fresh one in the output.
 
         Returns:
-            its verdict: fresh, invalid, unjudged, skipped (by a person's decision), or the name of one that is dropped
+            its verdict: fresh, invalid, unjudged, skipped (by an operator's decision), or the name of a dropping
+            verdict
         """
         for number, skip in enumerate(self.skips):
             if skip.start <= offset < skip.end:
@@ -214,18 +217,18 @@ class ExpectedPartition:
                 report.doubtful.setdefault(self.partition, self._forms.found)
 
     def take_all_as_seen(self, report: Report) -> None:
-        """There is no output: what is expected is what the result table is compared with."""
+        """Take all expected records as seen, without an output: the result table is compared with them."""
         self._finish_forms(report)
         # Without an output, a lower bound stays a lower bound.
         self._seen = bytearray(SEEN if self._exact[owner] else UNSEEN for owner in self._owners)
 
     @property
     def is_complete(self) -> bool:
-        """Whether an identity that was not met is one that was never there."""
+        """Return True if an identity not met here never existed."""
         return self._is_complete
 
     def last_of(self, identity: bytes, offset: int) -> int:
-        """Its last sequence before the record of an input offset, behind those that were judged; -1 is none."""
+        """Return its last sequence before an input offset after the judged ones; -1 is none."""
         self._follow_edits(offset)
         return self._last.get(identity, (-1, NO_SEQUENCE))[1]
 
@@ -252,7 +255,7 @@ class ExpectedPartition:
         self._judged.append(judged)
 
     def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
-        """Which expected record this one of the output is: of several that it may be, the first not yet seen."""
+        """Return the place of an output record among the expected ones; the first unseen of several."""
         if not self._forward:
             return None
         found = self._rule.judge(record)
@@ -275,14 +278,14 @@ class ExpectedPartition:
         report: Report,
         emitted: Emitted | None = None,
     ) -> None:
-        """Go through the output and add what is wrong with it.
+        """Compare the output, and add the findings.
 
         Args:
             topic: the output topic.
             output: its records, with their offsets.
-            judged_to: input before this offset must be in the output; later input may be.
+            judged_to: end of the input that must be in the output; later input may be.
             report: gets the counts and findings.
-            emitted: gets every record of the output; None: nobody asks for them.
+            emitted: gets every record of the output; None: they are not needed.
         """
         self._finish_forms(report)
         seen = self._seen = bytearray(len(self._offsets))
@@ -326,7 +329,7 @@ class ExpectedPartition:
     def _recognise(
         self, topic: str, unmatched: list[tuple[int, int, int]], report: Report, emitted: Emitted | None
     ) -> None:
-        """Find out of each unmatched record whether it is an expected one that was altered."""
+        """Find altered expected records among the unmatched ones."""
         seen = self._seen
         for offset, place, number in unmatched:
             # An unmatched record that stands where one is missing is that record, altered so much that its identity or
@@ -337,14 +340,14 @@ class ExpectedPartition:
                     emitted.recognise(number, place)
                 report.add(self._finding("altered", topic, place, offset, "identity or sequence differ"))
             else:
-                detail = "no record of the input that had to be forwarded has its identity and sequence"
+                detail = "no record to forward in the input has its identity and sequence"
                 report.add(Finding("unexpected", topic, partition=self.partition, offset=offset, detail=detail))
 
     def _begins_here(self, front: Front, place: int | None, digest: bytes) -> bool:
-        """Whether this record of the output is the first that stems from input that is still there.
+        """Return True if this is the first output record with present input.
 
-        It must be that record byte for byte, and of a higher sequence than those that came before it, or it is the
-        original of something that was sent again.
+        It must equal that record byte for byte, with a higher sequence than those before it; otherwise it is the
+        original of a re-sent record.
         """
         if place is None or digest != self._content(place):
             return False
@@ -355,7 +358,7 @@ class ExpectedPartition:
         return not self._judged[place] or is_higher or self._windows is not None
 
     def _dismiss(self, front: Front, report: Report) -> None:
-        """What the output has from before the beginning says what the last sequences were: all up to them repeats."""
+        """Dismiss records at or below the last sequences in the output's older part: all of them repeat."""
         if not self._front_speaks:
             return
         for identity, sequence in front.last.items():
@@ -374,14 +377,14 @@ class ExpectedPartition:
                 report.duplicate += 1
 
     def _account_for_unseen(self, topic: str, judged_to: int, report: Report) -> None:
-        """Each expected record that the output does not have is lost, pending, or cannot be told."""
+        """Count each expected record missing in the output as lost, pending, or unknown."""
         self._pending_from: int | None = None
         if not self._forward:
             return
         is_whole, before = self.baseline.output_whole, 0
         for place, there in enumerate(self._seen):
             if there:
-                # From here on nothing of this identity can be a repeat of what is deleted; but with a window it can.
+                # From here on no record of this identity can repeat deleted input, unless it has a window.
                 # Unjudged records move no sequence.
                 moves = there == SEEN and self._windows is None and self._judged[place]
                 self._exact[self._owners[place]] |= bool(moves)
@@ -403,20 +406,20 @@ class ExpectedPartition:
             report.undecided += before
 
     def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
-        """The input offset before which nothing is pending: from there the next run goes on.
+        """Return the input offset without pending records before it: the next run resumes there.
 
         Args:
             judged_to: see `compare`.
-            committed_to: the last input offset that was read, and one.
+            committed_to: the offset after the last input record read.
             letters_pending_from: the first invalid record that waits for its dead letter; None: none does.
         """
         waiting = (self._pending_from, letters_pending_from)
         return max(self.baseline.input_from, min([committed_to, *(each for each in waiting if each is not None)]))
 
     def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
-        """Last sequences as of an input offset, of all identities that were ever met."""
+        """Yield the last sequences at an input offset, of all identities ever met."""
         self._follow_edits(end - 1)
-        start = self.baseline.last  # of which the output's front may have said more
+        start = self.baseline.last  # the output's older part may have raised it
         known = [
             start.get(identity, self._starts[number]) if self._since[number] < 0 else self._starts[number]
             for number, identity in enumerate(self._identities)
@@ -439,10 +442,10 @@ class ExpectedPartition:
                 yield identity, before
 
     def is_complete_at(self, end: int) -> bool:
-        """Whether an identity that is not in `known_at` was never there before."""
+        """Return True if an identity missing in `known_at` is new."""
         return self.baseline.complete and not any(at < end for at in self._imported_at)
 
-    # What was expected, as columns, and where `compare` has found it.
+    # Expected records as columns, and their places from `compare`.
 
     @property
     def identities(self) -> list[bytes]:
@@ -461,7 +464,7 @@ class ExpectedPartition:
 
     @property
     def seen(self) -> Flags:
-        """Whether the output has each expected record."""
+        """Return for each expected record whether the output has it."""
         return np.equal(np.frombuffer(self._seen, np.uint8), SEEN, dtype=np.bool_)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:

@@ -29,7 +29,7 @@ END = 1 << 63
 
 
 class DroppedRecords:
-    """What one input partition had to drop, in order. In memory it takes 25 bytes for each, and its verdict's name."""
+    """Records that one input partition had to drop, in order: 25 bytes each, and the verdict's name."""
 
     def __init__(self, partition: int, *, values: bool) -> None:
         """Nothing is read yet. values: whether values are kept, or null."""
@@ -39,7 +39,7 @@ class DroppedRecords:
         self._verdicts: list[str] = []
 
     def expect(self, offset: int, record: RecordView, verdict: str, against: int) -> None:
-        """The next one of the input: the name of its verdict, and what it was judged against; or UNTOLD."""
+        """Expect the next dropped record of the input: verdict's name, and last sequence before it; or UNTOLD."""
         kept = record if self._values else replace(record, value=None)
         self._offsets.append(offset)
         self._against.append(against)
@@ -55,18 +55,18 @@ class DroppedRecords:
         judged_to: int,
         report: Report,
     ) -> int | None:
-        """Go through a partition of the topic and add what is wrong with it.
+        """Compare a partition of the topic of dropped records, and add the findings.
 
         Args:
-            topic: of dropped records
-            given: the input topic
-            found: its records, with their offsets
-            where: of which of the input's offsets it has to have the records
-            judged_to: those of input before this offset must be there; later ones may be
-            report: gets the counts and findings
+            topic: topic of dropped records.
+            given: the input topic.
+            found: its records, with their offsets.
+            where: offsets of the input with records in it.
+            judged_to: end of the input that must be there; later input may be.
+            report: gets the counts and findings.
 
         Returns:
-            the first input offset whose record is still to come; None: none is
+            the first input offset with a record still to come; None: there is none.
         """
         self._sort()
         seen = bytearray(len(self._offsets))
@@ -144,21 +144,20 @@ class DroppedRecords:
 
 
 class Kept:
-    """Of which input offsets of a partition the topic has to have the dropped records, by the changelog."""
+    """Input offsets of a partition with dropped records in the topic, by the changelog."""
 
     def __init__(
         self, owner: Owner | None, topic: str, topic_id: str, compared: range, *, whole: bool, complete: bool
     ) -> None:
-        """Read from its owner entry.
+        """Read the offsets from the owner entry.
 
         Args:
-            owner: of the partition; None where there is none
-            topic: of dropped records
-            topic_id: as `topic` has it now
-            compared: input offsets that are compared
-            whole: whether retention has left all of the topic's partition
-            complete: whether everything that came before them is known: otherwise a record that seems to be new may be
-                one that came before
+            owner: owner of the partition; None where there is none.
+            topic: topic of dropped records.
+            topic_id: present id of `topic`.
+            compared: compared input offsets.
+            whole: True if the topic's partition has all its records.
+            complete: True if everything before them is known: otherwise a seemingly new record may be a repeat.
         """
         changes = owner.duplicates if owner is not None else ()
         ends = [*(change.start for change in changes[1:]), END]
@@ -172,20 +171,20 @@ class Kept:
         self._compared, self._complete, self.is_whole = compared, complete, whole
 
     def is_kept(self, offset: int) -> bool:
-        """Whether a dropped record of this offset is in the topic."""
+        """Return True if a dropped record of this offset is in the topic."""
         return any(offset in each for each in self._kept)
 
     def is_read_again(self, offset: int) -> bool:
-        """Whether a person has moved the partition back, so that it was judged more than once."""
+        """Return True if an operator has moved the partition back, so that it was judged more than once."""
         return any(offset in each for each in self._again)
 
     def is_told(self, offset: int) -> bool:
-        """Whether it can be said of a record of this offset that it is not to be there."""
+        """Return True if a record of this offset is certain to be absent there."""
         return self._complete and offset in self._compared and not self.is_read_again(offset)
 
 
 def read_again(owner: Owner | None) -> Sequence[range]:
-    """Input offsets that were read once more because a person has decided so."""
+    """Return the input offsets read once more by an operator's decision."""
     decisions = owner.decisions if owner is not None else ()
     return [
         range(decision.after, decision.before)
@@ -195,7 +194,7 @@ def read_again(owner: Owner | None) -> Sequence[range]:
 
 
 def _origin(headers: Headers, given: str, partition: int) -> int | None:
-    """The input offset that the appended headers name; None where they are not as they must be."""
+    """Return the input offset that the appended headers name; None where they are not as they must be."""
     appended = headers[-len(DROPPED_HEADERS) :]
     if tuple(name for name, _ in appended) != DROPPED_HEADERS:
         return None

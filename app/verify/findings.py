@@ -1,4 +1,4 @@
-"""What is found, one by one and summed up, for the output, the policies, the files and the result table."""
+"""Findings and their sums, for the output, the policies, the files and the result table."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ FindingKind = Literal["lost", "doubled", "reordered", "altered", "unexpected", "
 
 
 FINDINGS_PER_KIND = 10
-"""How many of each kind are kept with their place; the rest is counted."""
+"""Number of each kind kept with their place; others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One record, or one key, that is not as it must be."""
+    """Record, or key, that is wrong."""
 
     kind: FindingKind
     place: str
@@ -27,12 +27,12 @@ class Finding:
     """The record it should be or stems from; None where there is none."""
     partition: int | None = None
     offset: int | None = None
-    """Where it stands in the topic (None: it is lost), or in the output where it is about a row (None: about a key)."""
+    """Offset in the topic (None: it is lost), or in the output for a row (None: about a key)."""
     identity: str | None = None
     sequence: int | None = None
     detail: str = ""
     is_row: bool = False
-    """Whether it is about a row of the result table."""
+    """True for a row of the result table."""
 
     def __str__(self) -> str:
         parts = [f"{self.kind}: {'table' if self.is_row else 'topic'} {self.place}"]
@@ -52,9 +52,9 @@ Verdict = Literal["confirmed", "contradicted", "unproven", "accepted"]
 
 @dataclass(frozen=True)
 class IntervalCheck:
-    """What the policy topic says of one interval of one input partition.
+    """Verdict of the policy topic on one interval of one input partition.
 
-    end: offset behind its last input record; None: it goes on.
+    end: offset after its last input record; None: it goes on.
     """
 
     partition: int
@@ -97,7 +97,7 @@ FindingT = TypeVar("FindingT", Finding, SourceFinding)
 
 @dataclass(kw_only=True)
 class Findings(Generic[KindT, FindingT]):
-    """What was found: all of it counted, and the first few of each kind kept."""
+    """Findings: all counted, and the first few of each kind kept."""
 
     counts: Counter[KindT] = field(default_factory=Counter)
     findings: list[FindingT] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Findings(Generic[KindT, FindingT]):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Return True without findings."""
         return not self.counts
 
     def add(self, finding: FindingT, times: int = 1) -> None:
@@ -123,13 +123,13 @@ class SourceReport(Findings[SourceKind, SourceFinding]):
     producer: str
     records: int = 0
     delivered: int = 0
-    """In the output, with this key and value."""
+    """Records in the output, with this key and value."""
     dead_lettered: int = 0
-    """In the input, and invalid by the stream's rule."""
+    """Records in the input, and invalid by the stream's rule."""
     pending: int = 0
-    """In the input, and not yet judged by a worker."""
+    """Records in the input, and not yet judged by a worker."""
     unpublished: int = 0
-    """Not in the input, and beyond what the producer knows to be there."""
+    """Records missing in the input, and beyond the producer's known progress."""
     before: int = 0
     """Not there, and so old that retention has deleted where it was."""
     foreign: int = 0
@@ -138,7 +138,7 @@ class SourceReport(Findings[SourceKind, SourceFinding]):
     """File and line."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The object in the JSON of `ratchet verify`."""
+        """Return the object in the JSON of `ratchet verify`."""
         return {
             "producer": self.producer,
             "ok": self.ok,
@@ -173,9 +173,9 @@ class ResultsReport(Findings[FindingKind, Finding]):
     kind: str
     generation: int
     proven_by: ProvenBy | None
-    """rows: each record was looked for; keys: each key was counted again from the topic; None: see `unproven`."""
+    """rows: each record was searched; keys: each key was counted again from the topic; None: see `unproven`."""
     unproven: str = ""
-    """Why the rows cannot be compared with the records; empty where they can."""
+    """Reason why rows cannot be compared with records; empty where they can."""
     rows: int = 0
     rejects: int = 0
     records: int = 0
@@ -183,8 +183,10 @@ class ResultsReport(Findings[FindingKind, Finding]):
     waiting: int = 0
     """Committed records that the table does not have yet, and need not have."""
     several: int = 0
-    """Keys whose records lie in several Kafka partitions: there the last commit wins, so that the last row of any of
-    these partitions is taken as right."""
+    """Keys with records in several Kafka partitions.
+
+    There the last commit wins, so the last row of any of these partitions counts as right.
+    """
     values_compared: int = 0
     """Number of rows compared with their records, column by column."""
     without_time: int = 0
@@ -222,7 +224,7 @@ class ResultsReport(Findings[FindingKind, Finding]):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The object in the JSON of `ratchet verify`."""
+        """Return the object in the JSON of `ratchet verify`."""
         return {
             "table": self.table,
             "job": self.job,

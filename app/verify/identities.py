@@ -17,12 +17,12 @@ UNMATCHED = -1
 
 
 def numbers(held: array[int]) -> Numbers:
-    """A NumPy view of the array, without a copy."""
+    """Return a NumPy view of the array, without a copy."""
     return np.frombuffer(held, np.int64) if held else np.empty(0, np.int64)
 
 
 class Emitted:
-    """What stands in one partition of the output: of each record its offset, and its place among the expected ones."""
+    """Records of one output partition: their offsets, and their places among the expected ones."""
 
     def __init__(self) -> None:
         self._offsets = array("q")
@@ -60,13 +60,13 @@ class Account:
     """One identity's records, all partitions together."""
 
     accepted: int = 0
-    """Of the input: those that had to be forwarded, each once."""
+    """Records of the input to forward, each once."""
     emitted: int = 0
-    """In the output."""
+    """Records in the output."""
     rows: int = 0
-    """In the result table; where it has a key: read by the job and not rejected."""
+    """Records in the result table; in one with a key: read by the job and not rejected."""
     rejects: int = 0
-    """In the table of rejects."""
+    """Records in the table of rejects."""
     waiting: int = 0
     """Not in the output, or not in the table, because worker or job have not come that far."""
     lost: int = 0
@@ -76,13 +76,13 @@ class Account:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing of it is lost or doubled."""
+        """Return True if none of them is lost or doubled."""
         return not (self.lost or self.doubled)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What became of each output record of a partition in the table; columns beside `Emitted.offsets`."""
+    """Table steps of each output record of a partition; columns like `Emitted.offsets`."""
 
     rows: Numbers
     rejects: Numbers
@@ -108,15 +108,15 @@ class Accounts:
         emitted: Emitted,
         steps: Steps,
     ) -> None:
-        """Take one partition.
+        """Add one partition.
 
         Args:
             identities: by number.
             owners: number of the identity of each expected record.
-            seen: whether the output has it.
-            due: whether the output has to have it.
+            seen: True where the output has it.
+            due: True where the output must have it.
             emitted: the output.
-            steps: what the table made of it.
+            steps: steps of the table.
         """
         size = len(identities) + 1  # the last number is that of the unmatched records
         owners_emitted = np.append(owners, size - 1)[emitted.places]  # UNMATCHED is the last
@@ -161,7 +161,7 @@ class Accounts:
         yield from ranked[:limit]
 
     def total(self) -> Account:
-        """The sums over all identities."""
+        """Return the sums over all identities."""
         rows = [
             (each.accepted, each.emitted, each.rows, each.rejects, each.waiting, each.lost, each.doubled)
             for each in self._of.values()

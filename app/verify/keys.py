@@ -21,19 +21,19 @@ VALUE_SHOWN = 200
 """Characters of a value, likewise."""
 
 ROUNDING = 1e-12
-"""Of a quotient of two doubles, whichever way the two were made from decimals."""
+"""Relative rounding error of a quotient of two doubles, however they were made from decimals."""
 
 Tuple = tuple[Any, ...]
 
 
 class KeyedRows:
-    """The rows of a table with a key, and what they must be.
+    """Rows of a table with a key, compared with the demanded ones.
 
     Args:
         schema: the key's columns, then the compared ones: totals, or `_kafka_partition` and `_kafka_offset`.
-        width: how many columns the key has.
+        width: number of key columns.
         report: gets counts and findings.
-        rounded: columns whose last digits are the store's affair, because it divides two numbers that are compared.
+        rounded: columns with store-specific last digits: quotients of two compared numbers.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class KeyedRows:
         """Partition and offset of each row with a record other than the last one of its key."""
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Take the rows of the table, and forget those that were taken before."""
+        """Take the rows of the table, in place of earlier ones."""
         self._held, self._again = {}, Counter()
         for key, values in self._tuples(batches):
             if key in self._held:
@@ -57,7 +57,7 @@ class KeyedRows:
         self._report.rows = len(self._held) + self._again.total()
 
     def compare_totals(self, expected: pa.Table) -> None:
-        """Each key's count, sums and so on. What is lost or doubled is counted in records, of which a row has many."""
+        """Compare each key's count, sums and so on. Lost and doubled are counted in records; a row has many."""
         for key, values in self._tuples(expected.to_batches()):
             held = self._held.pop(key, None)
             if held is not None and self._are_same(held, values):
@@ -81,11 +81,11 @@ class KeyedRows:
         )
 
     def compare_last(self, expected: pa.Table, deleted: pa.Table) -> None:
-        """Each key's row must be the last record that one of the Kafka partitions has of it; none, where it deletes.
+        """Compare each key's row with the last record in one of the Kafka partitions; none after a delete.
 
         Args:
-            expected: the last record of each key and partition, where that is one with a value.
-            deleted: the same where it is one without.
+            expected: the last record of each key and partition, if it has a value.
+            deleted: the same for those without a value.
         """
         last = self._by_key(expected)
         gone = self._by_key(deleted)
@@ -106,7 +106,7 @@ class KeyedRows:
                 self._add("lost", key, f"has the row of offset {offset}, and {what}", partition, newest)
             elif offset != candidates.get(partition):
                 self.misplaced.append((partition, offset))
-                self._add("unexpected", key, "has the row of a record that is not the key's", partition, offset)
+                self._add("unexpected", key, "has the row of another key's record", partition, offset)
         self._finish()
 
     def _by_key(self, table: pa.Table) -> dict[Tuple, dict[int, int]]:
@@ -130,7 +130,7 @@ class KeyedRows:
                 self._report.find("unexpected", detail, partition, offset)
 
     def _finish(self) -> None:
-        """Rows that nothing in the topic stands for, and rows that are there again."""
+        """Add rows without any record in the topic, and repeated rows."""
         for key in self._held:
             self._add("unexpected", key, "has a row, and the topic has no record of it")
         for key, times in self._again.items():
@@ -165,7 +165,7 @@ class KeyedRows:
 
 
 def _is_near(one: float, other: float, *, is_rounded: bool) -> bool:
-    """Whether two numbers that are not equal are the same all the same: both NaN, or but for rounding."""
+    """Return True if two unequal numbers are the same: both NaN, or equal but for rounding."""
     if math.isnan(one) or math.isnan(other):
         return math.isnan(one) and math.isnan(other)
     return is_rounded and math.isclose(one, other, rel_tol=ROUNDING)

@@ -69,8 +69,8 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
             continue
         if decision.before is None or decision.before < position:
             raise NoPath(
-                f"by {decision.by} at {decision.at} its position was set to offset {decision.after:,}, and how far it "
-                "had come before is not known in the topics that are there now"
+                f"by {decision.by} at {decision.at} its position was set to offset {decision.after:,}, and its earlier "
+                "position is unknown in the present topics"
             )
         rule = decision.mark.rule if decision.mark is not None else None
         legs.append(Leg(position, decision.before, forgets, rule, mark, decision.mark))

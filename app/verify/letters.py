@@ -16,17 +16,17 @@ DEAD_LETTER_HEADERS = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "
 """Appended to a dead letter's own headers, in any order."""
 
 DEPENDING = (b"too-late", b"content-differs", b"replay-not-new")
-"""Reasons that are about a record before."""
+"""Reasons that refer to an earlier record."""
 
 
 class Letter(NamedTuple):
-    """Where one stands, and a digest of the record it carries."""
+    """Place of a dead letter, and a digest of its record."""
 
     partition: int
     offset: int
     content: bytes
     depends: bool = False
-    """Whether its reason depends on an earlier record, which retention may have deleted."""
+    """True if its reason depends on an earlier record, which retention may have deleted."""
 
 
 class Order(NamedTuple):
@@ -46,12 +46,12 @@ class Letters:
     """
 
     def __init__(self, input_topic: str, topic: str, *, whole: bool, report: Report) -> None:
-        """Nothing is read yet.
+        """Start without letters.
 
         Args:
-            input_topic: the name that must stand in the letters.
+            input_topic: the input's name in the letters.
             topic: the dead-letter topic.
-            whole: whether retention has left all of them that are asked for.
+            whole: True if all requested ones are still there.
             report: gets the counts and findings.
         """
         self._input, self._topic, self._whole, self._report = input_topic, topic, whole, report
@@ -78,18 +78,18 @@ class Letters:
         order: Order | None = None,
         times: Mapping[int, int] | None = None,
     ) -> tuple[int | None, list[int]]:
-        """Every invalid record of an input partition must have exactly one letter that says where it came from.
+        """Verify that every invalid record of a partition has exactly one letter with its origin.
 
         Args:
-            partition: of the input.
+            partition: partition of the input.
             invalid: its invalid records, by rising offset -> digest of the record's content.
-            judged_to: those before this offset must have one; later ones may.
-            baseline: where the partition begins.
-            order: of the letters, where that is another one.
-            times: how many letters agents make of a record, where that may be more than one.
+            judged_to: end of the records that must have one; later ones may.
+            baseline: beginning of the partition.
+            order: order of the letters, where it is another one.
+            times: letters per record, where agents may make several.
 
         Returns:
-            the first offset that still waits for its letter, or None; and the offsets that have one of the last leg
+            (the first offset that still waits for its letter, or None; the offsets with one of the last leg).
         """
         times = {} if times is None else times
         if order is None:
@@ -144,7 +144,7 @@ class Letters:
         self._of[partition] = {offset: found for offset, found in left.items() if offset < since}
 
     def finish(self) -> None:
-        """After all partitions: letters of partitions that the input does not have."""
+        """Add, after all partitions, letters of partitions that the input does not have."""
         for partition, letters in self._of.items():
             for offset, found in letters.items():
                 for letter in found:
@@ -163,7 +163,7 @@ class Letters:
 
 
 def own_headers(headers: Headers) -> Headers:
-    """A dead letter's headers without those that were appended.
+    """Return a dead letter's headers without the appended ones.
 
     Those of agents have three more; letters of earlier versions of Ratchet have fewer.
     """

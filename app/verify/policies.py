@@ -1,9 +1,9 @@
-"""Whether records were judged when they had to be: each interval of the changelog next to the policy topic itself.
+"""Policies of the changelog's intervals, checked against the policy topic itself.
 
-The changelog says what the worker did: from this input offset on it judged, or did not, because of the policies before
-this offset of the policy topic. Here the policy topic itself is read. Compaction removes policies that were set again
-later, so the record that decided an old interval may be gone; then the interval is neither confirmed nor contradicted,
-but unproven.
+The changelog has the worker's actions: from this input offset on it judged, or did not, because of the policies
+before this offset of the policy topic. This module reads the policy topic itself. Compaction removes policies once
+they are set again, so the record that decided an old interval may be missing. The interval is then neither confirmed
+nor contradicted, but unproven.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class PolicyRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyTopic:
-    """What is left in the policy topic.
+    """Remaining records of the policy topic.
 
-    said has a None for a record that is no policy. end is 0 where there is no such topic.
+    said has a None for a record other than a policy. end is 0 without such a topic.
     """
 
     name: str
@@ -42,7 +42,7 @@ class PolicyTopic:
     def of(
         cls, name: str, begin: int, end: int, records: Iterable[tuple[int, bytes | None, bytes | None]]
     ) -> PolicyTopic:
-        """From the records of the topic: offset, key, value."""
+        """Return the topic from its records: offset, key, value."""
         return cls(name, begin, end, {offset: _said(key, value) for offset, key, value in records})
 
     def last(self, stream: str | None, before: int) -> tuple[PolicyRecord | None, bool]:
@@ -57,7 +57,7 @@ class PolicyTopic:
 
 _ACCEPTED: Final[tuple[Verdict, str]] = (
     "accepted",
-    "by a policy topic that is gone; an operator has decided to go on with another one",
+    "by a deleted policy topic; an operator has decided to go on with another one",
 )
 
 
@@ -71,16 +71,16 @@ def check_intervals(
     accepted: int = 0,
     empty: Collection[int] = (),
 ) -> list[IntervalCheck]:
-    """Check those that concern input from an offset on.
+    """Check the intervals of input from an offset on.
 
     Args:
-        topic: as it is now.
-        settings: as they are now; what they said then is written down nowhere.
+        topic: the present policy topic.
+        settings: present settings; earlier ones are not recorded.
         stream: its name.
-        partition: of the input.
+        partition: partition of the input.
         intervals: all of the partition, by number.
-        begin: input before this offset is not looked at.
-        accepted: an operator has accepted the loss of the policy topic of intervals with a lower number.
+        begin: first input offset to check.
+        accepted: number of the first interval without an accepted loss of its policy topic by an operator.
         empty: numbers of intervals without a judged record
     """
     found = []
@@ -132,18 +132,18 @@ def _verdict(topic: PolicyTopic, settings: Settings, stream: str, interval: Poli
     said = f"{why}, which is {'on' if deduplicate else 'off'}"
     if certain:
         return "contradicted", said
-    return "unproven", f"{said}; it may have been said otherwise then"
+    return "unproven", f"{said}; it may have been otherwise then"
 
 
 def _no_witness(topic: PolicyTopic, stream: str, offset: int) -> tuple[Verdict, str] | None:
-    """Why the record that decided cannot be asked; None where it can."""
+    """Return why the deciding record is missing; None where it is present."""
     where = f"{topic.name} offset {offset}"
     if offset >= topic.end:
         return "unproven", f"{where} is named, and the topic ends at {topic.end}: it was created again, or lost its end"
     if offset < topic.begin:
         return "unproven", f"{where} is named, and what stood before {topic.begin} is deleted"
     if offset not in topic.said:
-        return "unproven", f"{where} is compacted away: that something was said there is certain, and not what"
+        return "unproven", f"{where} is compacted away: there was a policy, with unknown content"
     said = topic.said[offset]
     if said is None:
         return "contradicted", f"{where} is named, and holds no policy"
@@ -153,7 +153,7 @@ def _no_witness(topic: PolicyTopic, stream: str, offset: int) -> tuple[Verdict, 
 
 
 def _effective(topic: PolicyTopic, settings: Settings, stream: str, before: int) -> tuple[bool, str, bool]:
-    """What held, who said it, and whether the topic itself says so: settings are those of now."""
+    """Return the effective policy, its source, and True if the topic has it: settings are the present ones."""
     own, own_sure = topic.last(stream, before)
     everyone, _ = topic.last(None, before)
     if own is not None and own.deduplicate is not None:
@@ -198,10 +198,10 @@ class Skip(NamedTuple):
 
 
 def skipped_by_decision(owner: Owner | None) -> list[Skip]:
-    """What the decisions of one partition have left out of the topic that its positions are in now, by offset.
+    """Return the input skipped by decisions on one partition, in its present topic, by offset.
 
-    A decision without a position before it began with another topic: what was decided earlier was about the old one.
-    One that moves back has what it passes over read after all.
+    A decision without a previous position began with another topic: earlier decisions concern the old one. One that
+    moves back includes the passed-over input again.
     """
     skips: list[Skip] = []
     for decision in owner.decisions if owner is not None else ():

@@ -1,7 +1,7 @@
-"""The last proof of each stream, kept where the page finds it: `ratchet verify --record`.
+"""Last proof of each stream, kept for the page: `ratchet verify --record`.
 
-It stands in a compacted topic of one partition, `APP-proofs`: key `["proof", STREAM]`, value JSON. Nobody else writes
-there, and no worker reads it: what it says decides nothing.
+It stands in a compacted topic of one partition, `APP-proofs`: key `["proof", STREAM]`, value JSON. No other program
+writes there, and no worker reads it: it decides nothing.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ VERDICTS: Final[dict[ExitCode, Verdict]] = {
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What a run of verify has found of a stream.
+    """Result of a run of verify on a stream.
 
-    at: ISO 8601, UTC; by: user@machine; compared_to: by partition, offsets of input and output behind the last that was
-    compared; unproven: why not all is proven; findings: the first of them; format: of this record
+    at: ISO 8601, UTC; by: user@machine; compared_to: by partition, offsets of input and output after the last
+    compared ones; unproven: reasons for an incomplete proof; findings: the first of them; format: of this record
     """
 
     stream: str
@@ -59,7 +59,7 @@ _PROOF_OF: Final = msgspec.json.Decoder(Proof)
 
 
 def proof_of(report: Report) -> Proof:
-    """The proof that a report is, by whoever runs this, now."""
+    """Return a report as a proof, with the present user and time."""
     names = ("lost", "doubled", "reordered", "altered", "unexpected", "contradicted")
     counted = ("fresh", "duplicate", "invalid", "late", "conflict", "unjudged", "delivered", "dead_letters", "pending")
     return Proof(
@@ -83,7 +83,7 @@ def record_proof(settings: Settings, bootstrap: str, proof: Proof) -> None:
     """
     topic = proofs_topic(settings.app)
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
-    prepare_single(admin, settings, topic, "proofs of streams that were verified long ago")
+    prepare_single(admin, settings, topic, "proofs of earlier verifications")
     write_one(
         settings,
         bootstrap,
@@ -100,7 +100,11 @@ def proof_key(stream: str) -> bytes:
 
 
 def read_proofs(settings: Settings, bootstrap: str) -> dict[str, Proof]:
-    """The last proof of each stream that has one. What is no proof of this version is left out, and logged.
+    """Return the last proof of each stream that has one.
+
+    Records of another version are left out, and logged.
+
+    Records of another version are left out, and logged.
 
     Raises:
         BrokerUnavailable: Kafka does not answer.

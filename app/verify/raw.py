@@ -1,4 +1,4 @@
-"""A result table whose job has judged the raw topic itself: compared with the input alone."""
+"""Result table of a job that judged the raw topic itself, compared with the input alone."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def verify_raw(settings: Settings, name: str, stream: StreamSettings, bootstrap: str, session: Session) -> Report:
-    """Judge the input by the rule, record by record and in its order, and compare what there must be with the table.
+    """Judge the input record by record, and compare the demanded records with the table.
 
     Output and dead-letter topic need not be there. Memory is that of `verify_results`.
 
     Args:
-        settings: whose sink says `from_input`.
-        name: of the stream.
+        settings: settings with `from_input` in the sink.
+        name: name of the stream.
         stream: its settings.
         bootstrap: host:port[,host:port].
-        session: starts Spark; called only for a table with a key.
+        session: function that starts Spark; called only for a table with a key.
 
     Raises:
         SetupError: the table cannot be read.
@@ -53,8 +53,8 @@ def verify_raw(settings: Settings, name: str, stream: StreamSettings, bootstrap:
         for partition, end in sorted(held.end.items()):
             if held.earliest[partition]:
                 raise PositionLost(
-                    f"{stream.input} partition {partition} begins at offset {held.earliest[partition]}: what came "
-                    "before is deleted, and without it nobody can say which records were new. Prove a table within the "
+                    f"{stream.input} partition {partition} begins at offset {held.earliest[partition]}: earlier "
+                    "records are deleted, and without them new records are unknown. Prove a table within the "
                     "topic's retention"
                 )
             expected, emitted = ExpectedPartition(rule, partition, judging=judging), Emitted()

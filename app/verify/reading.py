@@ -1,4 +1,4 @@
-"""What verify reads from Kafka: the offsets to compare up to, and every committed record up to there."""
+"""Kafka reader of verify: the offsets to compare up to, and every committed record up to there."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from kafka_ratchet.transport.owner import Owner
 
 @dataclass(frozen=True)
 class OffsetRanges:
-    """The offsets to compare, read from Kafka in an order that is safe while workers run.
+    """Offsets to compare, read from Kafka in an order safe next to running workers.
 
-    What is committed at `judged` must be in the output. Then the output's end is taken, once the transactions that were
-    open have ended, and after that `committed_to`: nothing before the output's end stems from an input beyond
-    `committed_to`. Input between the two may or may not be in the output yet.
+    Input committed at `judged` must be in the output. Then the output's end is taken, after the end of open
+    transactions, and then `committed_to`: no record before the output's end comes from input beyond `committed_to`.
+    Input between the two may or may not be in the output yet.
     """
 
     judged: dict[int, int]
@@ -58,7 +58,7 @@ class OffsetRanges:
     committed_to: dict[int, int]
     """... and after."""
     uncommitted: frozenset[int]
-    """Input partitions of which nothing was ever committed."""
+    """Input partitions without any commit."""
     input_ends: dict[int, int]
     output_ends: dict[int, int]
     dead_letter_ends: dict[int, int]
@@ -76,7 +76,7 @@ MESSAGE_EVERY_S = 3.0
 
 
 def plain_id(text: str) -> str:
-    """A topic id in one spelling: clients print the same 16 bytes as URL-safe Base64 or the usual one."""
+    """Return a topic id in one spelling: clients print the same 16 bytes as URL-safe Base64 or the usual one."""
     return text.replace("+", "-").replace("/", "_").rstrip("=")
 
 
@@ -98,7 +98,7 @@ class TopicReader:
         self._second = {kind: second_read(self._options, most, committed=kind) for kind in (True, False)}
         self._consumers, self._admin = Consumers(self._options), admin_client(self._options)
         self.topic_ids: dict[str, str] = {}
-        """Of each topic that was asked about: a topic that is created again has another."""
+        """Id of each requested topic: a topic created again has another one."""
         self._counts: dict[str, int] = {}
         others = [] if input_only else [stream.output, stream.dead_letters]
         counts = self._partition_counts([stream.input, *others])
@@ -116,7 +116,7 @@ class TopicReader:
     def consumer(
         self, group: str, committed: bool = True, topic: str | None = None
     ) -> AbstractContextManager[Consumer]:
-        """A client that is used again; see `Consumers.consumer`."""
+        """Return a reused client; see `Consumers.consumer`."""
         return self._consumers.consumer(group, committed=committed, topic=topic)
 
     def close(self) -> None:
@@ -124,10 +124,10 @@ class TopicReader:
         self._consumers.close()
 
     def offset_ranges(self, numbers: Collection[int] | None = None) -> OffsetRanges:
-        """How far to compare. Waits for transactions that are open on the output, as long as they can live.
+        """Return the offsets to compare. Waits for open transactions on the output, as long as they can live.
 
         Args:
-            numbers: of partitions of the input; None: all
+            numbers: partitions of the input; None: all
 
         Raises:
             ForeignOffset: another client has committed one of the offsets.
@@ -143,7 +143,8 @@ class TopicReader:
             ends: dict[str, dict[int, int]] = {}
             begins: dict[str, dict[int, int]] = {}
             for topic, of_topic in ((stream.output, asked), (stream.dead_letters, letters_asked)):
-                # The commit's markers reach the topics one after the other: what was written by now must have ended.
+                # The commit's markers reach the topics one after the other: present transactions must have
+                # ended.
                 begins[topic], written = self._ends(uncommitted, topic, of_topic)
                 ends[topic] = self._when_ended(committed, topic, written)
             committed_to, never = self._committed(committed, stream.input, asked)
@@ -182,10 +183,10 @@ class TopicReader:
             return self._ends(asked, topic, numbers)[0]
 
     def waiting(self, judged_to: Mapping[int, int]) -> dict[int, OffsetRange]:
-        """What may not have been judged yet, of some partitions of the input, up to the high watermark.
+        """Return possibly unjudged input of some partitions, up to the high watermark.
 
         Args:
-            judged_to: by partition, an offset before which all is known to be judged
+            judged_to: by partition, an offset with everything below it judged
 
         Raises:
             ForeignOffset: another client has committed one of the offsets.
@@ -208,7 +209,7 @@ class TopicReader:
                 raise PositionLost(
                     f"{self._stream.input} partition {partition} ends at offset {end}, and group "
                     f"{self._settings.app!r} has committed {position}: it was deleted and created again, or has lost "
-                    "its end. What it holds now is not what was judged; see docs/reference/halted.md"
+                    "its end. Its present records are not the judged ones; see docs/reference/halted.md"
                 )
 
     def sent(self, topic: str) -> list[OffsetRange]:
@@ -235,7 +236,7 @@ class TopicReader:
         return self._partition_counts([topic])[topic]
 
     def topic_id(self, topic: str) -> str:
-        """The id of a topic, as Kafka's tools print it; it is asked for once.
+        """Return the id of a topic, as Kafka's tools print it, with one request per topic.
 
         Raises:
             TopicMissing: it does not exist.
@@ -246,13 +247,13 @@ class TopicReader:
         return self.topic_ids[topic]
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether Kafka removes records of a topic that have a newer one of their key."""
+        """Return True if Kafka removes records with a newer one of their key."""
         return "compact" in config_of(self._admin, topic)["cleanup.policy"]
 
     def records(
         self, topic: str, partition: int, end: int, begin: int = 0, *, committed: bool = True
     ) -> Iterator[tuple[int, RecordView]]:
-        """The committed records from `begin` to before `end`, with their offsets.
+        """Yield the committed records from `begin` to before `end`, with their offsets.
 
         committed: False reads those of open and aborted transactions too, up to the high watermark.
 
@@ -264,8 +265,8 @@ class TopicReader:
         if end <= begin:
             return
         with self.consumer("ratchet-verify", committed, topic=topic) as asked:
-            # By number, as `offset_ranges` has seen that it begins there: a client that is new would ask where the
-            # beginning is before it has met a broker, and once more half a second later.
+            # Read by number from the beginning found by `offset_ranges`: a new client would request the
+            # beginning before it has met a broker, and once more half a second later.
             for message in records(
                 asked, topic, partition, begin, timeout_s=self._timeout_s, end=end, second=self._second[committed]
             ):
@@ -301,7 +302,7 @@ class TopicReader:
                 yield partition, offset, record
 
     def published(self, producer: str) -> Progress | None:
-        """What a producer says that it has published to the input as it is now; None: nothing."""
+        """Return a producer's own progress on the present input; None: none."""
         try:
             self._partition_counts([PROGRESS_TOPIC])
         except TopicMissing:
@@ -309,13 +310,13 @@ class TopicReader:
         found = read_progress(
             self._options, self._stream.input, producer, timeout_s=self._timeout_s, say=lambda said: log.info(said)
         )
-        # Of a topic that was deleted and created again it says nothing.
+        # Progress on a deleted and recreated topic does not count.
         return found if found is not None and found.topic_id == self.topic_ids[self._stream.input] else None
 
     def changelog(
         self, changelog: str
     ) -> tuple[dict[int, list[PolicyInterval]], dict[int, Owner], dict[int, list[Edit]]]:
-        """What the changelog says of each input partition: its intervals by number, whose it is, and who has edited it.
+        """Return the changelog of each input partition: intervals by number, owner, and edits.
 
         Read it after the ranges.
 
@@ -340,13 +341,13 @@ class TopicReader:
         return intervals, owners, {number: [of[each] for each in sorted(of)] for number, of in edits.items()}
 
     def policies(self, name: str) -> PolicyTopic:
-        """The policy topic, as far as it is still there."""
+        """Return the policy topic, as far as it is still there."""
         begin, end = self.spans(name).get(0, (0, 0))
         records = ((offset, record.key, record.value) for offset, record in self.records(name, 0, end, begin))
         return PolicyTopic.of(name, begin, end, records)
 
     def letters_topic(self) -> tuple[str, str, str]:
-        """The application; name and id, as Kafka's tools print it, of the stream's topic of dead letters."""
+        """Return the application; name and id, as Kafka's tools print it, of the stream's topic of dead letters."""
         topic = self._stream.dead_letters
         return self._settings.app, topic, plain_id(self.topic_ids[topic])
 
@@ -360,14 +361,17 @@ class TopicReader:
             return dict(enumerate(offset_ranges(asked, topic, count, self._timeout_s)))
 
     def span(self, topic: str, partition: int, *, committed: bool = True) -> OffsetRange | None:
-        """As `spans`, of one partition; None where there is no such one. committed: False: up to the high watermark."""
+        """Return the span of one partition, as `spans` does; None where it is missing.
+
+        committed: False: up to the high watermark.
+        """
         with self.consumer("ratchet-verify", committed, topic=topic) as asked:
             if not 0 <= partition < self._known_count(asked, topic):
                 return None
             return ranges_of(asked, topic, [partition], self._timeout_s)[partition]
 
     def _known_count(self, asked: Consumer, topic: str) -> int:
-        """Partitions of a topic, 0 where there is none; one that was there is not asked for again."""
+        """Return the partition count of a topic, 0 where there is none; a known count is not requested again."""
         if not self._counts.get(topic):
             self._counts[topic] = partition_count(asked, topic, self._timeout_s)
         return self._counts[topic]
@@ -392,11 +396,11 @@ class TopicReader:
                     raise BrokerUnavailable(
                         f"Kafka did not answer within {self._timeout_s:g} s: {error.str()}"
                     ) from None
-                raise TopicError(f"topic {topic!r} cannot be looked up: {explained(error)}") from failure
+                raise TopicError(f"topic {topic!r} cannot be described: {explained(error)}") from failure
         return counts
 
     def committed_of(self, topic: str, count: int) -> dict[int, int]:
-        """What the group has committed of each partition of a topic; 0 where that is nothing.
+        """Return the group's committed offset of each partition of a topic; 0 where there is none.
 
         Raises:
             ForeignOffset: another client has committed one of the offsets.
@@ -435,7 +439,7 @@ class TopicReader:
         return offsets, frozenset(found.partition for found in answered if found.offset < 0)
 
     def _ends(self, asked: Consumer, topic: str, numbers: Collection[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """The first offset of each of these partitions, and its end."""
+        """Return the first offset of each of these partitions, and its end."""
         held = ranges_of(asked, topic, numbers, self._timeout_s)
         return {n: each.first for n, each in held.items()}, {n: each.end for n, each in held.items()}
 
@@ -475,7 +479,11 @@ HALTED = "halted"
 
 
 def halted_partitions(settings: Settings, stream: str) -> list[Halted]:
-    """Ask the live workers of the group. Where none can be asked there is none: what they left unread is pending.
+    """Return the halted partitions of the group's live workers.
+
+    Without an answering worker there is none: their unread input is pending.
+
+    Without an answering worker there is none: their unread input is pending.
 
     Args:
         settings: with `bootstrap` set.

@@ -23,14 +23,14 @@ from kafka_ratchet.tables.edits import Edit
 
 
 class ExitCode(IntEnum):
-    """What `ratchet verify` ends with; docs/guide/verify.md has the table."""
+    """Exit code of `ratchet verify`; docs/guide/verify.md has the table."""
 
     PROVEN = 0
     WRONG = 1
     NOT_COMPARED = 2
     """Kafka, settings or a file do not allow it: an error, never a report."""
     NOT_ALL_PROVEN = 3
-    """Nothing is wrong in what can be compared, but that is not all: a script must not take it for a proof."""
+    """Without findings in the comparable part, which is not all: a script must not take it for a proof."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class NeverJudged:
     partition: int
     start: int
     end: int
-    """Offset behind the last one."""
+    """Offset after the last one."""
     deleted: bool
-    """Whether Kafka has deleted it, so that nobody will."""
+    """True if Kafka has deleted it, so that it will never be judged."""
 
     def __str__(self) -> str:
         what = "deleted before any worker has read them" if self.deleted else "no worker has ever committed a position"
@@ -59,12 +59,12 @@ class NeverJudged:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Input that was passed over because a person has decided so (`ratchet resume`)."""
+    """Input skipped by an operator's decision (`ratchet resume`)."""
 
     partition: int
     start: int
     end: int
-    """Offset behind the last one."""
+    """Offset after the last one."""
     records: int
     """Those that Kafka still has."""
     by: str
@@ -80,15 +80,15 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where the proof of a partition begins, where that is not the beginning of its topics."""
+    """Beginning of a partition's proof, where its topics begin earlier."""
 
     partition: int
     input: int
     output: int
     continued: bool
-    """Whether the last run had come up to there, as the state file says."""
+    """True if the last run ended there, by the state file."""
     gap_from: int | None = None
-    """Input from this offset to `input` was deleted after the last run and before this one: nobody has looked at it."""
+    """Input from this offset to `input` was deleted between the last run and this one, without a comparison."""
 
     def __str__(self) -> str:
         where = (
@@ -109,7 +109,7 @@ class Report(Findings[FindingKind, Finding]):
 
     stream: str
     fresh: int = 0
-    """Of the input up to the committed offsets, recomputed."""
+    """Fresh records of the input up to the committed offsets, recomputed."""
     duplicate: int = 0
     invalid: int = 0
     late: int = 0
@@ -119,7 +119,7 @@ class Report(Findings[FindingKind, Finding]):
     unjudged: int = 0
     """Records of the input that went by while deduplication was off: each of them must be in the output."""
     intervals: list[tuple[int, int, int]] = field(default_factory=list)
-    """Input partition, first offset and offset behind the last, of each interval that was not judged."""
+    """Input partition, first offset and offset after the last, of each unjudged interval."""
     policies: list[IntervalCheck] = field(default_factory=list)
     """Each interval of the changelog next to the policy topic; empty where nothing was ever switched."""
     delivered: int = 0
@@ -131,46 +131,51 @@ class Report(Findings[FindingKind, Finding]):
     pending: int = 0
     """Input offsets that the worker has not committed yet, and records it committed while the check ran."""
     undecided: int = 0
-    """Records of which nothing came, and which may be repeats of what retention has deleted; or all, where nothing that
-    came of any of them is left."""
+    """Records without any output, which may repeat deleted input.
+
+    They are all records where no output of any of them remains.
+    """
     output_deleted: int = 0
-    """Records of the input before the first of which output or dead letters still have what came of it."""
+    """Input records before the first one with remaining output or dead letters."""
     arrivals_not_compared: int = 0
-    """Partitions of the input, or of the topic to which its records are sent by identity, whose beginning is deleted or
-    whose position a person has decided."""
+    """Partitions of `repartition_by` that were not compared.
+
+    They are of the input, or of the internal topic, with a deleted beginning or an operator's decision on the
+    position.
+    """
     before: int = 0
-    """Records in the output before the first that stems from input that is still there."""
+    """Output records before the first one with present input."""
     begins: list[Begin] = field(default_factory=list)
-    """Partitions of which the proof does not begin at offset 0."""
+    """Partitions with a proof that does not begin at offset 0."""
     compared_to: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Per partition the offsets of input and output behind the last that was compared."""
+    """Offsets of input and output after the last compared ones, by partition."""
     state_written: bool | None = None
-    """Whether the next run goes on where this one ended; None: nobody asked for it."""
+    """True if the next run resumes at the end of this one; None: it was not requested."""
     skipped: list[Skipped] = field(default_factory=list)
     """Input that an operator has decided to pass over; it is not expected in the output."""
     edits: list[tuple[int, Edit]] = field(default_factory=list)
-    """Input partition, and what a person has changed there of what workers know (`ratchet forget`, `state import`)."""
+    """Input partition, and the operator's change of the workers' state (`ratchet forget`, `state import`)."""
     halted: list[Halted] = field(default_factory=list)
-    """As workers say it; where none can be asked, a halted partition is pending."""
+    """Halted partitions by the workers; without an answer, a halted partition is pending."""
     never_judged: list[NeverJudged] = field(default_factory=list)
     doubtful: dict[int, tuple[int, str]] = field(default_factory=dict)
     """First offset of each input partition with a sequence in a doubtful form, and the reason."""
     blocked: list[Blocked] = field(default_factory=list)
     """Input that waits for another producer's transaction to end; part of `pending`."""
     results: ResultsReport | None = None
-    """The verdict on the result table; None: nobody asked for it."""
+    """Verdict on the result table; None: it was not requested."""
     source: SourceReport | None = None
-    """The verdict on a producer's files; None: nobody asked for it."""
+    """Verdict on a producer's files; None: it was not requested."""
     from_input: bool = False
     """Spark has judged the input: there is no output, and no dead letters in a topic."""
     columns: list[int] = field(default_factory=list)
-    """Partitions that were compared as columns, and are exactly as they must be."""
+    """Partitions compared as columns, and exactly right."""
     singly: dict[int, str] = field(default_factory=dict)
-    """Partitions that were compared record by record, and why."""
+    """Partitions compared record by record, with the reason."""
     left_out: dict[int, str] = field(default_factory=dict)
     """Partitions left out of the comparison, with the reason."""
     replay: ReplayReport | None = None
-    """What belongs to a replay of agents; None: the output holds records as they came."""
+    """Report of a replay of agents; None: the output holds forwarded records."""
 
     def saved(self) -> Report:
         """Return a copy for `restore`."""
@@ -195,48 +200,48 @@ class Report(Findings[FindingKind, Finding]):
 
     @property
     def doubled(self) -> int:
-        """Records that are there more than once, counted without the first."""
+        """Return the records present more than once, counted without the first."""
         return self.counts["doubled"]
 
     @property
     def reordered(self) -> int:
-        """Records that stand behind one that came after them."""
+        """Return the records that stand after a later one."""
         return self.counts["reordered"]
 
     @property
     def altered(self) -> int:
-        """Records of which key, value, headers or timestamp are not as they were."""
+        """Return the records with another key, value, headers or timestamp."""
         return self.counts["altered"]
 
     @property
     def unexpected(self) -> int:
-        """Records that stem from nothing in the input that had to be forwarded."""
+        """Return the records without a source among the input to forward."""
         return self.counts["unexpected"]
 
     @property
     def contradicted(self) -> int:
-        """Intervals of which the policy topic says the opposite."""
+        """Return the intervals contradicted by the policy topic."""
         return self.counts["contradicted"]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Return True without findings."""
         return not self.counts and all(part is None or part.ok for part in (self.results, self.source))
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is input that a worker may still commit: pending, halted, or not judged so far."""
+        """Return True if there is input that a worker may still commit: pending, halted, or unjudged so far."""
         waiting = (self.results and self.results.waiting, self.source and self.source.unpublished + self.source.pending)
         never = any(not each.deleted for each in self.never_judged)
         return bool(self.pending or self.halted or never or any(waiting))
 
     @property
     def is_compared(self) -> bool:
-        """Whether all that workers have committed could be compared."""
+        """Return True if everything that workers have committed could be compared."""
         return not self._not_compared()
 
     def unproven(self) -> list[str]:
-        """Why not everything is proven, although nothing wrong was found; empty where it is."""
+        """Return the reasons for an incomplete proof without findings; empty for a complete one."""
         waiting = {
             "pending": self.pending,
             "halted partitions": len(self.halted),
@@ -250,12 +255,12 @@ class Report(Findings[FindingKind, Finding]):
     def _not_compared(self) -> list[str]:
         reasons = {
             "undecided": self.undecided,
-            "intervals deleted before anybody has judged them": sum(each.deleted for each in self.never_judged),
-            "intervals of which the policy topic no longer says what held": sum(
+            "intervals deleted before any worker has judged them": sum(each.deleted for each in self.never_judged),
+            "intervals with a policy no longer in the policy topic": sum(
                 check.verdict == "unproven" for check in self.policies
             ),
             "partitions with a gap since the last run": sum(begin.gap_from is not None for begin in self.begins),
-            "partitions of which what arrived is not compared with what was sent on": self.arrivals_not_compared,
+            "partitions without a comparison of input and internal topic": self.arrivals_not_compared,
             "partitions that cannot be compared": len(self.left_out),
             "partitions with sequences of a doubtful form": len(self.doubtful),
             "parts that the replay cannot compare": len(self.replay.not_compared) if self.replay else 0,
@@ -281,11 +286,14 @@ class Report(Findings[FindingKind, Finding]):
 
     @property
     def is_proven(self) -> bool:
-        """Whether everything up to the end of the input is as it must be."""
+        """Return True if everything up to the end of the input is right."""
         return self.exit_code() is ExitCode.PROVEN
 
     def exit_code(self, *, pending_ok: bool = False) -> ExitCode:
-        """What the command ends with. pending_ok: input that waits for a worker is no reason for another code."""
+        """Return the exit code of the command.
+
+        pending_ok: input that waits for a worker does not change the code.
+        """
         if not self.ok:
             return ExitCode.WRONG
         if not self.is_compared or (self.is_waiting and not pending_ok):
@@ -293,7 +301,7 @@ class Report(Findings[FindingKind, Finding]):
         return ExitCode.PROVEN
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON of `ratchet verify`."""
+        """Return the JSON of `ratchet verify`."""
         return {
             "stream": self.stream,
             "ok": self.ok,

@@ -40,19 +40,19 @@ Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 
 QUIET_ATTEMPTS = 5
-"""How often a table with a key is read again because the job has committed meanwhile: such rows change."""
+"""Further reads of a table with a key after a commit of the job in between: such rows change."""
 
 
 class ResultTable:
-    """The table of one stream, to be compared with its output partition by partition.
+    """Table of one stream, to compare with its output partition by partition.
 
     In memory it holds eight bytes for each row that is only added, and some 700 bytes for each key.
 
     Args:
-        settings: whose `[sink]` says where the table is.
+        settings: settings with the `[sink]` of the table.
         topic: the stream's output; with `from_input`, its input.
         bootstrap: host:port[,host:port].
-        session: starts Spark, which a table with a key is counted again with.
+        session: function that starts Spark, to count a table with a key again.
 
     Raises:
         SetupError: the settings contradict each other, or store or Kafka do not answer.
@@ -98,7 +98,7 @@ class ResultTable:
             SetupError: the table cannot be read, or changes all the time; or Spark cannot be started.
         """
         if self.report.generation == 0:
-            return  # nobody has ever written to it
+            return  # it was never written
         reading = f"reading table {self._location}, and computing its rows again with Spark"
         with sink_errors_translated(), announced(reading, partial(print, file=sys.stderr, flush=True)):
             if self.report.proven_by == "keys":
@@ -296,12 +296,12 @@ class ResultTable:
             self.report.find("unexpected", detail, partition, offset, count)
 
     def compare_judged(self, expected: ExpectedPartition, emitted: Emitted, end: int) -> None:
-        """Take one partition of a raw topic: what is no new record must be a reject, and what is new must be a row.
+        """Add one partition of a raw topic: new records must be rows, the invalid ones rejects.
 
         Args:
-            expected: after it has judged the partition.
-            emitted: its new records, and those that cannot be judged without a place.
-            end: the partition's.
+            expected: the judged partition.
+            emitted: its new records, and invalid ones without a place.
+            end: end of the partition.
         """
         partition = expected.partition
         if self.report.proven_by == "rows":
@@ -316,11 +316,11 @@ class ResultTable:
 
     @property
     def planner(self) -> TopicPlanner:
-        """Of the topic that is read."""
+        """Return the planner of the topic to read."""
         return self._planner
 
     def finish(self) -> ResultsReport:
-        """After all partitions: rows of partitions that the output does not have."""
+        """Add, after all partitions, rows of partitions that the output does not have."""
         for held in (self._rows, self._rejects):
             for partition in held.left():
                 self._invented(partition, *np.unique(held.take(partition), return_counts=True))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NOWHERE = -1
-"""Stands for a partition or an offset that is null; no record has it."""
+"""Stand-in for a null partition or offset; no record has it."""
 
 NO_ROWS = np.empty(0, np.int64)
 
@@ -41,58 +41,58 @@ class RowOffsets:
                 self._chunks.setdefault(partition, []).append(offsets[partitions == partition])
 
     def of(self, partition: int) -> Numbers:
-        """The offsets of one partition."""
+        """Return the offsets of one partition."""
         chunks = self._chunks.get(partition)
         return np.concatenate(chunks) if chunks else NO_ROWS
 
     def take(self, partition: int) -> Numbers:
-        """The offsets of one partition, which are removed here."""
+        """Return the offsets of one partition, which are removed here."""
         found = self.of(partition)
         self._chunks.pop(partition, None)
         return found
 
     def left(self) -> list[int]:
-        """Partitions whose offsets were not taken."""
+        """Return the partitions with offsets not taken yet."""
         return sorted(self._chunks)
 
 
 @dataclass(frozen=True)
 class StoredOffsets:
-    """The offsets that the table has for a partition: when it was begun to be read, and when that was done."""
+    """Stored offsets of the table for a partition, at the beginning and the end of its reading."""
 
     before: int
     after: int
 
     @classmethod
     def of(cls, before: Mapping[int, int], after: Mapping[int, int], partition: int) -> StoredOffsets:
-        """Of one partition; one without an offset has none of its records in the table."""
+        """Return those of one partition; one without an offset has no record in the table."""
         return cls(before.get(partition, 0), after.get(partition, 0))
 
 
 @dataclass(frozen=True)
 class RowsOfPartition:
-    """What one partition's rows are, next to the offsets of its committed records."""
+    """Rows of one partition, next to the offsets of its committed records."""
 
     steps: Steps
     early: Flags
-    """Of the records: those that are rows although the table's own offset is not past them."""
+    """Records that are rows although the table's own offset is not past them."""
     unmatched: Numbers
-    """Offsets of rows for which there is no record, ascending."""
+    """Offsets of rows without a record, ascending."""
     unmatched_times: Numbers
-    """How many rows there are of each of those."""
+    """Number of rows of each of those."""
 
 
 def match(
     records: Numbers, rows: Numbers, rejects: Numbers, stored: StoredOffsets, *, rejects_ahead: bool = False
 ) -> RowsOfPartition:
-    """Compare them.
+    """Compare rows with records.
 
-    Rows of commits that came in while the table was read may be there or not; all that were committed before must.
+    Rows of commits made during the reading may be there or not; earlier ones must.
 
     Args:
         records: offsets of the committed records, ascending.
         rows: offsets of the rows, in any order.
-        rejects: of the rejects, likewise.
+        rejects: offsets of the rejects, likewise.
         stored: the table's own offset.
         rejects_ahead: rejects may be there before the offset is, because they are in a commit of their own.
     """
@@ -110,7 +110,7 @@ def match(
 
 
 def _times(records: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """How many rows each record has, and the rows that have no record."""
+    """Return the number of rows of each record, and the rows without a record."""
     if not len(records):
         return NO_ROWS, rows
     at = np.minimum(np.searchsorted(records, rows), len(records) - 1)
@@ -122,7 +122,7 @@ _length = struct.Struct(">q").pack
 
 
 def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
-    """A digest of everything that must pass through untouched; 16 bytes."""
+    """Return a digest of everything that must pass through untouched; 16 bytes."""
     digest = hashlib.blake2b(digest_size=16)
     fields: list[bytes | None] = [record.key, record.value]
     for name, value in record.headers:
@@ -136,5 +136,5 @@ def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
 
 
 def identity_and_sequence(identity: bytes, sequence: int) -> bytes:
-    """A digest of both, by which the record of the output is found that is this one of the input; 16 bytes."""
+    """Return a digest of both in 16 bytes, to find the output record of an input record."""
     return hashlib.blake2b(_length(sequence) + identity, digest_size=16).digest()

@@ -1,6 +1,6 @@
-"""What a record's verdict must be: the rule of deduplication, written a second time.
+"""Rule of deduplication, written a second time for verify.
 
-It shares no code with the worker, so that verify does not repeat a mistake of the worker.
+A: It shares no code with the worker, so that verify does not repeat a mistake of the worker.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _DECIMAL = re.compile(rb"-?[0-9]+", re.ASCII)
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
-"""An escape in a JSON string; the group is a half of a surrogate pair without the other, which is no character."""
+"""Escape in a JSON string; the group is half of a surrogate pair without the other, which is no character."""
 
 
 _NUMBER = re.compile(rb"0|[1-9][0-9]*", re.ASCII)
 _OF_A_LETTER = b"ratchet-replayed-from:"
-"""An identity that begins so is the name of a dead letter, from which the record was replayed."""
+"""Prefix of an identity made from a dead letter, for a replayed record."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """A record as read from Kafka; also what a user's extractor is called with."""
+    """Record as read from Kafka; also the argument of a user's extractor."""
 
     key: bytes | None
     value: bytes | None
@@ -94,11 +94,14 @@ class Rule:
         return self._sequence.name if is_guessed else None
 
     def is_kept(self, record: RecordView) -> bool:
-        """Whether it is a dead letter where another is a duplicate: it was replayed, and is judged by the rule."""
+        """Return True if the record becomes a dead letter where another is a duplicate.
+
+        It was replayed, and the rule judges it.
+        """
         return was_replayed(record) and not self._letter_of(record)
 
     def _letter_of(self, record: RecordView) -> bytes:
-        """By what it is judged in the place of its identity; b"": by that."""
+        """Return the dead letter that replaces the record's identity; b"": none."""
         letter = _only(record.headers, "ratchet-replayed-from")
         if not letter or self._dead_letters is None:
             return b""
@@ -114,7 +117,7 @@ class Rule:
         return _OF_A_LETTER + name + b"/" + hashlib.blake2b(content, digest_size=16).hexdigest().encode()
 
     def identity_of(self, record: RecordView) -> bytes | None:
-        """Whose it is; None where that cannot be read."""
+        """Return its identity; None where it is unreadable."""
         parts = [self._part_of(part, record) for part in self._identity.parts]
         if len(parts) == 1:
             return parts[0]
@@ -149,7 +152,7 @@ class Rule:
 
 
 def was_replayed(record: RecordView) -> bool:
-    """Whether it says that it was sent again from a dead letter."""
+    """Return True if its headers are those of a re-sent dead letter."""
     return any(name == "ratchet-replays" for name, _ in record.headers)
 
 
@@ -159,7 +162,7 @@ def only_header(headers: Headers, name: str) -> bytes | None:
 
 
 def _only(headers: Headers, name: str) -> bytes | None:
-    """The header's value; None where it is missing, null, or there more than once."""
+    """Return the header's value; None where it is missing, null, or there more than once."""
     values = [value for header, value in headers if header == name]
     return values[0] if len(values) == 1 else None
 
@@ -195,24 +198,24 @@ def _field(value: bytes | None, path: Sequence[str]) -> int | None:
 
 
 def _id(found: object) -> bytes | None:
-    """The identity that a field or a function gives."""
+    """Return the identity that a field or a function gives."""
     if isinstance(found, bytes):
         return memoryview(found).tobytes()
     if not isinstance(found, str):
         return None
     try:
-        text = str.encode(found)  # a user's subclass may do what it likes
+        text = str.encode(found)  # a user's subclass may override methods
     except UnicodeEncodeError:
         return None
     return b"0" if isinstance(found, _Digits) and text == b"-0" else text
 
 
 def _found(value: bytes | None, path: Sequence[str]) -> object:
-    """What stands at a path of a JSON value: a text, `_Digits`, ...; None where there is nothing."""
+    """Return the value at a path of a JSON value: a text, `_Digits`, ...; None where there is none."""
     if value is None or is_too_deep(value):
         return None
     try:
-        # Bytes that are not UTF-8 elsewhere in the value do not matter: they pass through as they are.
+        # Bytes outside UTF-8 elsewhere in the value do not matter: they pass through unchanged.
         text = value.decode("utf-8", "surrogateescape")
         found: Any = decoded(_parse, text)
     except ValueError:

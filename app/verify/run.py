@@ -27,36 +27,36 @@ from kafka_ratchet.topic_log.clients import OffsetRange
 from kafka_ratchet.transport.owner import POLICY, RECORDS, Mark, Owner
 
 Records = Iterator[tuple[int, RecordView]]
-"""With their offsets."""
+"""Records with their offsets."""
 
 
 def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline) -> PositionLost:
-    """The error for a result table that is compared with topics without their beginning."""
+    """Return the error for a result table compared with topics without their beginning."""
     lost = baseline.input_from > 0
     topic, first = (stream.input, baseline.input_from) if lost else (stream.output, baseline.output_from)
     return PositionLost(
-        f"{topic} partition {partition} begins at offset {first}: what came before is deleted, and without it rows of "
-        "the table cannot be told apart from invented ones. Without --results the topics are proven from there on"
+        f"{topic} partition {partition} begins at offset {first}: earlier records are deleted, and without them rows "
+        "of the table cannot be distinguished from invented ones. Without --results the topics are proven from there on"
     )
 
 
 class Ended(Protocol):
-    """A partition that was compared; see `ExpectedPartition`."""
+    """Compared partition; see `ExpectedPartition`."""
 
     baseline: Baseline
 
     def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
-        """The input offset from which the next run goes on."""
+        """Return the input offset where the next run resumes."""
 
     def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
         """Last sequences as of an input offset."""
 
     def is_complete_at(self, end: int) -> bool:
-        """Whether an identity that is not in `known_at` was never there before."""
+        """Return True if an identity missing in `known_at` is new."""
 
 
 class Run:
-    """What a run over one stream keeps beside the comparison itself."""
+    """State of a run over one stream, other than the comparison itself."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Run:
         report: Report,
         contents: str = RECORDS,
     ) -> None:
-        """contents: what the output holds, as in the changelog's owner entry."""
+        """Store the parts of the run. contents: of the output, as in the changelog's owner entry."""
         self._settings, self._name, self._reader = settings, name, reader
         self._ranges, self._report = ranges, report
         report.compared_to = {
@@ -114,7 +114,7 @@ class Run:
                 self._saved.close()
 
     def letters(self) -> Letters:
-        """The dead letters that the last run has not seen."""
+        """Return the dead letters that the last run has not seen."""
         ranges = self._ranges
         begins = dict(ranges.dead_letter_begins)
         last = dict.fromkeys(begins, 0)
@@ -138,7 +138,7 @@ class Run:
         return letters
 
     def begin(self, partition: int, put: Callable[[Iterable[Entry]], None] | None = None) -> Baseline:
-        """Where a partition begins; to be asked in rising order. put: takes the tables' entries as of there."""
+        """Return the beginning of a partition; called in rising order. put: takes the tables' entries at that point."""
         ranges, report = self._ranges, self._report
         input_begin, output_begin = ranges.input_begins[partition], ranges.output_begins[partition]
         if self._begun is None or self._begun[0] != partition:
@@ -174,10 +174,10 @@ class Run:
     def check_intervals(
         self, partition: int, intervals: list[PolicyInterval], begin: int, owner: Owner | None
     ) -> list[PolicyInterval]:
-        """Look up in the policy topic what the changelog says of input from an offset on.
+        """Check the changelog's intervals of input from an offset on against the policy topic.
 
         Returns:
-            those that were not judged, older ones as well
+            the unjudged ones, older ones as well
         """
         unjudged = [interval for interval in intervals if not interval.deduplicate]
         if not intervals:
@@ -203,7 +203,7 @@ class Run:
         return unjudged
 
     def edited(self, partition: int, edits: list[Edit], begin: int) -> list[Edit]:
-        """Report what people have changed, from an input offset on, of what the workers know; returns what counts."""
+        """Report operators' changes of the state from an input offset on; return those that count."""
         self._report.edits += [(partition, each) for each in edits if each.has_changed and each.position >= begin]
         return edits
 
@@ -216,9 +216,9 @@ class Run:
         given: Records,
         output: Records,
     ) -> tuple[Records, Records]:
-        """Have a partition's records seen by the comparison with a producer's files on their way.
+        """Pass a partition's records through the comparison with a producer's files.
 
-        That goes over all that the topics have: also over what the last run has seen, and what no worker has come to.
+        It covers all records of the topics: also those of the last run, and unread ones.
         """
         ranges, reader, stream = self._ranges, self._reader, self._stream
         begin, committed_to = ranges.input_begins[partition], ranges.committed_to[partition]
@@ -242,9 +242,9 @@ class Run:
                 pass
 
     def is_of_other_topics(self, partition: int, owner: Owner | None) -> bool:
-        """Whether positions and output of a partition are in topics that were deleted and created again since.
+        """Return True if positions and output of a partition belong to deleted topics.
 
-        Nothing can be compared then, and the partition has halted, or will.
+        The topics were created again since. Comparison is then impossible, and the partition has halted, or will.
         """
         ids, report, ranges = self._reader.topic_ids, self._report, self._ranges
         parts = (("input", self._stream.input), ("output", self._stream.output))
@@ -253,7 +253,7 @@ class Run:
             if known is None or (known.name, plain_id(known.id)) == (name, plain_id(ids[name])):
                 continue
             reason = (
-                f"its {part} was {known}, and is {name} (id {ids[name]}) now: what they hold cannot be compared. See "
+                f"its {part} was {known}, and is {name} (id {ids[name]}) now: their records cannot be compared. See "
                 "docs/reference/halted.md"
             )
             report.halted.append(Halted(partition, reason))
@@ -264,7 +264,7 @@ class Run:
         return False
 
     def note_skipped(self, partition: int, expected: ExpectedPartition, committed_to: int) -> None:
-        """Report the input that was skipped by decision."""
+        """Report the input skipped by decision."""
         for skip, records in zip(expected.skips, expected.skipped, strict=True):
             if skip.start < committed_to:
                 found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
@@ -282,7 +282,7 @@ class Run:
             self._report.skipped.append(found)
 
     def dropped(self, partition: int) -> DroppedRecords | None:
-        """What a partition has to drop; None: the stream has no topic for it."""
+        """Return the records that a partition has to drop; None: the stream has no topic for them."""
         if self._stream.duplicates is None:
             return None
         return DroppedRecords(partition, values=self._stream.duplicates_keep == "all")
@@ -290,9 +290,9 @@ class Run:
     def compare_dropped(
         self, dropped: DroppedRecords, expected: ExpectedPartition, owner: Owner | None, since: Mark | None
     ) -> int | None:
-        """Compare what had to be dropped with the topic for it; returns the first input offset that is still to come.
+        """Compare the dropped records with their topic; return the first input offset still to come.
 
-        since: records before it are of a deleted input; None: there are none
+        since: end of the records of a deleted input; None: there are none
 
         Raises:
             TopicMissing: there is no such topic.
@@ -303,8 +303,8 @@ class Run:
             self._dropped_spans = reader.sent(topic)
             if len(self._dropped_spans) != reader.partitions:
                 raise PartitionsDiffer(
-                    f"input {self._stream.input!r} has {reader.partitions} partitions and {topic!r}, for what is "
-                    f"dropped, has {len(self._dropped_spans)}: they must be equal"
+                    f"input {self._stream.input!r} has {reader.partitions} partitions and {topic!r}, for dropped "
+                    f"records, has {len(self._dropped_spans)}: they must be equal"
                 )
         partition = expected.partition
         begin, end = self._dropped_spans[partition]
@@ -323,11 +323,11 @@ class Run:
         lettered: list[int],
         owner: Owner | None,
     ) -> None:
-        """After a partition was compared: write down where the next run goes on in it.
+        """Write down where the next run resumes, after the comparison of a partition.
 
         Args:
             partition: number
-            expected: as it was compared
+            expected: the compared partition
             waits_from: first input offsets with a dead letter, or a dropped record, still to come.
             lettered: input offsets with their dead letter
             owner: all its decisions were followed
@@ -359,11 +359,11 @@ class Run:
 
     @property
     def writes_state(self) -> bool:
-        """Whether somebody asked for the state."""
+        """Return True if the state is requested."""
         return self._writer is not None
 
     def end_replay(self, partition: int, ended: Baseline, entries: Iterable[Entry]) -> None:
-        """After a partition of a replay: write down where the next run goes on in it, with the tables as of there."""
+        """Write down where the next run resumes after a partition's replay, with the tables at that point."""
         if self._writer is not None:
             self._writer.add(
                 partition,
@@ -393,8 +393,8 @@ class Run:
     def _refuse_shorter(self, topic: str, partition: int, ended: int, end: int) -> None:
         if end < ended:
             raise PositionLost(
-                f"{topic} partition {partition} ends at offset {end}, and the last run had come to {ended}: it has "
-                "lost its end. Look into it; to prove what is there now, delete the file of --state"
+                f"{topic} partition {partition} ends at offset {end}, and the last run ended at {ended}: it has "
+                "lost its end. Find the cause; to prove the present records, delete the file of --state"
             )
 
     def _proven_stream(self) -> ProvenStream:

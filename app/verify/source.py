@@ -23,7 +23,7 @@ from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER, Progress, Record, open_files, partition_of
 
 AT_A_TIME = 8_192
-"""Records of the files that are looked up together."""
+"""Records of the files compared together."""
 
 _length = struct.Struct(">q").pack
 
@@ -47,7 +47,7 @@ class Sightings:
         self._sequences, self._partitions, self._offsets = array("q"), array("q"), array("q")
         self._contents, self._valid = bytearray(), bytearray()
         self.lowest: dict[int, int] = {}
-        """By partition."""
+        """Lowest offset by partition."""
 
     def add(self, sequence: int, partition: int, offset: int, content: bytes, *, valid: bool) -> None:
         """Add a record."""
@@ -79,17 +79,17 @@ class Sightings:
         self.valid: Flags = np.frombuffer(self._valid, np.bool_)[order]
 
     def of(self, sequences: Numbers) -> list[slice]:
-        """Where the records with each of these sequences stand."""
+        """Return the places of the records with each of these sequences."""
         first, behind = (np.searchsorted(self.sequences, sequences, side) for side in ("left", "right"))
         return [slice(start, end) for start, end in zip(first.tolist(), behind.tolist(), strict=True)]
 
     def same(self, where: slice, content: npt.NDArray[np.uint64]) -> Numbers:
-        """Which of the records there have this content."""
+        """Return the records there with this content."""
         found: Numbers = where.start + np.flatnonzero((self.contents[where] == content).all(axis=1))
         return found
 
     def place(self, index: int) -> str:
-        """The place of a record, for messages."""
+        """Return the place of a record, for messages."""
         return f"partition {self.partitions[index]} offset {self.offsets[index]}"
 
 
@@ -107,11 +107,11 @@ class SourceComparison:
     """Collects what Kafka has of a producer, and then compares its files."""
 
     def __init__(self, files: SourceFiles, progress: Progress | None) -> None:
-        """progress: the producer's own account of what it has published; None: there is none."""
+        """Open the files. progress: the producer's own record of its publishing; None: there is none."""
         self._progress = progress
         self._name = files.producer.encode()
         self._input, self._output = Sightings(), Sightings()
-        # Opened now, so that a file that is not there is said before Kafka is read.
+        # Opened now, so that a missing file is reported before Kafka is read.
         self._source = open_files(
             files.paths,
             format=files.format,
@@ -132,7 +132,7 @@ class SourceComparison:
         records: Iterator[tuple[int, RecordView]],
         rule: Callable[[RecordView], object],
     ) -> Iterator[tuple[int, RecordView]]:
-        """Pass the records of the input through. rule: gives None for one that is invalid."""
+        """Yield the records of the input unchanged. rule: returns None for an invalid one."""
         for offset, record in records:
             if (sequence := self._sequence(record)) is not None:
                 is_valid = rule(record) is not None
@@ -158,13 +158,13 @@ class SourceComparison:
         """Read the files and compare.
 
         Args:
-            judged: by input partition, the offset up to which workers have committed.
+            judged: by input partition, the committed offset of the workers.
             input_begins: by partition, the first offset that Kafka still has.
             output_begins: likewise.
             blocked: partitions of the input with an open transaction; a record not seen there may wait for its end.
 
         Raises:
-            SourceError: a record of the files cannot be read; the text says where.
+            SourceError: a record of the files cannot be read; the text has its place.
         """
         self._input.sort()
         self._output.sort()
@@ -222,7 +222,7 @@ class SourceComparison:
             )
 
     def _is_deleted(self, item: Item, which: int, sightings: Sightings) -> bool:
-        """Whether retention has deleted the part of the topic in which it was: a partition's sequences rise."""
+        """Return True if retention has deleted the record's part of the topic: a partition's sequences rise."""
         count = len(self._begins[which]) if self._progress is None else self._progress.partitions
         partition = partition_of(item.key, self._name, count)
         begins = self._begins[which].get(partition, 0)
@@ -245,7 +245,7 @@ class SourceComparison:
         return Item(record.sequence, _content(record.key, record.value), record.key, *self._source.here())
 
     def _sequence(self, record: RecordView) -> int | None:
-        """The sequence; None: the record is of another producer."""
+        """Return the sequence; None: the record is of another producer."""
         named = dict(record.headers)
         sequence = named.get(SEQUENCE_HEADER)
         if named.get(PRODUCER_HEADER) != self._name or sequence is None:

@@ -1,8 +1,8 @@
-"""The file of `ratchet verify --state`: where a run ended, so that the next one goes on from there.
+"""State file of `ratchet verify --state`: the end of a run, where the next one resumes.
 
-Lines of JSON. The first says whose state it is; for each input partition follow one with its positions and one for each
-identity, `[name, last sequence, exact]`, the name's bytes as Latin-1, and of a replay one for each entry of the agents'
-tables, `[key, value]`, likewise; the last has a SHA-256 of all the others.
+Lines of JSON. The first names the stream. For each input partition there follows one with its positions, and one for
+each identity, `[name, last sequence, exact]`, with the name's bytes as Latin-1. A replay adds one for each entry of
+the agents' tables, `[key, value]`, likewise. The last has a SHA-256 of all the others.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ from kafka_ratchet.transport.owner import RECORDS
 KIND = "ratchet verify state"
 VERSION = 1
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""No line that was written comes near it: six bytes for each one of an identity or of a table's entry, which fits a
-record of the changelog, and offsets of letters that wait."""
+"""Longest line in bytes; no written line comes near it.
+
+An identity or a table's entry takes six bytes for each of its own, and fits a record of the changelog; a line
+may also have offsets of letters that wait.
+"""
 
 Entry = tuple[bytes, bytes]
 """Key and value of a table's entry, as in the changelog."""
@@ -34,7 +37,7 @@ Entry = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class ProvenStream:
-    """Whose proof it is. A state of another one is not continued."""
+    """Stream of a proof. A state of another one is not continued."""
 
     app: str
     stream: str
@@ -48,7 +51,7 @@ class ProvenStream:
     dead_letters: str
     dead_letters_id: str
     contents: str = RECORDS
-    """What the output holds, as in the changelog's owner entry: a replay goes on from more than a comparison does."""
+    """Content of the output, as in the changelog's owner entry: a replay needs more state than a comparison."""
 
     def refuse_another(self, path: Path, other: dict[str, Any]) -> None:
         """Raises StateFileRefused, with both sides, where the file is of another one."""
@@ -100,7 +103,11 @@ class SavedState:
             raise StateFileRefused(f"{path}: cannot be read: {error.strerror}") from None
 
     def partition(self, number: int, put: Callable[[Iterable[Entry]], None] | None = None) -> Baseline | None:
-        """Where the last run ended in this partition; None: it did not have it yet. To be asked in rising order.
+        """Return the end of the last run in this partition; None: it did not have it yet.
+
+        Call it in rising order.
+
+        Called in rising order.
 
         put: takes the entries of its tables; None: it has none
         """
@@ -129,7 +136,7 @@ class SavedState:
         return baseline
 
     def refuse_more(self, count: int) -> None:
-        """After all partitions. Raises StateFileRefused where the file has further ones."""
+        """Raise StateFileRefused, after all partitions, where the file has further ones."""
         if self._next is not None and "sha256" not in self._object(self._next):
             raise self._damaged(f"it has more than the {count} partitions of the input")
 
@@ -138,7 +145,7 @@ class SavedState:
         self._file.close()
 
     def _entries(self) -> Iterator[Entry]:
-        """Of tables."""
+        """Yield entries of tables."""
         while self._next is not None and self._next.startswith(b"["):
             match self._parsed(self._next):
                 case [str(key), str(value)]:
@@ -176,7 +183,7 @@ class SavedState:
     def _line(self) -> bytes | None:
         line = self._file.readline(MAX_LINE_BYTES)
         if len(line) == MAX_LINE_BYTES:
-            raise self._damaged("it has a line that is too long")
+            raise self._damaged("it has an overlong line")
         return line or None
 
     def _object(self, line: bytes | None) -> dict[str, Any]:
@@ -204,15 +211,15 @@ class SavedState:
 
 
 class StateWriter:
-    """Writes the next state beside the file, and puts it in its place in one step.
+    """Writer of the next state: first into a file next to the old one, then in its place in one step.
 
     Args:
         path: the file; a link is followed.
-        proven: whose proof it is.
-        dead_letters_from: by partition of the dead-letter topic, where the next run goes on.
+        proven: stream of the proof.
+        dead_letters_from: by partition of the dead-letter topic, the first offset of the next run.
 
     Raises:
-        StateFileRefused: nothing can be written there.
+        StateFileRefused: the place is not writable.
     """
 
     def __init__(self, path: Path, proven: ProvenStream, dead_letters_from: dict[int, int]) -> None:
@@ -286,7 +293,7 @@ class StateWriter:
 
 
 class Known(NamedTuple):
-    """What is known of an identity's last sequence. exact: False where it may be higher than that."""
+    """Known last sequence of an identity. exact: False where it may be higher."""
 
     sequence: int
     exact: bool
@@ -294,35 +301,35 @@ class Known(NamedTuple):
 
 @dataclass
 class Baseline:
-    """What is known of one input partition before the first record that is read."""
+    """Known state of one input partition before the first record read."""
 
     input_from: int = 0
-    """First input offset that is read."""
+    """First input offset read."""
     output_from: int = 0
-    """First output offset that is read."""
+    """First output offset read."""
     last: dict[bytes, Known] = field(default_factory=dict)
     """Last sequence by identity."""
     complete: bool = True
-    """Whether an identity that is not in `last` was never there before `input_from`."""
+    """True if an identity missing in `last` never existed before `input_from`."""
     aligned: bool = True
-    """Whether the output from `output_from` on stems from input from `input_from` on; else older records come first."""
+    """True if the output from `output_from` on comes from input from `input_from` on; else older records come first."""
     output_whole: bool = True
-    """Whether retention has left all of the output from there on."""
+    """True if the output from there on is complete."""
     lettered: frozenset[int] = frozenset()
     """Input offsets from `input_from` on that have their dead letter already."""
     saved_from: int | None = None
     """Input offset where the last run of `--state` ended; None: there was none."""
     decided: str = ""
-    """Of a replay: operators' decisions up to this time were followed already; ISO 8601."""
+    """Time up to which a replay has followed operators' decisions; ISO 8601."""
 
     @classmethod
     def after_retention(cls, input_begin: int, output_begin: int) -> Baseline:
-        """Of a first run: these are the first offsets that the topics still hold."""
+        """Return the beginning of a first run: the first offsets that the topics still hold."""
         whole = input_begin == 0
         return cls(input_begin, output_begin, complete=whole, aligned=whole, output_whole=output_begin == 0)
 
     def moved_to(self, input_begin: int, output_begin: int) -> Baseline:
-        """Where the last run ended, unless retention has come further meanwhile."""
+        """Return the end of the last run, unless retention has passed it since."""
         self.output_whole = output_begin <= self.output_from
         self.output_from = max(self.output_from, output_begin)
         if input_begin > self.input_from:

@@ -1,7 +1,7 @@
-"""Which records pass although a later one of their identity came before them: the rule of windows, a second time.
+"""Rule of windows, written a second time for verify: records that pass after a later one of their identity.
 
-It shares no code with the worker. What is not known of a sequence below the last counts as seen; what was known before
-a setting changed stays known until the identity's next fresh record.
+It shares no code with the worker. An unknown sequence below the last counts as seen; the state from before a change
+of settings stays until the identity's next fresh record.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Seen:
 
 
 def judging_of(owner: Owner | None) -> tuple[JudgingFrom, ...]:
-    """From which input offset on records were judged how; nothing, where it was always by their sequence alone."""
+    """Return the settings of judgement by input offset; empty where the sequence alone always decided."""
     judging = owner.judging if owner is not None else ()
     return judging if any(each.settings.keys() & {"reorder_window", "conflicts"} for each in judging) else ()
 
 
 class Windows:
-    """The identities of a partition whose stream has, or had, such settings."""
+    """Identities of a partition with such settings, present or past."""
 
     def __init__(self, judging: Sequence[JudgingFrom]) -> None:
         """judging: by rising input offset."""
@@ -50,14 +50,14 @@ class Windows:
         self.lettered |= {CONFLICT} if conflicts == "dead-letter" else set()
 
     def judge(self, offset: int, identity: bytes, sequence: int, last: int, value: bytes | None) -> str:
-        """The verdict on the next record of the input; last: of its identity, -1 for none."""
+        """Return the verdict on the next record of the input; last: of its identity, -1 for none."""
         while self._coming and self._coming[-1].start <= offset:
             self._set(self._coming.pop().settings)
         if last < 0:
             self._of[identity] = Seen(sequence, sequence - self._remembered, {sequence}, self._digest(value))
             return FRESH
         seen = self._of.setdefault(identity, Seen(last, last))
-        if seen.last != last:  # somebody has changed it by hand
+        if seen.last != last:  # an operator has changed it
             known_from = max(seen.known_from, seen.last - self._remembered) if last < seen.last else last
             known_from = min(known_from, last)
             sequences = {each for each in seen.sequences if each < last} | {last}

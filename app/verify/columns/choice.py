@@ -1,4 +1,4 @@
-"""Which partitions are compared as columns, and why others are not."""
+"""Choice of the partitions compared as columns, with reasons for the others."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ REASON_FEW: Final = f"fewer than {FEW:,} records"
 REASON_ASKED: Final = "--independent"
 REASON_RETENTION: Final = "retention has deleted records while they were read"
 EXPECTED: Final = frozenset((REASON_FEW, REASON_ASKED))
-"""Reasons that nobody needs to be told."""
+"""Reasons that need no message."""
 
 IN_RECORD: Final = {"field": "stands in the value", "function": "is computed by a function"}
 
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """What a stream's changelog says of its partitions: intervals, whose they are, edits."""
+    """Changelog of a stream: intervals, owners and edits of its partitions."""
 
     intervals: Mapping[int, Sequence[PolicyInterval]]
     owners: Mapping[int, Owner]
@@ -42,7 +42,7 @@ class Changelog:
 
 
 class AsColumns:
-    """Compares the partitions of one run as columns, where that is possible. The report gets how each was compared."""
+    """Comparison as columns for the partitions of one run, where possible. The report gets each one's kind."""
 
     def __init__(
         self,
@@ -58,19 +58,21 @@ class AsColumns:
         more: str | None,
         state: bool,
     ) -> None:
-        """Compare those that begin at offset 0 side by side, unless there is a state, which is read one by one.
+        """Compare partitions that begin at offset 0 in parallel.
+
+        With a state, which is read in order, they are compared one by one.
 
         Args:
-            settings: for the client
-            bootstrap: host:port[,host:port]
-            chosen: settings of the stream
-            ranges: what is compared
-            changelog: of the stream
-            topic_ids: of input and output, as `ranges` are of
-            report: gets which partitions were compared how
-            independent: True: nothing is to be shared with the worker; False: as columns, however few there are
-            more: the option with which more is compared than the topics; None: no such
-            state: whether runs go on where the last one ended
+            settings: settings of the client.
+            bootstrap: host:port[,host:port].
+            chosen: settings of the stream.
+            ranges: offsets to compare.
+            changelog: changelog of the stream.
+            topic_ids: ids of the input and output of `ranges`.
+            report: gets the kind of each partition's comparison.
+            independent: True: share nothing with the worker; False: as columns, however few there are.
+            more: the option that compares more than the topics; None: none.
+            state: True if runs resume at the end of the last one.
         """
         self._settings, self._bootstrap, self._chosen, self._topic_ids = settings, bootstrap, chosen, topic_ids
         self._ranges, self._changelog, self._report = ranges, changelog, report
@@ -88,7 +90,7 @@ class AsColumns:
         self._look({number: each for number, each in starts.items() if self._reason_for(number, each) is None})
 
     def exact(self, number: int, baseline: Baseline) -> Exact | None:
-        """A partition that is exactly as it must be; None: compare it record by record."""
+        """Return a partition that is exactly right; None: compare it record by record."""
         if self._state and self._are_few(self._ranges.committed_to[number] - baseline.input_from):
             reason: str | None = REASON_FEW
         else:
@@ -125,27 +127,27 @@ class AsColumns:
         )
 
     def _reason_for(self, number: int, baseline: Baseline) -> str | None:
-        """Why a partition cannot be compared as columns; None: it can."""
+        """Return why a partition cannot be compared as columns; None: it can."""
         owner, begin = self._changelog.owners.get(number), baseline.input_from
         if not (baseline.aligned and baseline.output_whole):
             return "the beginning of its input or output is deleted"
         if any(not each.deduplicate and each.end > begin for each in self._changelog.intervals.get(number, ())):
             return "deduplication was off at times"
         if any(each.has_changed and each.position >= begin for each in self._changelog.edits.get(number, ())):
-            return "somebody has changed what was known of identities"
+            return "an operator has changed the state of identities"
         if legs_now(owner, baseline, begin):
             return "an operator has moved it, or has its records judged otherwise"
         if not Rules(self._chosen, ("", "", "")).is_of_settings(owner):
             return "it is judged by another rule than that of the settings"
         if any(skip.end > begin for skip in skipped_by_decision(owner)):
-            return "somebody has passed over a part of its input"
+            return "an operator has skipped a part of its input"
         if judging_of(owner):
             return "it has, or had, reorder_window or conflicts"
         return None
 
 
 def _reason_for_stream(chosen: StreamSettings, *, independent: bool | None, more: str | None) -> str | None:
-    """Why none of a stream's partitions can be compared as columns; None: some may."""
+    """Return why none of a stream's partitions can be compared as columns; None: some may."""
     if independent:
         return REASON_ASKED
     if more is not None:
@@ -158,5 +160,5 @@ def _reason_for_stream(chosen: StreamSettings, *, independent: bool | None, more
     if not chosen.forward:
         return "nothing is forwarded"
     if chosen.duplicates is not None:
-        return "what is dropped is compared as well"
+        return "dropped records are compared as well"
     return None

@@ -1,8 +1,8 @@
-"""Partitions whose output is exactly what their input demands, found out over columns, side by side.
+"""Parallel comparison over columns, for partitions with exactly the demanded output.
 
-Input and output are read at the same time. What has to be forwarded is judged from the input, and each record of it is
-compared, byte for byte, with the next one of the output. As soon as anything is otherwise the partition is given up:
-what it is then is found out record by record (`kafka_ratchet.app.verify.compare`), as if nobody had looked at it here.
+Input and output are read at the same time. The records to forward are judged from the input, and each is compared,
+byte for byte, with the next one of the output. At the first difference the partition is given up:
+`kafka_ratchet.app.verify.compare` then compares it record by record, from its beginning.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import id_text
 
 SIDE_BY_SIDE: Final = max(2, min(4, os.cpu_count() or 2))
-"""Partitions at a time: each holds up to some 80 MB of what is read, and its own identities."""
+"""Partitions at a time: each holds up to some 80 MB of records, and its own identities."""
 NOT_A_NAME: Final = "\ufffd"
-"""In the place of bytes of a header's name that are no text."""
+"""Stand-in for bytes of a header's name that are no text."""
 
 
 @dataclass(slots=True)
 class Exact:
-    """A partition of which the output is what it must be.
+    """Partition with exactly the demanded output.
 
     Attributes:
-        baseline: where it begins
-        fresh, duplicate: records of the input
-        invalid: offset of each invalid record -> digest of what its dead letter must carry
-        delivered: records of the output
-        pending: fresh records that are not in the output yet, and need not be
-        pending_from: input offset of the first of them
-        judging: last sequences as of there, or of the end; None where nobody asked for them
+        baseline: its beginning.
+        fresh, duplicate: records of the input.
+        invalid: offset of each invalid record -> digest of its dead letter's content.
+        delivered: records of the output.
+        pending: fresh records not in the output yet, and not due.
+        pending_from: input offset of the first of them.
+        judging: last sequences at that offset, or at the end; None where they are not needed.
     """
 
     baseline: Baseline
@@ -72,17 +72,17 @@ class Exact:
         report.pending += self.pending
 
     def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
-        """The input offset from which the next run goes on; see `kafka_ratchet.app.verify.compare`."""
+        """Return the input offset where the next run resumes; see `kafka_ratchet.app.verify.compare`."""
         assert letters_pending_from is None  # noqa: S101 - such a partition is given up
         ended = committed_to if self.pending_from is None else min(committed_to, self.pending_from)
         return max(self.baseline.input_from, ended)
 
     def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
-        """Last sequences of all identities that were ever met, as of `proven_to`."""
+        """Yield the last sequences of all identities ever met, as of `proven_to`."""
         return iter(()) if self.judging is None else self.judging.known()
 
     def is_complete_at(self, end: int) -> bool:
-        """Whether an identity that is not in `known_at` was never there before."""
+        """Return True if an identity missing in `known_at` is new."""
         return self.baseline.complete
 
 
@@ -97,20 +97,20 @@ def exact_partitions(
     *,
     keep: bool = False,
 ) -> dict[int, Exact | str]:
-    """Look at partitions whose output, from where they begin, stems from the input from there on, and is all there.
+    """Compare partitions with complete output of the input after their beginnings.
 
     Args:
-        settings: for the client
-        bootstrap: host:port[,host:port]
-        stream: with the names of the topics
-        places: where identity and sequence stand
-        ranges: up to where they are compared
-        baselines: where they begin, by number
-        topic_ids: of input and output, as `ranges` are of
-        keep: whether the next run has to go on from there
+        settings: settings of the client.
+        bootstrap: host:port[,host:port].
+        stream: stream with the names of the topics.
+        places: places of identity and sequence.
+        ranges: ends of the comparison.
+        baselines: their beginnings, by number.
+        topic_ids: ids of the input and output of `ranges`.
+        keep: True if the next run has to resume there.
 
     Returns:
-        of each partition what was found, or why it has to be looked at record by record
+        the result of each partition, or the reason for a comparison record by record.
     """
     looked = _look(settings, bootstrap, stream, places, ranges, baselines, topic_ids, keep)
     try:
@@ -187,7 +187,7 @@ class Pair:
         async with aclosing(given.judged) as _, aclosing(output) as batches:
             async for batch in batches:
                 if (differs := await given.compare(batch)) is not None:
-                    return given.refused or f"{self.output.name} offset {differs} is not what was expected there"
+                    return given.refused or f"{self.output.name} offset {differs} is not the expected record"
                 found.delivered += batch.count
             missing = await given.finish(ranges.judged[partition])
         if given.refused is not None:
@@ -209,13 +209,13 @@ class Pair:
 
 
 class _Given:
-    """What one partition of the input demands, taken record by record in its order.
+    """Demands of one input partition, taken record by record in its order.
 
     Attributes:
         judged: its batches
-        records: how many it has so far, of all verdicts
-        is_whole: whether they have had all offsets, one after the other
-        refused: why the partition has to be looked at record by record
+        records: number so far, of all verdicts
+        is_whole: True if they have covered all offsets, one after the other
+        refused: reason for a comparison record by record
     """
 
     def __init__(self, topic: Topic, span: Range, places: Places, connection: str, found: Exact) -> None:
@@ -224,7 +224,7 @@ class _Given:
         self.records, self.is_whole = 0, True
         self._next_offset = span.begin
         self._waiting: list[tuple[Numbers, Numbers]] = []
-        """Of what is pending: identities, and their last sequences before each record."""
+        """Pending records: identities, and their last sequences before each record."""
         self.refused: str | None = None
         self.judged = ahead(self._judged(ahead(topic.records_of(span, connection))))
         self._now: Judged | None = None
@@ -237,7 +237,7 @@ class _Given:
                 yield await asyncio.to_thread(self._judging.judge, batch)
 
     async def _next(self) -> Judged | None:
-        """The batch with the next record that must be forwarded; None: there is none left."""
+        """Return the batch with the next record that must be forwarded; None: there is none left."""
         while self._now is None or self._at == len(self._now.fresh):
             self._now, self._at = await anext(self.judged, None), 0
             if self._now is None:
@@ -257,16 +257,16 @@ class _Given:
         if judged.doubt is not None:
             self.refused = "a sequence seems to be written in another form than it is read in"
         if judged.replayed:
-            self.refused = "it has records that were replayed from dead letters"
+            self.refused = "it has records replayed from dead letters"
         for index in judged.invalid.tolist():
             headers = [(name, value) for name, value in batch.headers(index)]
             if any(NOT_A_NAME in name for name, _ in headers):
-                self.refused = "an invalid record has a header whose name is no text"
+                self.refused = "an invalid record has a header name that cannot be read as text"
             view = RecordView(batch.key(index), batch.value(index), headers, 0)
             found.invalid[int(batch.offsets[index])] = content(view, with_timestamp=False)
 
     async def compare(self, batch: RecordBatch) -> int | None:
-        """Compare the next batch of the output; the offset of the first record that is otherwise, or None."""
+        """Compare the next batch of the output; return the offset of the first difference, or None."""
         done = 0
         while done < batch.count:
             now = await self._next()
@@ -291,7 +291,10 @@ class _Given:
         return None
 
     async def finish(self, judged_to: int) -> int | None:
-        """The output has ended: all that is left must be pending. The first offset that is not, or None."""
+        """Verify after the output's end that all remaining records are pending.
+
+        Return the first offset that is not, or None.
+        """
         found = self._found
         while (now := await self._next()) is not None:
             rows = now.fresh[self._at :]
@@ -305,7 +308,7 @@ class _Given:
         return None
 
     def last_sequences(self) -> Judging:
-        """As of before the first record that is pending; after the end."""
+        """Return the last sequences before the first pending record, after the end."""
         for owners, before in self._waiting:
             self._judging.take_back(owners, before)
         return self._judging

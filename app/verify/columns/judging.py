@@ -46,7 +46,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where identity and sequence of a stream stand, as the compiled passes take it; see `kernels.read`."""
+    """Places of a stream's identity and sequence, in the form of the compiled passes; see `kernels.read`."""
 
     names: NDArray[np.uint8]
     name_ends: Numbers
@@ -72,15 +72,15 @@ class Places:
 
 @dataclass(slots=True)
 class Judged:
-    """A batch of the input, and what its records are.
+    """Batch of the input, with its verdicts.
 
     Attributes:
-        fresh: int64[], indices of those that must be forwarded, in order
-        invalid: int64[], indices
-        duplicates: how many
-        replayed: how many say that they were sent again from a dead letter; of them the verdicts are not right
-        owners: int64[records], number of each valid record's identity
-        before: int64[records], its last sequence before the record; -1 for none
+        fresh: int64[], indices of records to forward, in order.
+        invalid: int64[], indices.
+        duplicates: number of duplicates.
+        replayed: number of records with the header of a re-sent dead letter; their verdicts are wrong.
+        owners: int64[records], number of each valid record's identity.
+        before: int64[records], its last sequence before the record; -1 for none.
     """
 
     batch: RecordBatch
@@ -122,11 +122,14 @@ class Judging:
         kernels.place_again(self._slots, self._hashes, count)
 
     def take_back(self, owners: Numbers, before: Numbers) -> None:
-        """Records that were judged last have not happened yet: their identities, and the last sequences before each."""
+        """Undo the last judged records: their identities get the last sequences before each."""
         np.minimum.at(self._entries[2], owners, before)  # of several of one identity, the first has the lowest
 
     def known(self) -> Iterator[tuple[bytes, Known]]:
-        """The last sequence of each identity that has one; exact where a record of it was forwarded since the start."""
+        """Yield the last sequence of each identity that has one.
+
+        Exact where a record of it was forwarded since the start.
+        """
         names, (starts, lengths, lasts) = self._names.tobytes(), self._entries[:, : self._used[0]].tolist()
         exact = np.ones(len(lasts), np.bool_)
         exact[: len(self._starts)] = self._exact | (self._entries[2, : len(self._starts)] > self._starts)

@@ -17,24 +17,24 @@ from numpy.typing import NDArray
 from kafka_ratchet.transport.batch import kernels as records
 
 KEY, HEADER, CONSTANT = 0, 1, 2
-"""Where a part of an identity stands. A constant one is empty: the partition itself."""
+"""Places of a part of an identity. A constant one is empty: the partition itself."""
 
 TEXT, INTEGER, GUESS, NONE, LITTLE = 0, 1, 2, 3, 4
-"""How a sequence is written; without one all have 0."""
+"""Forms of a sequence; without one all have 0."""
 
 FRESH, DUPLICATE, INVALID = 0, 1, 2
 
 INVALID_SEQUENCE = -1
 MISSING = -1
-"""Length of a part that a record does not have; what is null is none either."""
+"""Length of a missing part of a record; null counts as missing."""
 NOT_ONE = -2
-"""Length of a header while it is looked for: none was met. REPEATED: more than one was."""
+"""Length of a header during its search: none was met. REPEATED: more than one was."""
 REPEATED = -3
 
 DIGITS_MOST = 19
 """2^63 has as many."""
 REPLAY_LENGTH = 14
-"""Bytes of `ratchet-replay`, with which the names of the headers of a replayed record begin."""
+"""Bytes of `ratchet-replay`, the prefix of a replayed record's headers."""
 
 FREE = -1
 """A slot without an entry."""
@@ -46,7 +46,7 @@ U64 = NDArray[np.uint64]
 
 @njit(inline="always", **records.OPTIONS)
 def _varint(data: U8, at: int) -> tuple[Any, int]:
-    """A zig-zag varint, and the position after it."""
+    """Return a zig-zag varint, and the position after it."""
     raw = np.uint64(0)
     shift = np.uint64(0)
     while True:
@@ -71,7 +71,7 @@ def _is(data: U8, at: int, length: int, names: U8, begin: int, end: int) -> bool
 
 @njit(inline="always", **records.OPTIONS)
 def _decimal(data: U8, at: int, length: int) -> tuple[bool, Any]:
-    """Whether it is decimal text, and its number; INVALID_SEQUENCE where that is negative or above 2^63 - 1."""
+    """Return True for decimal text, with its number; INVALID_SEQUENCE for one outside 0 to 2^63 - 1."""
     end = at + length
     is_negative = length > 0 and data[at] == 45
     first = at + 1 if is_negative else at
@@ -121,22 +121,22 @@ def read(
     lengths: I64,
     sequences: I64,
 ) -> int:
-    """Where the parts of each record's identity stand, and its sequence.
+    """Read the parts of each record's identity, and its sequence.
 
     Args:
-        data: uint8[bytes], of a record batch
-        columns: its columns
-        names: uint8[bytes], of the sequence's header and then of each part's, one behind the other
-        name_ends: int64[1 + parts], where each of them ends
-        kinds: int64[parts], KEY, HEADER or CONSTANT
-        form: of the sequence
-        replay: uint8[REPLAY_LENGTH], how the names of a replayed record's headers begin
-        starts: int64[parts, records], filled
-        lengths: int64[parts, records], filled; MISSING for none
-        sequences: int64[records], filled; INVALID_SEQUENCE for none
+        data: uint8[bytes], of a record batch.
+        columns: its columns.
+        names: uint8[bytes], of the sequence's header and then of each part's, one after the other.
+        name_ends: int64[1 + parts], ends of them.
+        kinds: int64[parts], KEY, HEADER or CONSTANT.
+        form: form of the sequence.
+        replay: uint8[REPLAY_LENGTH], prefix of the names of a replayed record's headers.
+        starts: int64[parts, records], filled.
+        lengths: int64[parts, records], filled; MISSING for none.
+        sequences: int64[records], filled; INVALID_SEQUENCE for none.
 
     Returns:
-        how many records were replayed
+        number of replayed records.
     """
     replayed = 0
     parts = len(kinds)
@@ -174,16 +174,16 @@ def read(
 
 @njit(**records.OPTIONS)
 def join(data: U8, starts: I64, lengths: I64, most: int, out: U8, joined_starts: I64, joined_lengths: I64) -> None:
-    """Identities of several parts: in front of each its length, seven bits a byte, the lowest first.
+    """Join the parts of identities, each after its length, seven bits a byte, the lowest first.
 
     Args:
-        data: uint8[bytes]
-        starts: int64[parts, records]
-        lengths: int64[parts, records]
-        most: bytes that a part may have
-        out: uint8[bytes], filled; it has room for all
-        joined_starts: int64[records], filled
-        joined_lengths: int64[records], filled; MISSING where a part is missing or too long
+        data: uint8[bytes].
+        starts: int64[parts, records].
+        lengths: int64[parts, records].
+        most: bytes that a part may have.
+        out: uint8[bytes], filled; it has room for all.
+        joined_starts: int64[records], filled.
+        joined_lengths: int64[records], filled; MISSING where a part is missing or too long.
     """
     at = 0
     for i in range(starts.shape[1]):
@@ -237,27 +237,27 @@ def judge(
     owners: I64,
     before: I64,
 ) -> int:
-    """The rule: a record is fresh if its sequence is higher than all that its identity had before.
+    """Judge records by the rule: fresh is a sequence above all earlier ones of the identity.
 
     Args:
-        data: uint8[bytes], which identities stand in
-        starts: int64[records]
-        lengths: int64[records], of the identities; MISSING for none
-        sequences: int64[records]; INVALID_SEQUENCE for none
-        first: index of the first record to judge
-        most: bytes that an identity may have
-        seed: of the hashes
-        slots: int64[a power of two], entry by hash, or FREE
-        hashes: uint64[entries]
-        entries: int64[3, entries]: where the identity stands in names, its length, its last sequence
-        names: uint8[bytes]
-        used: int64[2], entries and bytes of names so far
-        verdicts: uint8[records], filled
-        owners: int64[records], entry of each valid record's identity, filled
-        before: int64[records], its last sequence before the record, or -1, filled
+        data: uint8[bytes] of the identities.
+        starts: int64[records].
+        lengths: int64[records], of the identities; MISSING for none.
+        sequences: int64[records]; INVALID_SEQUENCE for none.
+        first: index of the first record to judge.
+        most: most bytes of an identity.
+        seed: seed of the hashes.
+        slots: int64[a power of two], entry by hash, or FREE.
+        hashes: uint64[entries].
+        entries: int64[3, entries]: start of the identity in names, its length, its last sequence.
+        names: uint8[bytes].
+        used: int64[2], entries and bytes of names so far.
+        verdicts: uint8[records], filled.
+        owners: int64[records], entry of each valid record's identity, filled.
+        before: int64[records], its last sequence before the record, or -1, filled.
 
     Returns:
-        index of the first record that is not judged, as there was no room for its identity; or the number of records
+        index of the first record not judged, for lack of room for its identity; or the number of records.
     """
     mask = np.uint64(len(slots) - 1)
     for i in range(first, len(sequences)):
@@ -295,7 +295,7 @@ def judge(
 
 @njit(**records.OPTIONS)
 def hash_all(names: U8, entries: I64, seed: np.uint64, hashes: U64) -> None:
-    """Hashes of identities that are known from before, uint64[entries]."""
+    """Fill in the hashes of identities known before, uint64[entries]."""
     for entry in range(len(hashes)):
         hashes[entry] = _hash(names, entries[0, entry], entries[1, entry], seed)
 
@@ -315,17 +315,17 @@ def place_again(slots: I64, hashes: U64, used: int) -> None:
 def same(
     data: U8, columns: I64, rows: I64, first: int, other: U8, other_columns: I64, other_first: int, count: int
 ) -> int:
-    """How many records are the same as others, one by one: key, value, headers and timestamp, byte for byte.
+    """Count the leading records equal to others, one by one, byte for byte.
 
     Args:
-        data: uint8[bytes]
-        columns: of these records
-        rows: int64[], which of them to compare, in order
-        first: index in rows of the first
-        other: uint8[bytes]
-        other_columns: of the others, of which each is compared
-        other_first: index of the first
-        count: how many to compare at most
+        data: uint8[bytes].
+        columns: columns of these records.
+        rows: int64[], indexes of those to compare, in order.
+        first: index in rows of the first.
+        other: uint8[bytes].
+        other_columns: columns of the others, each of them compared.
+        other_first: index of the first.
+        count: most records to compare.
     """
     for k in range(count):
         i, j = rows[first + k], other_first + k

@@ -1,4 +1,4 @@
-"""Compares what the program gives again with what is in the output topic, in order, with bounded memory."""
+"""Comparison of the program's repeated outputs with the output topic, in order, with bounded memory."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
 
 AHEAD: Final = 65_536
-"""Records of either side that are looked through for the place from which both go on alike, that are held until it is
-known what became of them, and of which it is remembered that they were there. Some 500 bytes each."""
+"""Records of either side that are searched for a common continuation, some 500 bytes each.
+
+As many are held until their fate is known, and as many are remembered as present.
+"""
 ALIKE: Final = 8
-"""So many records in a row have to be alike where the beginning of an output that has lost its own is looked for."""
+"""Equal records in a row that mark the beginning of an output without its own."""
 SHOWN: Final = 200
-"""bytes of a key and of a value that are kept to be shown."""
+"""Bytes of a key and of a value kept for display."""
 
 
 class Output(NamedTuple):
-    """An output of the replay, or a record of the output topic, as far as it is kept in memory.
+    """Output of the replay, or record of the output topic, as kept in memory.
 
-    digest: of everything; place: of key and timestamp, which it has from the event that it stems from
-    offset: in the output topic; of the replay, that of the event in the input, where that is known
-    is_due: it has to be in the topic, for workers had committed it before the topic was read
-    is_saved: its event is before the offset where `--state` will go on
+    digest: of everything; place: of key and timestamp, taken from its event.
+    offset: in the output topic; for the replay, the known offset of the event in the input.
+    is_due: it must be in the topic, for workers had committed it before the topic was read.
+    is_saved: its event is before the offset where `--state` will resume.
     """
 
     digest: bytes
@@ -48,7 +50,7 @@ class Output(NamedTuple):
         is_saved: bool = True,
         has_time: bool = True,
     ) -> Output:
-        """Of a record. has_time: False where its timestamp is not compared."""
+        """Return the output of a record. has_time: False where its timestamp is not compared."""
         digest = content(record, with_timestamp=has_time)
         place = content(RecordView(record.key, None, [], record.timestamp_ms), with_timestamp=has_time)
         key, value = (None if part is None else part[:SHOWN] for part in (record.key, record.value))
@@ -56,13 +58,13 @@ class Output(NamedTuple):
 
 
 class _Ahead:
-    """An iterator that can be looked into."""
+    """Iterator with a look ahead."""
 
     def __init__(self, source: Iterator[Output]) -> None:
         self._source, self._held, self._at = source, list[Output](), 0
 
     def peek(self, number: int = 0) -> Output | None:
-        """The one that comes after so many others; None: there are not so many."""
+        """Return the one that comes after so many others; None: there are not so many."""
         while len(self._held) - self._at <= number:
             found = next(self._source, None)
             if found is None:
@@ -71,7 +73,7 @@ class _Ahead:
         return self._held[self._at + number]
 
     def take(self, count: int) -> list[Output]:
-        """Go on by so many, which were looked at."""
+        """Go on by so many, which were seen ahead."""
         found = self._held[self._at : self._at + count]
         self._at += len(found)
         if self._at >= AHEAD or self._at == len(self._held):
@@ -81,7 +83,7 @@ class _Ahead:
 
 
 class Gap(NamedTuple):
-    """Where the two differ: what stands there in the replay alone, and what stands there in the topic alone."""
+    """Difference of the two: records in the replay alone, and records in the topic alone."""
 
     missing: list[Output]
     extra: list[Output]
@@ -106,11 +108,14 @@ class OutputComparison:
         self._there: Counter[bytes] = Counter()
         """Digests of the newest records that both have."""
         self._extra = set[bytes]()
-        """Digests of what the gaps have in the topic alone, ..."""
+        """Digests of the gaps' records in the topic alone, ..."""
         self._copies = set[bytes]()
         """... and those of them that both have elsewhere."""
         self.saved_to: int | None = None
-        """Output offset behind the last record whose event is before where `--state` goes on; None: there is none."""
+        """Output offset after the last record with its event before the resume offset of `--state`.
+
+        None: there is none.
+        """
 
     def compare(self, expected: Iterator[Output], output: Iterator[Output], *, is_whole: bool = True) -> bool:
         """Go through both to their ends. is_whole: False where retention has deleted the beginning of the output.
@@ -183,7 +188,7 @@ class OutputComparison:
 
     @staticmethod
     def _next_alike(mine: _Ahead, theirs: _Ahead) -> tuple[int, int]:
-        """How many of each to pass over until both go on alike; all that were looked at where they do not."""
+        """Return how many of each to skip until both continue alike; all seen ones where they do not."""
         places: tuple[dict[bytes, int], dict[bytes, int]] = {}, {}
         for number in range(AHEAD):
             wanted, found = mine.peek(number), theirs.peek(number)
@@ -200,8 +205,8 @@ class OutputComparison:
         return AHEAD, AHEAD
 
     def _resolve(self) -> None:
-        """Say what became of all that was passed over."""
-        # What stands elsewhere as it is; what has the key and time of one that is missing, near it or further away.
+        """Report the fate of all skipped records."""
+        # Equal records elsewhere; then those with key and time of a missing one, near it or further away.
         self._pair("reordered", [self._all()], lambda each: each.digest)
         for gap in self._gaps:
             for found in [each for each in gap.extra if each.digest in self._copies]:
@@ -236,7 +241,7 @@ class OutputComparison:
                 side[:] = [each for each in side if id(each) not in paired]
 
     def _explain(self, missing: list[Output], extra: list[Output]) -> None:
-        """Of one gap: records of which neither key and time nor content are in both."""
+        """Report one gap's records without a counterpart in content, or in key and time."""
         if len(missing) == len(extra):
             for wanted, found in zip(missing, extra, strict=True):
                 self._add("altered", wanted, found)
@@ -274,7 +279,7 @@ class OutputComparison:
         if wanted.timestamp != found.timestamp:
             parts.append(f"timestamp {wanted.timestamp} by the replay, {found.timestamp} in the topic")
         if wanted[3:6] == found[3:6]:
-            parts.append(f"value {shown(found.value)}, headers or what is behind {SHOWN} bytes differ")
+            parts.append(f"value {shown(found.value)}, headers, or the bytes after the first {SHOWN}, differ")
         return ", ".join(parts)
 
 

@@ -1,7 +1,7 @@
-"""One partition of the replay: its input is judged by verify's own rule, and what is fresh goes through the program.
+"""Replay of one partition: verify's own rule judges its input, and fresh records go to the program.
 
-What runs is the program's part of a worker (`kafka_ratchet.agents.run`). What decides which records it gets is not: it
-is the rule of verify, which shares no code with the worker.
+It runs the program's part of a worker (`kafka_ratchet.agents.run`). The choice of its records is verify's rule, which
+shares no code with the worker.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from kafka_ratchet.transport.sent_topics import SentTopics
 
 RECORDS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 1 << 20
-"""What the program gets at once. A worker's batches are others: what it makes of them must not depend on that."""
+"""Bytes given to the program at once. A worker's batches differ: outputs must not depend on that."""
 Rows = list[tuple[int, RecordView]]
 Given = list[tuple[int, RecordView, int]]
-"""Offset, record, and the sequence by which it was judged or UNJUDGED."""
+"""Offset, record, and the sequence of its verdict, or UNJUDGED."""
 Produced = list[tuple[str, int, RecordView]]
 """Topic, partition, record."""
 Send = Callable[[str, int, RecordView, int | None, bool], None]
@@ -78,7 +78,7 @@ def spec_of(
 
 
 class ReplayedPartition:
-    """What the program makes of one input partition."""
+    """Program's outputs and tables of one input partition."""
 
     def __init__(
         self,
@@ -96,21 +96,21 @@ class ReplayedPartition:
         begin: int = 0,
         rule_of: Callable[[Mapping[str, str]], Rule] | None = None,
     ) -> None:
-        """Nothing runs yet.
+        """Prepare the partition.
 
         Args:
-            spec: see `spec_of`
-            rule: of the stream, where a leg names no other.
-            agents: of the stream
-            tables: of the stream
-            kept: what they keep
+            spec: see `spec_of`.
+            rule: rule of the stream, where a leg names no other.
+            agents: agents of the stream.
+            tables: tables of the stream.
+            kept: state of the tables.
             last: last sequence of each identity.
-            unjudged: intervals of the input that went by while deduplication was off
-            report: gets the counts
-            send: takes what agents send
-            edits: all of the partition, in their order
-            begin: input offset; edits of the first leg before it were followed already
-            rule_of: gives the rule that a leg names; None: there is none but `rule`
+            unjudged: intervals of the input with deduplication off.
+            report: gets the counts.
+            send: receiver of the agents' sends.
+            edits: all of the partition, in their order.
+            begin: input offset; edits of the first leg before it were followed already.
+            rule_of: returns the rule that a leg names; None: there is only `rule`.
         """
         self._all_edits, self._begin = edits, begin
         self._edits = deque[Edit]()
@@ -125,30 +125,33 @@ class ReplayedPartition:
         self.letters: dict[int, bytes] = {}
         """Offset of each record that must be a dead letter -> digest of what that carries."""
         self.times: defaultdict[int, int] = defaultdict(int)
-        """How many dead letters that are: two agents may each make one of a record."""
+        """Dead letters per record: two agents may each make one."""
         self.given = 0
         """Outputs so far."""
         self.reads_batches = False
-        """Whether agents take batches: what they yield may have the timestamp of a whole batch, which is another one
-        here, so that timestamps say nothing. Known before the first output."""
+        """True if agents take batches, known before the first output.
+
+        Their outputs may have the timestamp of a whole batch, which differs here, so timestamps are not
+        compared.
+        """
         self.failure: str | None = None
-        """Why the program did not come to the end."""
+        """Reason why the program did not reach the end."""
         self.failed_early = False
-        """Whether workers have committed what it failed at."""
+        """True if workers have committed the record of the failure."""
         self.failed_at = 0
         """Nothing of input from this offset on is known then."""
 
     def outputs(
         self, read: Read, legs: Sequence[Leg], judged: int, cut: int | None, at_cut: Callable[[], None]
     ) -> Iterator[Output]:
-        """Run the program over the input, and give what it yields.
+        """Run the program over the input, and yield its outputs.
 
         Args:
-            read: of this partition
-            legs: the way through the input
-            judged: what stems from input before this offset has to be in the output
-            cut: of the last leg, the offset where `at_cut` is called, between two records
-            at_cut: what is to be done there
+            read: reader of this partition.
+            legs: legs of the input.
+            judged: end of the input with outputs due in the output topic.
+            cut: offset of the last leg for the call of `at_cut`, between two records.
+            at_cut: function for that offset.
         """
         with asyncio.Runner() as runner:
             try:
@@ -227,7 +230,7 @@ class ReplayedPartition:
         ]
 
     def _follow_edits(self, offset: int) -> None:
-        """Forget what people have asked to forget before the record of this offset."""
+        """Apply operators' requests to forget before the record of this offset."""
         while self._edits and self._edits[0].position <= offset:
             edit = self._edits.popleft()
             if edit.above is None:
@@ -236,7 +239,7 @@ class ReplayedPartition:
                 self.last[edit.name] = min(self.last[edit.name], edit.above)
 
     def _judge(self, offset: int, record: RecordView) -> int | None:
-        """The sequence of a record that the program gets, or UNJUDGED; None where it does not get it."""
+        """Return the sequence of a record that the program gets, or UNJUDGED; None where it does not get it."""
         if any(offset in interval for interval in self._unjudged):
             self._report.unjudged += 1
             return UNJUDGED
@@ -267,7 +270,7 @@ class ReplayedPartition:
 
 
 class _Origins:
-    """Which event an output stems from: it has its key and timestamp, and events come one after the other."""
+    """Events of outputs: an output has its event's key and timestamp, and events come in order."""
 
     def __init__(self, given: Given) -> None:
         self._offsets: dict[tuple[bytes | None, int], list[int]] = {}
@@ -276,7 +279,7 @@ class _Origins:
             self._offsets.setdefault((record.key, record.timestamp_ms), []).append(offset)
 
     def of(self, record: RecordView) -> int | None:
-        """Its offset in the input; None where no event has that key and timestamp."""
+        """Return its offset in the input; None where no event has that key and timestamp."""
         found = self._offsets.get((record.key, record.timestamp_ms))
         if found is None:
             return None
@@ -312,7 +315,7 @@ def batch_of(spec: LaneSpec, rows: Rows) -> RecordBatch:
 
 
 def views(batch: RecordBatch) -> Iterator[RecordView]:
-    """The records of a batch."""
+    """Yield the records of a batch."""
     for index in range(batch.count):
         headers: list[tuple[str, bytes | None]] = [(name, value) for name, value in batch.headers(index)]
         yield RecordView(batch.key(index), batch.value(index), headers, int(batch.timestamps[index]))

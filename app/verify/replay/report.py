@@ -1,4 +1,4 @@
-"""What `verify --replay` says beside the counts and findings that every run of verify has."""
+"""Report of `verify --replay`, in addition to the usual counts and findings."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ class ReplayReport:
     """The replay of one stream's agents."""
 
     program: str
-    """As `--app` named it."""
+    """Program as `--app` named it."""
     agents: list[str]
     outputs: int = 0
-    """What the program gave for the input that workers have committed."""
+    """Program's outputs for the input that workers have committed."""
     entries: int = 0
-    """Entries of tables that were compared: keys of the replay and of the changelog, each once."""
+    """Compared entries of tables: keys of the replay and of the changelog, each once."""
     evicted: int = 0
     """Identities that workers have forgotten, by the stream's bounds; the replay forgets none."""
     sent: Counter[str] = field(default_factory=Counter)
     """Records that the program sent to topics other than the stream's own, ..."""
     of_others: Counter[str] = field(default_factory=Counter)
-    """... and what those topics have besides: of other streams, or of anybody."""
+    """... and other records in those topics: of other streams, or of other programs."""
     without_time: bool = False
-    """Whether timestamps of outputs were left out."""
+    """True if timestamps of outputs were left out."""
     not_compared: list[NotCompared] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What was compared more loosely, and what findings may come from."""
+    """Loosened comparisons, and possible causes of findings."""
 
     def leave_out(self, partition: int | None, what: str, reason: str) -> None:
         """Note that something is not compared."""
         self.not_compared.append(NotCompared(partition, what, reason))
 
     def note_causes(self, *, found_any: bool) -> None:
-        """After a run: what was compared more loosely, and what else than a fault findings may come from."""
+        """Note, after a run, loosened comparisons, and causes of findings other than a fault."""
         if self.without_time:
             self.notes.append("agents take batches: timestamps of their outputs were not compared")
         if not found_any:
             return
         self.notes.append(
-            f"compared with what {self.program} gives as it is now: where the program was edited after it had given "
-            "what is there, or depends on more than its events and tables, that is the difference"
+            f"compared with the present outputs of {self.program}: where the program was edited after its first run, "
+            "or depends on more than its events and tables, that is the difference"
         )
         if self.evicted:
             self.notes.append(
-                f"workers have forgotten {self.evicted:,} identities (max_identities, inactive_after_s): a record that "
-                "was sent again after that was new to the agents, and is a repeat to the replay"
+                f"workers have forgotten {self.evicted:,} identities (max_identities, inactive_after_s): a record "
+                "re-sent after that was new to the agents, and is a repeat to the replay"
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """The object in the JSON of `ratchet verify`."""
+        """Return the object in the JSON of `ratchet verify`."""
         return {
             "program": self.program,
             "agents": self.agents,

@@ -1,4 +1,4 @@
-"""Runs a program over the committed input of a stream again, and compares what it gives with what is there."""
+"""Repeated run of a program over a stream's committed input, compared with the present outputs."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from kafka_ratchet.transport.sent_topics import SentTopic
 
 
 class ReplayedAgents:
-    """The agents of one stream that are to be run again.
+    """Agents of one stream for a repeated run.
 
     Args:
-        program: as `ratchet worker --app` has it
-        named: what `--app` called it
-        settings: which streams there are
-        stream: the stream's name; None where only one has agents
+        program: the program of `ratchet worker --app`.
+        named: its name in `--app`.
+        settings: settings with the streams.
+        stream: the stream's name; None where only one has agents.
 
     Raises:
         SettingsError: the program has no agents for the stream, one that is not deterministic, or a timer for it.
@@ -53,7 +53,7 @@ class ReplayedAgents:
 
     def __init__(self, program: App, named: str, settings: Settings, stream: str | None = None) -> None:
         self.settings = with_steps(settings, program)
-        """With the program's internal streams."""
+        """Settings with the program's internal streams."""
         program.check(self.settings.streams)
         busy = [name for name, each in program.streams.items() if each.has_own_agents]
         self.stream, _ = self.settings.stream(busy[0] if stream is None and len(busy) == 1 else stream)
@@ -64,20 +64,20 @@ class ReplayedAgents:
         for agent in self._agents:
             if not agent.deterministic:
                 raise SettingsError(
-                    f"streams.{self.stream}: agent {agent.name} says that it is not deterministic "
-                    "(deterministic=False): what it gives cannot be computed again"
+                    f"streams.{self.stream}: agent {agent.name} is declared as not deterministic "
+                    "(deterministic=False): its outputs cannot be computed again"
                 )
 
         for timer in program.streams[self.stream].timers:
             raise SettingsError(
-                f"streams.{self.stream}: timer {timer.name} goes by the clocks of workers: what it gave cannot be "
+                f"streams.{self.stream}: timer {timer.name} uses the clocks of workers: its outputs cannot be "
                 "computed again"
             )
 
     def verify(self, bootstrap: str, state: Path | None = None) -> Report:
         """Run them over the committed input again, and compare outputs, dead letters and tables.
 
-        It may run beside workers and changes nothing in Kafka. What agents do elsewhere they do again. Memory: 200
+        It may run next to workers and changes nothing in Kafka. Agents repeat their effects elsewhere. Memory: 200
         bytes per identity of one partition at a time, `state_memory_mb` for the tables' values, some 100 MB where
         outputs differ, and 300 bytes per dead letter; tables stand in a temporary RocksDB.
 
@@ -106,7 +106,7 @@ class _Replay:
         self.dead_letters = self.reader.letters_topic()
         self.rules = Rules(self.stream, self.dead_letters)
         self.changelog = changelog_name(settings.app, name)
-        # What the changelog has by now, the group's offsets and the output have as well: these are asked for next.
+        # The group's offsets and the output, requested next, cover the changelog's present entries.
         self.spans = self.reader.spans(self.changelog)
         self.ranges = self.reader.offset_ranges()
         internal = [settings.streams[each.name].input for each in program.streams.values() if each.topic is not None]
@@ -117,14 +117,14 @@ class _Replay:
         self.is_continued = False
         self.sent_ranges = {topic: self.reader.sent(topic) for topic in self.sends}
         self.unknown = {close_views(table) for table in program.tables.values()}
-        """What agents are told where they look something up that this stream's transactions do not move."""
+        """Errors of agents for look-ups outside this stream's transactions."""
         for table in program.global_tables.values():
             table.problem = f"table {table.name}: is moved by others, outside the transactions of this stream"
             self.unknown.add(table.problem)
         self.progress = Run(settings, name, self.reader, self.ranges, self.report, AGENTS)
 
     def run(self, state: Path | None) -> Report:
-        """All partitions, one after the other."""
+        """Return all partitions, one after the other."""
         self.is_continued = state is not None
         with self.progress.continued(state):
             letters = self.progress.letters()
@@ -178,7 +178,7 @@ class _Replay:
             found.leave_out(None, what, "with --state only the stream's own topics are compared")
             return
         if self.reader.is_compacted(topic):
-            found.leave_out(None, what, "the topic is compacted, so that older records of a key are gone")
+            found.leave_out(None, what, "the topic is compacted, so that older records of a key are missing")
             return
         is_whole = True
         try:
@@ -194,11 +194,11 @@ class _Replay:
     def _compare_unordered(self) -> None:
         """The stream's output, where its order is not defined."""
         if self.is_continued:
-            reason = "several agents yield, so that nobody can say which of them --state has seen"
+            reason = "several agents yield, so that it is unknown which of them --state has seen"
             self.found.leave_out(None, f"topic {self.stream.output}", reason)
             return
         is_whole = not any(self.ranges.output_begins.values())
-        # What the replay has not come to would be unexpected.
+        # Records after the end of the replay would be unexpected.
         is_own = all(each.partition is None for each in self.found.not_compared)
         self.sent.compare(self.stream.output, self.report, is_whole=is_whole, is_own=is_own)
         self.found.notes.append("several agents yield: their outputs were compared without their order")
@@ -234,7 +234,7 @@ class _Replay:
                 begin = baseline.saved_from or 0
                 edits = self.progress.edited(number, edits, begin)
                 if any(each.kind != FORGET and each.position >= begin for each in edits):
-                    why = "last sequences were imported, and what they were stands nowhere"
+                    why = "last sequences were imported, and their values are not recorded"
                     self.leave_out(number, "outputs, dead letters and tables", why)
                     letters.leave_out(number)
                     return
@@ -317,7 +317,7 @@ class _Partition:
         if replay.is_unordered:
             self._take_unordered(expected, there)
         elif not self._comparison.compare(expected, there, is_whole=baseline.output_whole):
-            reason = "its beginning is deleted, and what it begins with now is nowhere in the replay"
+            reason = "its beginning is deleted, and its present beginning is not in the replay"
             replay.leave_out(number, f"topic {stream.output}", reason)
         replay.found.outputs += replayed.given
         replay.found.without_time |= replayed.reads_batches
@@ -355,20 +355,20 @@ class _Partition:
             self._kept.keep_state()
 
     def _note_end(self) -> None:
-        """Say what is not compared, for the program or the changelog did not come to the end."""
+        """Report the uncompared parts, for the program or the changelog did not reach the end."""
         replay, number, failure = self._replay, self._number, self._replayed.failure
         if failure is not None and failure in replay.unknown:
-            reason = f"{failure}: what agents found in it then is not known"
+            reason = f"{failure}: its former contents are unknown"
             replay.leave_out(number, f"input from offset {self._replayed.failed_at:,} on, and tables", reason)
         elif failure is not None and self._replayed.failed_early:
             detail = f"the program fails where workers went on: {failure}"
             replay.report.add(Finding("contradicted", replay.stream.input, number, detail=detail))
             replay.leave_out(number, "what comes after that, and tables", "the replay ended there")
         elif self._kept.position is not None and not self._kept.is_compared:
-            replay.leave_out(number, "tables", "an operator has moved the partition meanwhile; run it again")
+            replay.leave_out(number, "tables", "an operator has moved the partition during the run; run it again")
 
     def _ended(self, lettered: list[int]) -> Baseline:
-        """Where the next run of `--state` goes on."""
+        """Return the beginning of the next run of `--state`."""
         position, baseline = self._kept.position, self._baseline
         if position is None:
             return baseline

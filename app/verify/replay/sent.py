@@ -1,11 +1,11 @@
-"""Compares what agents send with what is there where nobody can say in which order: each record as often.
+"""Comparison of sent records without a known order: each must be there as often.
 
-That is so in topics to which they send: the lanes of all input partitions write to the same partitions, each in
-transactions of its own; and others may write there, so that what the replay does not give is counted only. It is so in
-the stream's output where several of its agents yield: each takes a batch as a whole, and a worker's batches are others.
-Everything stands in one temporary RocksDB, by topic, side and content, so that memory does not grow with it:
+That applies to topics that agents send to: the lanes of all input partitions write to the same partitions, each in
+transactions of its own. Others may write there as well, so foreign records are only counted. It also applies to the
+stream's output where several agents yield: each takes a batch as a whole, and a worker's batches differ. Everything
+stands in one temporary RocksDB, by topic, side and content, so that memory does not grow with it:
 
-    topic (2 bytes) + b"m" or b"t" + partition (4) + digest (16) + number (8)     where it stems from, what it shows
+    topic (2 bytes) + b"m" or b"t" + partition (4) + digest (16) + number (8)     its origin, and its display
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _NUMBER: Final = struct.Struct(">Q")
 """Both unsigned, as is the partition."""
 _PARTITION: Final = struct.Struct(">I")
 DIGEST: Final = slice(3, 23)
-"""Of a key: the partition and the digest."""
+"""Part of a key with partition and digest."""
 WRITTEN_AT_ONCE: Final = 10_000
 
 
 class Sent(msgspec.Struct, array_like=True):
-    """A record that was sent, or that stands in the topic.
+    """Sent record, or record of the topic.
 
-    partition: of the topic; from_partition, from_offset: of the event that it stems from, where that is known
+    partition: of the topic; from_partition, from_offset: of its event, where known
     offset: in the topic; None: it comes from the replay
     is_due: workers had committed it before the topic was read
     """
@@ -60,7 +60,7 @@ class Copies(NamedTuple):
 
 
 class SentRecords:
-    """All that agents of one stream have sent, and what the topics have."""
+    """Records sent by the agents of one stream, and those of the topics."""
 
     def __init__(self, folder: Path, topics: list[str]) -> None:
         """Empty. folder: for the store; removed by the caller."""
@@ -68,7 +68,7 @@ class SentRecords:
         self._waiting: list[tuple[bytes, bytes | None]] = []
         self._number = 0
         self.counts = dict.fromkeys(topics, 0)
-        """What the replay has sent and workers have committed, by topic."""
+        """Records sent by the replay and committed by workers, by topic."""
 
     def close(self) -> None:
         """Release the store."""
@@ -91,16 +91,16 @@ class SentRecords:
         self._waiting.clear()
 
     def compare(self, topic: str, report: Report, *, is_whole: bool, is_own: bool = False) -> int:
-        """Report what is missing and what is there too often.
+        """Report missing records, and those present too often.
 
         Args:
             topic: name
             report: gets the findings
-            is_whole: whether the topic has lost nothing, so that what it does not have was not sent
-            is_own: whether nobody else may write there
+            is_whole: True if the topic is complete, so that a missing record was not sent
+            is_own: True if only these agents write there
 
         Returns:
-            records that are not of these agents
+            number of foreign records
         """
         self._write()
         number = _TOPIC.pack(self._topics.index(topic))
@@ -139,7 +139,7 @@ class SentRecords:
 
 
 def cut(part: bytes | None) -> bytes | None:
-    """As much of a key or value as is shown."""
+    """Return the displayed part of a key or value."""
     return None if part is None else part[:SHOWN]
 
 

@@ -30,7 +30,7 @@ from kafka_ratchet.tables.values.table_partition import PREFIX, prefix_of
 _VIEW: Final = b"v"
 _SAVED: Final = b"w"
 _FORMS: Final = OWN + b'"form '
-"""What the keys of `form_key` begin with."""
+"""Prefix of the keys of `form_key`."""
 _OFFSET: Final = struct.Struct(">q")
 WRITTEN_AT_ONCE: Final = 10_000
 """Entries, and commits of the replay, between two writes to the store."""
@@ -48,12 +48,12 @@ class ReplayTables:
     """A stream's tables for one partition of the replay, and what its changelog has instead."""
 
     def __init__(self, folder: Path, tables: Sequence[Table], memory_bytes: int) -> None:
-        """Empty.
+        """Start with empty tables.
 
         Args:
             folder: for the store; removed by the caller
-            tables: of the program
-            memory_bytes: that values may take; what exceeds it is looked up in the store
+            tables: tables of the program
+            memory_bytes: memory for values; further ones are read from the store
         """
         self._store = Store(folder)
         self._codecs = {prefix_of(table.name): table.codec for table in tables}
@@ -64,12 +64,12 @@ class ReplayTables:
             self.partition.add(table.codec, table.default, table.kind)
         self._most, self._unsaved = memory_bytes // ENTRY_BYTES, 0
         self.position: int | None = None
-        """Input offset as of which the changelog was read; None where it says none."""
+        """Input offset at which the changelog was read; None where it has none."""
         self.is_compared = False
         self.evicted = 0
-        """Identities that were forgotten."""
+        """Number of forgotten identities."""
         self._later: set[bytes] = set()
-        """Keys that the changelog has newer values of; the ones that are compared may be compacted away."""
+        """Keys with newer values in the changelog; the compared ones may be compacted away."""
 
     def _scan(self, prefix: bytes, first: bytes = b"") -> Iterator[Entry]:
         return self._store.scan_from(prefix, first or prefix)
@@ -88,7 +88,7 @@ class ReplayTables:
         Raises:
             RatchetError: a value cannot be kept.
         """
-        self.partition.encode(ANY_SIZE)  # as a transaction does, which takes away what has expired
+        self.partition.encode(ANY_SIZE)  # as a transaction does, which removes expired entries
         self.partition.commit()
         self._unsaved += records
         if self._unsaved >= WRITTEN_AT_ONCE:
@@ -126,10 +126,10 @@ class ReplayTables:
         self._store.write(waiting, 0, 0)
 
     def compare(self, changelog: str, partition: int, report: Report) -> tuple[int, Counter[str]]:
-        """Compare the replay as it is now with what the changelog has.
+        """Compare the present state of the replay with the changelog.
 
         Returns:
-            (entries compared, entries of each table that the program does not have)
+            (entries compared, entries of each table missing in the program)
         """
         self._save()
         self.is_compared = True
@@ -160,7 +160,7 @@ class ReplayTables:
         return compared, unknown
 
     def _are_equal(self, prefix: bytes, mine: bytes | None, theirs: bytes | None) -> bool:
-        """Whether the program reads both as the same: the order of a set, say, is another in each process."""
+        """Return True if the program reads both as the same: a set's order differs by process."""
         if mine is None or theirs is None:
             return False
         try:
@@ -182,12 +182,12 @@ class ReplayTables:
         self._write((_SAVED + key, value) for key, value in self._scan(PREFIX))
 
     def state(self) -> Iterator[Entry]:
-        """The entries as they were when `keep_state` was called."""
+        """Return the entries as they were when `keep_state` was called."""
         return ((key[len(_SAVED) :], value) for key, value in self._scan(_SAVED + PREFIX))
 
 
 def merged(mine: Iterator[Entry], theirs: Iterator[Entry]) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Key by key what either has, of two that are in the order of their keys; None where one has nothing."""
+    """Yield the entries of two sorted sides by key; None where one side has none."""
     left, right = next(mine, None), next(theirs, None)
     while left is not None or right is not None:
         key = min(each[0] for each in (left, right) if each is not None)

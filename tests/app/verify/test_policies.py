@@ -102,7 +102,7 @@ def test_what_the_policy_topic_contradicts(records: list[Record | None], interva
         ([], judged(0), settings(deduplicate=False), 0, "by the global setting, as it is now, which is off"),
         # The stream's own policy of then is compacted away: a global one proves nothing against it.
         ([None, everyone(ON), own(ON)], off(2), None, 0, "by the global policy"),
-        ([own(ON), own(None)], off(2), None, 0, "it may have been said otherwise then"),
+        ([own(ON), own(None)], off(2), None, 0, "it may have been otherwise then"),
     ],
 )
 def test_what_cannot_be_proven_any_more(

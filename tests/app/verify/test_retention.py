@@ -262,7 +262,7 @@ def test_a_topic_that_has_lost_its_end_since_the_last_run(stage: Stage, tmp_path
     lines = [json.loads(line) for line in state.read_text().splitlines()]
     lines[1]["output"] = 11
     signed(state, lines)
-    with pytest.raises(PositionLost, match="ends at offset 10, and the last run had come to 11"):
+    with pytest.raises(PositionLost, match="ends at offset 10, and the last run ended at 11"):
         verify(stage.settings, state=state)
 
 

@@ -125,7 +125,7 @@ def test_both_say_the_same_of_random_histories(
     assert set(report.singly) == set(range(PARTITIONS)) - right
     assert len(right) >= PARTITIONS // 3
     assert not report.ok
-    assert all("is not what was expected" in why or "lacks the record" in why for why in report.singly.values())
+    assert all("is not the expected record" in why or "lacks the record" in why for why in report.singly.values())
 
 
 def test_both_go_on_alike_from_run_to_run(
@@ -244,7 +244,7 @@ def test_what_transactions_hide_is_neither_there_nor_missed(broker: str, new_top
     stage.commit(3, 3, 3, 3, 5)
     report = stage.verify()
     assert (report.columns, report.lost, report.doubled) == ([0, 3], 1, 1)
-    assert "is not what was expected" in report.singly[1]
+    assert "is not the expected record" in report.singly[1]
     assert "lacks the record of input offset 2" in report.singly[2]
     assert "hold no committed record" in report.singly[4]
 

@@ -262,7 +262,7 @@ SETTINGS = Settings(
         (
             SHOP + "\n@app.timer(1, stream=orders)\nasync def tick(): ...",
             None,
-            "timer tick goes by the clocks of workers",
+            "timer tick uses the clocks of workers",
         ),
         (SHOP, "payments", "streams.payments: shop:app has no agent for it; it has agents for orders"),
         (SHOP.replace('"orders"', '"nowhere"'), None, "streams.nowhere: the program names it"),
