@@ -1,4 +1,4 @@
-"""docs/guide/tutorial.md, typed word for word into a shell."""
+"""The tutorial and the shortest ways in, typed word for word into a shell."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from kafka_ratchet.app.local.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/guide/tutorial.md"
+WAYS_IN = ("docs/guide/agents.md", "docs/guide/spark-alone.md")
 BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```(?:python|toml)\n# (\w+\.\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A file of the page: its first line is its name. The reader copies it before the first command."""
 PORTS = ("19092", "18080")
 """Other tests may have them: the only words of the page that are replaced."""
-ONLY_LOOKS = ("ratchet tables", "ratchet why", "ratchet verify", "curl ")
+ONLY_LOOKS = ("ratchet tables", "ratchet why", "ratchet verify", "ratchet sink", "curl ")
 """Who types one of these too early asks again."""
 PATIENCE_S = 600
 END = "::the block has ended "
@@ -119,7 +122,27 @@ def test_the_tutorial_typed_word_for_word_shows_what_it_says(shell: Shell) -> No
     (install, _), *rest = steps(page)
     assert install.startswith("./ratchet setup\n")  # what this test runs in has been made so
     assert len(rest) >= 15
-    for typed, shown in rest:
+    type_and_compare(shell, rest)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(2 * PATIENCE_S)
+@pytest.mark.parametrize("name", WAYS_IN)
+def test_a_way_in_typed_word_for_word_shows_what_it_says(name: str, shell: Shell, tmp_path: Path) -> None:
+    page = (ROOT / name).read_text("utf-8")
+    for port in PORTS:
+        page = page.replace(port, str(free_port()))
+    for file, text in FILE.findall(page):
+        (tmp_path / file).write_text(text, "utf-8")
+    found = steps(page)
+    assert len(found) >= 5
+    assert sum(bool(shown) for _, shown in found) >= 2
+    type_and_compare(shell, found)
+
+
+def type_and_compare(shell: Shell, found: list[tuple[str, str]]) -> None:
+    """Type each step, and compare its output with the page; ask again where the step only looks."""
+    for typed, shown in found:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             said, code = shell.type(typed)

@@ -39,25 +39,25 @@ def shown(model: type[BaseModel], field: str) -> str:
         return "required"
     default = info.get_default(call_default_factory=True)
     if default is None or default == {}:
-        return "none"
-    return f"`{json.dumps(default)}`" if isinstance(default, bool | tuple) else f"`{default}`"
+        return "default none"
+    return f"default `{json.dumps(default)}`" if isinstance(default, bool | tuple) else f"default `{default}`"
 
 
 @pytest.mark.parametrize(("name", "model", "field"), [pytest.param(*row, id=row[0]) for row in fields()])
 def test_reference_has_the_setting_its_variable_and_its_default(name: str, model: type[BaseModel], field: str) -> None:
     variable = "RATCHET_" + name.replace(".", "__").upper() + ("__..." if name == "kafka" else "")
-    row = f"| `{name}` | `{variable}` | {shown(model, field)} | "
-    assert row in REFERENCE.read_text("utf-8")
+    entry = f"- `{name}`, `{variable}`, {shown(model, field)}: "
+    assert entry in " ".join(REFERENCE.read_text("utf-8").split())
 
 
 def test_reference_has_no_setting_that_does_not_exist() -> None:
-    listed = re.findall(r"^\| `([a-z][A-Za-z_.]*)` \|", REFERENCE.read_text("utf-8"), re.MULTILINE)
+    listed = re.findall(r"^- `([a-z][A-Za-z_.]*)`, ", REFERENCE.read_text("utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(name for name, _, _ in fields())
 
 
 @pytest.mark.parametrize("variable", sorted(OTHER_VARIABLES))
 def test_reference_has_the_other_variables(variable: str) -> None:
-    assert f"| `{variable}` | " in REFERENCE.read_text("utf-8")
+    assert f"\n- `{variable}`: " in REFERENCE.read_text("utf-8")
 
 
 def test_example_of_the_reference_is_valid(tmp_path: Path) -> None:
