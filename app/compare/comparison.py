@@ -13,7 +13,7 @@ from typing import Any, Final
 from kafka_ratchet.app.compare.address import Address
 from kafka_ratchet.app.compare.bounds import Bound, seconds
 from kafka_ratchet.app.compare.columns import Pair, pairs
-from kafka_ratchet.app.compare.engine import Engine, Found, Name, Terms
+from kafka_ratchet.app.compare.engine import VERDICTS, Engine, Found, Name, Terms
 from kafka_ratchet.app.compare.formats import decoder
 from kafka_ratchet.app.compare.side import Wanted
 from kafka_ratchet.app.compare.table import TableSide, open_table
@@ -24,7 +24,6 @@ from kafka_ratchet.errors import SettingsError
 
 MEMORY_MB: Final = 512
 SAMPLE: Final = 1000
-VERDICTS: Final = ("lost", "doubled", "altered", "unexpected", "in_flight")
 
 Progress = Callable[[str, int], None]
 """Takes the address of a side and its rows read so far."""
@@ -78,7 +77,8 @@ class Comparison:
     doubled: surplus rows of the target
     altered: rows of the target whose compared values no record of the source has
     unexpected: rows of the target that the source does not have
-    source_rows, target_rows: rows compared; without_identity: rows of each side that could not be
+    source_rows, target_rows: rows compared
+    without_identity: rows of each side that could not be; first_without_identity: their first place
     unread: reasons why a side was not read to its end
     findings: listed with their places, `sample` of each kind
     """
@@ -96,6 +96,7 @@ class Comparison:
     source_rows: int = 0
     target_rows: int = 0
     without_identity: dict[str, int] = field(default_factory=lambda: {"source": 0, "target": 0})
+    first_without_identity: dict[str, dict[str, Any]] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     findings: list[dict[str, Any]] = field(default_factory=list)
 
@@ -121,7 +122,7 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON. `altered` is null where no values were compared."""
-        counts = {name: getattr(self, name) for name in VERDICTS}
+        counts: dict[str, int | None] = {name: getattr(self, name) for name in VERDICTS}
         if not self.compared:
             counts["altered"] = None
         return {
@@ -134,6 +135,7 @@ class Comparison:
             "source_rows": self.source_rows,
             "target_rows": self.target_rows,
             "without_identity": dict(self.without_identity),
+            "first_without_identity": dict(self.first_without_identity),
             "unread": list(self.unread),
             "exit_code": self.exit_code,
             "findings": list(self.findings),
@@ -202,6 +204,7 @@ class Comparer:
                     "to": str(self._target),
                     "by": ", ".join(f"{each.source}={each.target}" for each in self._by),
                     "compare": ", ".join(f"{each.source}={each.target}" for each in self._compared),
+                    "value format": f"{options.value_format}, {options.target_format or options.value_format}",
                 }
             )
         except BaseException:
@@ -260,13 +263,15 @@ class Comparer:
                 raise SettingsError(f"--since, --until: name the time column of {self._source}, --timestamp COLUMN")
             by, compared = self._kinds(source, target, self._by), self._kinds(source, target, self._compared)
             self._engine.begin()
+            self._require_same_types(source, target, [*by, *compared])
             ends: dict[Name, dict[int, int]] = {}
-            for name, side in (("target", target), ("source", source)):
+            sides: tuple[tuple[Name, TopicSide | TableSide], ...] = (("target", target), ("source", source))
+            for name, side in sides:
                 wanted = Wanted(_places(self._by, name, by), _places(self._compared, name, compared))
-                result.without_identity[name] += self._keep(name, side, wanted, progress)  # type: ignore[arg-type]
+                self._keep(name, side, wanted, progress)
                 result.unread += side.unread
                 if isinstance(side, TopicSide):
-                    ends[name] = side.next_offsets()  # type: ignore[index]
+                    ends[name] = side.next_offsets()
             self._engine.commit(ends)
             terms = Terms(
                 as_is=self._options.as_is,
@@ -282,6 +287,11 @@ class Comparer:
                 setattr(result, verdict, getattr(counted, verdict))
             if counted.oldest_ms is not None:
                 result.oldest_in_flight_s = max(0.0, (now_ms - counted.oldest_ms) / 1000)
+            for name, side in sides:
+                count, place = self._engine.nameless(name)
+                result.without_identity[name] = count
+                if place is not None:
+                    result.first_without_identity[name] = side.where(*place)
             result.source_rows, result.target_rows = self._engine.count("source"), self._engine.count("target")
             result.findings = [self._shown(each, source, target) for each in findings]
         return result
@@ -302,21 +312,59 @@ class Comparer:
         right = target.kinds([each.target for each in chosen])
         return [common(a, b) for a, b in zip(left, right, strict=True)]
 
-    def _keep(self, name: Name, side: TopicSide | TableSide, wanted: Wanted, progress: Progress | None) -> int:
-        """Read one side into the engine; return the number of rows without an identity."""
+    def _require_same_types(
+        self, source: TopicSide | TableSide, target: TopicSide | TableSide, kinds: Sequence[Kind]
+    ) -> None:
+        """Refuse kept rows of a topic whose values have become texts under other types.
+
+        Raises:
+            SettingsError: a table declares other types than at the last run.
+        """
+        types = ", ".join(kinds)
+        kept = self._engine.kept("types")
+        if kept not in (None, types) and any(isinstance(side, TopicSide) for side in (source, target)):
+            raise SettingsError(
+                f"the compared columns are of other types than at the last run: {kept} then, {types} now. Rows kept of "
+                "a topic do not fit them. Compare anew, with --state with another file"
+            )
+        self._engine.keep("types", types)
+
+    def _keep(self, name: Name, side: TopicSide | TableSide, wanted: Wanted, progress: Progress | None) -> None:
+        """Read one side into the engine."""
         if isinstance(side, TopicSide):
-            side.fix_end()
-            side.read_from(self._engine.progress(name))
+            self._go_on(name, side)
         else:
             self._engine.forget(name)
-        read = lost = 0
+        read = 0
         address = str(self._source if name == "source" else self._target)
         for rows in side.rows(wanted):
-            lost += self._engine.add(name, rows)
+            self._engine.add(name, rows)
             read += len(rows)
             if progress is not None:
                 progress(address, read)
-        return lost
+        if isinstance(side, TopicSide):
+            side.require_same_topic(side.id, "when this comparison began")
+
+    def _go_on(self, name: Name, side: TopicSide) -> None:
+        """Set the offsets at which a topic is read: those of the last run, where there was one.
+
+        Raises:
+            TopicReplaced: the topic was deleted and created again in between.
+            LogTruncated: it has lost records that were read.
+        """
+        kept = self._engine.kept(f"id of {name}")
+        if kept is not None:
+            side.require_same_topic(kept, "at the last run")
+        self._engine.keep(f"id of {name}", side.id)
+        side.fix_end()
+        side.read_from(self._engine.progress(name))
+        for number, gap in side.gaps.items():
+            self._engine.keep_gap(name, number, gap.first, gap.end)
+        for number, first, end in self._engine.gaps(name):
+            side.unread.append(
+                f"{side.topic}, partition {number}: offsets {first:,} to {end - 1:,} were deleted before a run had "
+                "read them; their records are not compared"
+            )
 
     def _shown(self, found: Found, source: TopicSide | TableSide, target: TopicSide | TableSide) -> dict[str, Any]:
         shown: dict[str, Any] = {
@@ -378,7 +426,9 @@ def lines(result: Comparison, most: int) -> list[str]:
     for side, count in result.without_identity.items():
         if count:
             address = result.source if side == "source" else result.target
-            found.append(f"{address}: {count:,} rows have no identity ({', '.join(result.by)}) and are not compared")
+            first = _place(result.first_without_identity[side])
+            by = ", ".join(result.by)
+            found.append(f"{address}: {count:,} rows have no identity ({by}) and are not compared; the first: {first}")
     altered = f"altered {result.altered:,}" if result.compared else "altered: not compared"
     counts = (
         f"lost {result.lost:,}, doubled {result.doubled:,}, {altered}, unexpected {result.unexpected:,}, "

@@ -9,17 +9,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from kafka_ratchet.app.compare.bounds import Bound
 from kafka_ratchet.app.compare.side import UNKNOWN_MS, Rows
 from kafka_ratchet.errors import SettingsError, SourceError
 
-if TYPE_CHECKING:
-    pass
-
 Name = Literal["source", "target"]
 Verdict = Literal["lost", "doubled", "altered", "unexpected", "in_flight"]
+
+VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 MEMORY_LEAST_MB: Final = 256
 """Python, both clients and Arrow take some 150 MB of it."""
@@ -33,11 +32,18 @@ BUCKET_ROWS_PER_MB: Final = 8_000
 PLACES_MOST: Final = 10
 """Places listed of one doubled identity."""
 
-STATE_FORMAT: Final = 1
+STATE_FORMAT: Final = 2
+"""Raise it with every change of the tables, and of the texts that values become."""
 
 TABLES: Final = """
-CREATE TABLE IF NOT EXISTS {name} (identity VARCHAR, content VARCHAR, part INTEGER, position BIGINT, ms BIGINT)
+CREATE TABLE IF NOT EXISTS source (identity VARCHAR, content VARCHAR, part INTEGER, position BIGINT, ms BIGINT);
+CREATE TABLE IF NOT EXISTS target (identity VARCHAR, content VARCHAR, part INTEGER, position BIGINT, ms BIGINT);
+CREATE TABLE IF NOT EXISTS progress (side VARCHAR, part INTEGER, next BIGINT);
+CREATE TABLE IF NOT EXISTS gaps (side VARCHAR, part INTEGER, first BIGINT, next BIGINT);
+CREATE TABLE IF NOT EXISTS about (name VARCHAR, value VARCHAR);
+CREATE TEMP TABLE edges (part INTEGER, edge BIGINT);
 """
+"""Rows without an identity have null there. gaps: offsets that were deleted before they were read."""
 
 SOURCE_OF_BUCKET: Final = """
 CREATE OR REPLACE TEMP TABLE s AS
@@ -47,7 +53,7 @@ FROM (
   SELECT source.*, {inside} AS inside,
     (position >= coalesce(edge, 9223372036854775807) OR ms >= {cutoff}) AS young
   FROM source LEFT JOIN edges USING (part)
-  WHERE hash(identity) % {buckets} = {bucket}
+  WHERE identity IS NOT NULL AND hash(identity) % {buckets} = {bucket}
 )
 GROUP BY identity
 """
@@ -55,7 +61,7 @@ GROUP BY identity
 TARGET_OF_BUCKET: Final = """
 CREATE OR REPLACE TEMP TABLE t AS
 SELECT identity, count(*) AS n, min({{'part': part, 'position': position}}) AS place
-FROM target WHERE hash(identity) % {buckets} = {bucket} GROUP BY identity
+FROM target WHERE identity IS NOT NULL AND hash(identity) % {buckets} = {bucket} GROUP BY identity
 """
 
 JOINED: Final = """
@@ -209,11 +215,7 @@ class Engine:
         except duckdb.Error as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise SourceError(f"{state}: not a state file that can be used: {_line(error)}") from None
-        for name in ("source", "target"):
-            self._db.execute(TABLES.format(name=name))
-        self._db.execute("CREATE TABLE IF NOT EXISTS progress (side VARCHAR, part INTEGER, next BIGINT)")
-        self._db.execute("CREATE TABLE IF NOT EXISTS about (name VARCHAR, value VARCHAR)")
-        self._db.execute("CREATE TEMP TABLE edges (part INTEGER, edge BIGINT)")
+        self._db.execute(TABLES)
 
     def __enter__(self) -> Engine:
         return self
@@ -235,17 +237,35 @@ class Engine:
         Raises:
             SettingsError: the file is of another comparison.
         """
-        about = {"format": str(STATE_FORMAT), **about}
-        kept = dict(self._db.execute("SELECT name, value FROM about").fetchall())
-        if not kept:
-            self._db.executemany("INSERT INTO about VALUES (?, ?)", list(about.items()))
-            return
-        for name, value in about.items():
-            if kept.get(name) != value:
+        is_new = self.kept("format") is None
+        for name, value in {"format": str(STATE_FORMAT), **about}.items():
+            if is_new:
+                self.keep(name, value)
+            elif (kept := self.kept(name)) != value:
                 raise SettingsError(
-                    f"--state: the file is of another comparison: its {name} is {kept.get(name)!r}, here it is "
-                    f"{value!r}. Name another file"
+                    f"--state: the file is of another comparison: its {name} is {kept!r}, here it is {value!r}. Name "
+                    "another file"
                 )
+
+    def kept(self, name: str) -> str | None:
+        """Return a value that an earlier run has kept."""
+        row = self._db.execute("SELECT value FROM about WHERE name = ?", [name]).fetchone()
+        return None if row is None else str(row[0])
+
+    def keep(self, name: str, value: str) -> None:
+        """Keep a value for later runs."""
+        self._db.execute("DELETE FROM about WHERE name = ?", [name])
+        self._db.execute("INSERT INTO about VALUES (?, ?)", [name, value])
+
+    def keep_gap(self, side: Name, part: int, first: int, next_: int) -> None:
+        """Keep offsets that were deleted before they were read."""
+        self._db.execute("INSERT INTO gaps VALUES (?, ?, ?, ?)", [side, part, first, next_])
+
+    def gaps(self, side: Name) -> list[tuple[int, int, int]]:
+        """Return part, first offset and next offset of each gap of all runs."""
+        return self._db.execute(
+            "SELECT part, first, next FROM gaps WHERE side = ? ORDER BY part, first", [side]
+        ).fetchall()
 
     def progress(self, side: Name) -> dict[int, int]:
         """Return the offset at which reading of each part goes on."""
@@ -277,12 +297,12 @@ class Engine:
 
     # -- rows
 
-    def add(self, side: Name, rows: Rows) -> int:
-        """Keep rows; those without an identity are left out. Returns how many those were."""
+    def add(self, side: Name, rows: Rows) -> None:
+        """Keep rows."""
         import pyarrow as pa
 
         if not len(rows):
-            return 0
+            return
         table = pa.table(
             {
                 name: values if isinstance(values, pa.Array) else pa.array(values, type_)
@@ -296,17 +316,19 @@ class Engine:
             }
         )
         self._db.register("incoming", table)
-        self._db.execute(f"INSERT INTO {side} SELECT * FROM incoming WHERE identity IS NOT NULL")  # noqa: S608
+        self._db.execute(f"INSERT INTO {side} SELECT * FROM incoming")  # noqa: S608 - one of two words
         self._db.unregister("incoming")
-        return int(table["identity"].null_count)
 
     def count(self, side: Name) -> int:
-        """Return the number of rows kept."""
-        return int(self._one(f"SELECT count(*) FROM {side}")[0])  # noqa: S608
+        """Return the number of rows with an identity."""
+        return int(self._one(f"SELECT count(identity) FROM {side}")[0])  # noqa: S608 - one of two words
 
-    def distinct(self, side: Name) -> int:
-        """Return the number of identities, roughly where they are many."""
-        return int(self._one(f"SELECT approx_count_distinct(identity) FROM {side}")[0])  # noqa: S608
+    def nameless(self, side: Name) -> tuple[int, tuple[int, int] | None]:
+        """Return the number of rows without an identity, and the place of the first one."""
+        count, place = self._one(
+            f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} WHERE identity IS NULL"  # noqa: S608
+        )
+        return int(count), _place(place)
 
     # -- comparison
 
@@ -345,8 +367,7 @@ class Engine:
                 counted.altered += int(self._one("SELECT count(*) FROM a")[0])
                 left = terms.sample - len(found.get("altered", ()))
                 found.setdefault("altered", []).extend(self._altered(left))
-        order = ("lost", "doubled", "altered", "unexpected", "in_flight")
-        return counted, [each for kind in order for each in found.get(kind, ())]
+        return counted, [each for kind in VERDICTS for each in found.get(kind, ())]
 
     def _count(self, counted: Counted) -> None:
         lost, flying, surplus, alien, oldest = self._one(

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 ROWS: Final = 50_000
 """Rows read at a time."""
 
-BLOCK_BITS: Final = 16
-"""Bits of the row's number within a block in a ctid of PostgreSQL."""
-
 Read = tuple[int, int, Any]
 """Number of a part, number of its first row here, and values: a list for each column, or a batch of Arrow."""
 
@@ -55,9 +52,12 @@ class TableSide:
         self.unread: list[str] = []
         self._stack = ExitStack()
         self._names: list[str] = []
+        self._files: Sequence[str] = ()
+        """Local files that another program may change."""
         try:
             with self._explained():
                 self._open()
+                self._stamps = [_stamp(file) for file in self._files]
                 self._types = self._columns()
             if timestamp is not None and timestamp not in self._types:
                 raise SettingsError(f"--timestamp {timestamp!r}: {self._no_column(timestamp)}")
@@ -124,6 +124,8 @@ class TableSide:
                 rows.parts, rows.positions = _repeated(part, len(rows)), _numbers(first, len(rows))
                 rows.times = _repeated(UNKNOWN_MS, len(rows)) if at is None else _times(_values(found)[at])
                 yield rows
+        changed = [file for file, stamp in zip(self._files, self._stamps, strict=True) if _stamp(file) != stamp]
+        self.unread += [f"{self.address}: {file} was changed while it was read. Run again" for file in changed]
 
     def where(self, part: int, position: int) -> dict[str, Any]:
         """Return table and row, and the file where there are several."""
@@ -154,6 +156,15 @@ LIBRARIES: Final = frozenset(
     {"_duckdb", "deltalake", "duckdb", "psycopg", "psycopg_binary", "pyarrow", "pyiceberg", "pymysql", "sqlalchemy"}
 )
 """Packages whose errors are about the table."""
+
+
+def _stamp(file: str) -> tuple[int, ...] | None:
+    """Return what changes with a file; None where there is none."""
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _nested(values: Sequence[Any], path: Sequence[str]) -> list[Any]:
@@ -264,11 +275,13 @@ class DatasetSide(TableSide):
     """Parquet files, and tables made of them: Delta."""
 
     def _open(self) -> None:
-        self._dataset = self._files()
+        self._dataset = self._made()
         self._fragments = list(self._dataset.get_fragments())
         self._names = [fragment.path for fragment in self._fragments]
+        if "://" not in self.address.place:
+            self._files = [name for name in self._names if Path(name).is_absolute()]
 
-    def _files(self) -> Any:
+    def _made(self) -> Any:
         from pyarrow import dataset
 
         place = self.address.place
@@ -277,6 +290,8 @@ class DatasetSide(TableSide):
             raise SourceError(f"{self.address}: there is no such file")
         if "://" not in place and not Path(found[0]).exists():
             raise SourceError(f"{self.address}: there is no such file or folder")
+        if Path(found[0], "_delta_log").is_dir():
+            raise SettingsError(f"{self.address} is a Delta table, with files of older versions; write delta:{place}")
         return dataset.dataset(found if len(found) > 1 else found[0], format="parquet", partitioning="hive")
 
     def _columns(self) -> dict[str, Kind]:
@@ -294,7 +309,7 @@ class DatasetSide(TableSide):
 class DeltaSide(DatasetSide):
     """Delta table as of its newest version."""
 
-    def _files(self) -> Any:
+    def _made(self) -> Any:
         from deltalake import DeltaTable
 
         return DeltaTable(self.address.place, storage_options=dict(self.options) or None).to_pyarrow_dataset()
@@ -368,6 +383,7 @@ class CsvSide(TableSide):
             self._names = sorted(glob.glob(place)) or ([place] if path.is_file() else [])
         if not self._names:
             raise SourceError(f"{self.address}: there is no such file")
+        self._files = self._names
         self._db = duckdb.connect()
         self._stack.callback(self._db.close)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from decimal import Decimal
@@ -16,8 +15,9 @@ from kafka_ratchet.app.compare.columns import Place
 from kafka_ratchet.app.compare.side import UNKNOWN_MS, Rows, Wanted
 from kafka_ratchet.app.compare.values import Kind
 from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.errors import SettingsError, TopicMissing
-from kafka_ratchet.topic_log.clients import OffsetRange, offset_ranges, open_consumer, partition_count
+from kafka_ratchet.errors import LogTruncated, SettingsError, TopicMissing, TopicReplaced
+from kafka_ratchet.producers.topics import admin_client, describe_topic
+from kafka_ratchet.topic_log.clients import OffsetRange, offset_ranges, open_consumer
 from kafka_ratchet.topic_log.reading import records_between, second_read
 
 if TYPE_CHECKING:
@@ -57,15 +57,16 @@ class TopicSide:
         self.unread: list[str] = []
         self._stack = ExitStack()
         self._options = {"bootstrap.servers": settings.bootstrap, **settings.kafka}
+        self._admin = admin_client(self._options)
         self._committed = open_consumer(self._options, "ratchet-verify")
         self._stack.callback(self._committed.close)
         self._all = open_consumer(self._options, "ratchet-verify", committed=False)
         self._stack.callback(self._all.close)
         try:
-            self._count = partition_count(self._committed, self.topic, settings.kafka_timeout_s)
-            if not self._count:
-                raise TopicMissing(f"topic {self.topic!r} does not exist, or this user may not see it")
+            self.id, self._count = self._shape()
             self.begins: dict[int, int] = {}
+            self.gaps: dict[int, OffsetRange] = {}
+            """Offsets by partition, deleted before they were read: from the beginning of reading to the first one."""
             self._ends: dict[int, OffsetRange] | None = None
         except BaseException:
             self._stack.close()
@@ -74,6 +75,31 @@ class TopicSide:
     def close(self) -> None:
         """Close the clients."""
         self._stack.close()
+
+    def _shape(self) -> tuple[str, int]:
+        """Return the topic's id, and its number of partitions."""
+        timeout_s = self._settings.kafka_timeout_s
+        found = describe_topic(self._admin, self.topic, timeout_s=timeout_s, say=lambda text: None)
+        if found is None:
+            raise TopicMissing(f"topic {self.topic!r} does not exist, or this user may not see it")
+        return found.id, found.partitions
+
+    def require_same_topic(self, id: str, when: str) -> None:
+        """Compare the topic's id.
+
+        Args:
+            id: of the topic that was read before.
+            when: time of that, for the sentence.
+
+        Raises:
+            TopicReplaced: the topic of that id is gone.
+        """
+        now, _ = self._shape()
+        if now != id:
+            raise TopicReplaced(
+                f"topic {self.topic!r} was deleted and created again: {when} its id was {id}, now it is {now}. "
+                "Offsets read so far are of the topic that is gone. Compare anew, with --state with another file"
+            )
 
     def ends(self) -> dict[int, OffsetRange]:
         """Return the offsets that each partition holds now, up to the last stable offset."""
@@ -93,8 +119,22 @@ class TopicSide:
                 )
 
     def read_from(self, begins: Mapping[int, int]) -> None:
-        """Begin reading at these offsets, not at the first ones."""
+        """Begin reading at these offsets, not at the first ones; note the `gaps` after them.
+
+        Raises:
+            LogTruncated: a partition ends before such an offset.
+        """
+        assert self._ends is not None  # noqa: S101 - the caller has fixed the end
         self.begins = dict(begins)
+        for number, begin in begins.items():
+            span = self._ends.get(number, OffsetRange(0, 0))
+            if span.end < begin:
+                raise LogTruncated(
+                    f"topic {self.topic!r}, partition {number} ends at offset {span.end:,}, and was read up to offset "
+                    f"{begin:,}: its log has lost its end. Compare anew, with --state with another file"
+                )
+            if span.first > begin:
+                self.gaps[number] = OffsetRange(begin, span.first)
 
     def next_offsets(self) -> dict[int, int]:
         """Return the fixed end of each partition."""
@@ -110,9 +150,7 @@ class TopicSide:
 
     def rows(self, wanted: Wanted) -> Iterator[Rows]:
         """Read the records of all partitions up to the fixed end."""
-        if self._ends is None:
-            self.fix_end()
-        assert self._ends is not None  # noqa: S101 - fixed above
+        assert self._ends is not None  # noqa: S101 - the caller has fixed the end
         spans = {
             number: OffsetRange(max(span.first, self.begins.get(number, span.first)), span.end)
             for number, span in self._ends.items()
@@ -230,5 +268,4 @@ def unframed(value: bytes) -> bytes:
     """
     if len(value) < 5 or value[0]:
         raise ValueError("no schema is named")
-    struct.unpack_from(">I", value, 1)
     return value[5:]

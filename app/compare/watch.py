@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from kafka_ratchet.app.compare.comparison import VERDICTS, Comparer, Comparison, Exit
+from kafka_ratchet.app.compare.comparison import Comparer, Comparison, Exit
+from kafka_ratchet.app.compare.engine import VERDICTS, Verdict
 from kafka_ratchet.errors import RatchetError, SettingsError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 EVERY_LEAST_S: Final = 1.0
 
-HELP: Final = {
+HELP: Final[Mapping[Verdict, str]] = {
     "lost": "Records of the source that are not in the target.",
     "doubled": "Rows of the target that are too many.",
     "altered": "Rows of the target with values that the source does not have.",
@@ -73,7 +74,6 @@ def watch(
     show: Callable[[Comparison], None],
     fail: Callable[[RatchetError], None],
     stop: threading.Event,
-    runs: int | None = None,
 ) -> int:
     """Compare every so often until stopped; return the exit code of the last comparison.
 
@@ -83,7 +83,6 @@ def watch(
         show: called with each result.
         fail: called where a run could not be made; the next one is tried.
         stop: ends it.
-        runs: number of runs; None: until stopped.
 
     Raises:
         SettingsError: the time between runs is too short.
@@ -91,7 +90,6 @@ def watch(
     if every_s < EVERY_LEAST_S:
         raise SettingsError(f"--every: {EVERY_LEAST_S:g} s is the least")
     code = int(Exit.OPEN)
-    done = 0
     while not stop.is_set():
         began = time.monotonic()
         try:
@@ -104,8 +102,5 @@ def watch(
         else:
             code = result.exit_code
             show(result)
-        done += 1
-        if runs is not None and done >= runs:
-            break
         stop.wait(max(0.0, every_s - (time.monotonic() - began)))
     return code
