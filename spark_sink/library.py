@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated, first_line
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
@@ -28,7 +27,7 @@ from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode, reduced, t
 from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors_named
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
 from kafka_ratchet.spark_sink.spark.micro_batch import micro_batch
-from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.location import TableAddress, TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, require_local_master
 
@@ -49,13 +48,8 @@ PLACE: Final = {"partition": "_kafka_partition", "offset": "_kafka_offset"}
 
 _SEQUENCE_BYTES: Final = "_ratchet_sequence_bytes"
 
-SERVERS: Final = {
-    "postgresql": ("postgres", "postgresql"),
-    "postgres": ("postgres", "postgresql"),
-    "mysql": ("mysql", "mysql"),
-    "mariadb": ("mysql", "mysql"),
-}
-"""Kind of the store and scheme of its url, by scheme of an address."""
+STORES_OF_SERVERS: Final = {"postgresql": "postgres", "mysql": "mysql"}
+"""Kind of the store by the scheme of an address."""
 PROVIDERS: Final = frozenset({"delta"})
 """Providers of Spark's catalog whose tables are found by their location."""
 CATALOG_NAME: Final = re.compile(r"[\w`-]+(?:\.[\w`-]+)+\Z")
@@ -438,42 +432,27 @@ def _described(spark: SparkSession, text: str) -> Iterator[None]:
 
 def _location(target: str, options: SinkOptions) -> TableLocation | None:
     """Return the table's location; None for a name in a catalog, which Spark is asked for."""
-    scheme, colon, rest = target.partition(":")
-    if colon and scheme in SERVERS:
-        return _on_server(target, options)
+    found = TableAddress.parse(target)
     storage = dict(options.get("storage_options", {}))
-    match scheme if colon else "":
-        case "duckdb":
-            path, _, query_text = rest.partition("?")
-            return TableLocation("duckdb", path, dict(parse_qsl(query_text)).get("table", "results"))
-        case "iceberg":
+    match found.scheme if found is not None else "":
+        case "postgresql" | "mysql" if found is not None:
+            if not found.table:
+                raise OptionRefused(f"{found.scheme}: the address names no table. Add ?table=NAME")
+            kind = STORES_OF_SERVERS[found.scheme]
+            return TableLocation(kind, "", found.table, found.place, options.get("password"))
+        case "duckdb" if found is not None:
+            return TableLocation("duckdb", found.place, found.table or "results")
+        case "iceberg" if found is not None:
             catalog = dict(options.get("catalog", {}))
             path = catalog.pop("path", "")
-            return TableLocation("iceberg", path, rest, storage_options=storage, catalog=catalog)
-        case "delta":
-            return TableLocation("delta", rest, storage_options=storage)
+            return TableLocation("iceberg", path, found.place, storage_options=storage, catalog=catalog)
+        case "delta" if found is not None:
+            return TableLocation("delta", found.place, storage_options=storage)
     if "/" in target or target in PROVIDERS:
         return TableLocation("delta", target, storage_options=storage)
     if not CATALOG_NAME.match(target):
         raise OptionRefused(f"{target!r}: name a table such as prod.sales.orders, a path, or an address")
     return None
-
-
-def _on_server(target: str, options: SinkOptions) -> TableLocation:
-    """Return the location of a table that a database server has.
-
-    Raises:
-        OptionRefused: the address names no table.
-    """
-    parts = urlsplit(target)
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    table = next((value for name, value in query if name == "table"), "")
-    if not table:
-        raise OptionRefused(f"{parts.scheme}: the address names no table. Add ?table=NAME")
-    left = urlencode([each for each in query if each[0] != "table"])
-    kind, scheme = SERVERS[parts.scheme]
-    url = urlunsplit((scheme, parts.netloc, parts.path, left, ""))
-    return TableLocation(kind, "", table, url, options.get("password"))
 
 
 def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -> TableLocation:

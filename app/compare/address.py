@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.stores.location import TableAddress
 
 Kind = Literal["kafka", "postgresql", "mysql", "delta", "iceberg", "duckdb", "parquet", "csv"]
 
@@ -23,8 +24,12 @@ KINDS: Final[dict[str, Kind]] = {
     "csv": "csv",
 }
 
-TABLE_FILES: Final = frozenset[Kind](("duckdb",))
-"""Kinds with several tables in one file."""
+WITH_TABLE: Final[dict[Kind, str]] = {
+    "postgresql": "postgresql://USER@HOST/DATABASE?table=T",
+    "mysql": "mysql://USER@HOST/DATABASE?table=T",
+    "duckdb": "duckdb:FILE?table=T",
+}
+"""Form of the addresses that name a table."""
 
 FORMS: Final = (
     "kafka:TOPIC, postgresql://USER@HOST/DATABASE?table=T, mysql://USER@HOST/DATABASE?table=T, delta:PATH, "
@@ -52,33 +57,20 @@ class Address:
         Raises:
             SettingsError: the text is none.
         """
-        scheme, colon, rest = text.partition(":")
-        kind = KINDS.get(scheme.lower())
-        if not colon or kind is None:
+        scheme = text.partition(":")[0].lower()
+        try:
+            found = TableAddress.parse(text)
+        except OptionRefused as error:
+            raise SettingsError(f"{_shown(text)!r}: {error}") from None
+        kind = KINDS.get(scheme)
+        if found is None or kind is None:
             raise SettingsError(f"{_shown(text)!r} is no address; write {FORMS}")
-        if kind in ("postgresql", "mysql"):
-            return cls._of_server(kind, text)
-        table = ""
-        if kind in TABLE_FILES:
-            rest, _, query = rest.partition("?")
-            table = dict(parse_qsl(query)).get("table", "")
-            if not table:
-                raise SettingsError(f"{text!r} names no table; write duckdb:FILE?table=T")
-        place = rest.removeprefix("//") if kind == "kafka" else rest
+        place = found.place.removeprefix("//") if kind == "kafka" else found.place
+        if kind in WITH_TABLE and not found.table:
+            raise SettingsError(f"{_shown(text)!r} names no table; write {WITH_TABLE[kind]}")
         if not place:
             raise SettingsError(f"{text!r} names nothing; write {FORMS}")
-        return cls(kind, place, table)
-
-    @classmethod
-    def _of_server(cls, kind: Kind, text: str) -> Address:
-        parts = urlsplit(text)
-        options = parse_qsl(parts.query, keep_blank_values=True)
-        table = next((value for name, value in options if name == "table"), "")
-        if not table:
-            raise SettingsError(f"{_shown(text)!r} names no table; write {kind}://USER@HOST/DATABASE?table=T")
-        left = urlencode([(name, value) for name, value in options if name != "table"])
-        scheme = "postgresql" if kind == "postgresql" else "mysql"
-        return cls(kind, urlunsplit((scheme, parts.netloc, parts.path, left, "")), table)
+        return cls(kind, place, found.table)
 
     @property
     def is_topic(self) -> bool:
@@ -87,10 +79,9 @@ class Address:
 
     def __str__(self) -> str:
         """Return the address without a password."""
-        if self.kind in ("postgresql", "mysql"):
-            parts = urlsplit(self.place)
-            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}?table={self.table}"
-        return f"{self.kind}:{self.place}" + (f"?table={self.table}" if self.table else "")
+        place = TableAddress(self.kind, self.place).without_password()
+        scheme = "" if self.kind in ("postgresql", "mysql") else f"{self.kind}:"
+        return f"{scheme}{place}" + (f"?table={self.table}" if self.table else "")
 
 
 def _shown(text: str) -> str:

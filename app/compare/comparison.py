@@ -18,7 +18,7 @@ from kafka_ratchet.app.compare.formats import decoder
 from kafka_ratchet.app.compare.side import Wanted
 from kafka_ratchet.app.compare.table import TableSide, open_table
 from kafka_ratchet.app.compare.topic import TopicSide
-from kafka_ratchet.app.compare.values import Kind, common, content_parts, shown_identity
+from kafka_ratchet.app.compare.values import Kind, common, content_parts, exact, shown_identity
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import SettingsError
 
@@ -261,7 +261,8 @@ class Comparer:
             stack.callback(target.close)
             if isinstance(source, TableSide) and (since or until) and source.timestamp is None:
                 raise SettingsError(f"--since, --until: name the time column of {self._source}, --timestamp COLUMN")
-            by, compared = self._kinds(source, target, self._by), self._kinds(source, target, self._compared)
+            by = [exact(kind) for kind in self._kinds(source, target, self._by)]
+            compared = self._kinds(source, target, self._compared)
             self._engine.begin()
             self._require_same_types(source, target, [*by, *compared])
             ends: dict[Name, dict[int, int]] = {}

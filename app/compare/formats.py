@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, get_args
 
-from kafka_ratchet.app.compare.topic import UNREADABLE, Decode, from_json, unframed
+from kafka_ratchet.app.compare.record_columns import UNREADABLE, Decode, from_json
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.rows.registry.client import NUMBERS
@@ -58,9 +58,20 @@ def _option(name: str, text: str) -> object:
         raise SettingsError(f"--registry-option {name}={text}: it is a number") from None
 
 
+def _unframed(value: bytes) -> bytes:
+    """Return a value without the five bytes that name its schema in a registry.
+
+    Raises:
+        ValueError: they are not there.
+    """
+    if len(value) < 5 or value[0] != MAGIC:
+        raise ValueError("no schema is named")
+    return value[5:]
+
+
 def _behind_frame(value: bytes | None) -> Any:
     try:
-        return UNREADABLE if value is None else from_json(unframed(value))
+        return UNREADABLE if value is None else from_json(_unframed(value))
     except ValueError:
         return UNREADABLE
 
@@ -111,7 +122,7 @@ def _protobuf(client: Any) -> Decode:
 
     def read(value: bytes) -> Any:
         number = int.from_bytes(value[1:5], "big")
-        indexes, rest = _indexes(unframed(value))
+        indexes, rest = _indexes(_unframed(value))
         _, file = classes(number)
         found = file.message_types_by_name[list(file.message_types_by_name)[indexes[0]]]
         for index in indexes[1:]:

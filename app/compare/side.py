@@ -48,9 +48,14 @@ class Wanted:
     compared: Sequence[tuple[Place, Kind]] = ()
 
     @property
+    def parts(self) -> list[tuple[Place, Kind]]:
+        """Return all places with their types, those of the identity first."""
+        return [*self.by, *self.compared]
+
+    @property
     def places(self) -> list[Place]:
         """Return all places, those of the identity first."""
-        return [place for place, _ in (*self.by, *self.compared)]
+        return [place for place, _ in self.parts]
 
     def texts(self) -> Callable[[Sequence[Any]], tuple[str | None, str]]:
         """Return the function from the values of all places to identity and content."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -15,17 +16,22 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from kafka_ratchet.app.compare.address import Address, table_names
 from kafka_ratchet.app.compare.columns import Place
 from kafka_ratchet.app.compare.side import UNKNOWN_MS, Rows, Wanted
-from kafka_ratchet.app.compare.values import NULL, SEPARATOR, Kind, column_texts
+from kafka_ratchet.app.compare.values import Kind
 from kafka_ratchet.errors import SettingsError, SourceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kafka_ratchet.app.compare.column_texts import Column
+
 ROWS: Final = 50_000
 """Rows read at a time."""
 
-Read = tuple[int, int, Any]
-"""Number of a part, number of its first row here, and values: a list for each column, or a batch of Arrow."""
+Read = tuple[int, int, "Sequence[Column]"]
+"""Number of a part, number of its first row here, and columns."""
+
+TIME_MOST_MS: Final = 2**62
+"""Beyond the latest time that any clock has."""
 
 TIME_COLUMN: Final = "_kafka_timestamp"
 """Column of the record's timestamp in result tables of Ratchet."""
@@ -52,7 +58,7 @@ class TableSide:
         self.unread: list[str] = []
         self._stack = ExitStack()
         self._names: list[str] = []
-        self._files: Sequence[str] = ()
+        self._files: list[str] = []
         """Local files that another program may change."""
         try:
             with self._explained():
@@ -114,15 +120,18 @@ class TableSide:
 
     def rows(self, wanted: Wanted) -> Iterator[Rows]:
         """Read all rows of the snapshot."""
+        from kafka_ratchet.app.compare.column_texts import rows_of
+
         places = [self._column(place) for place in wanted.places]
         columns = list(dict.fromkeys([*(name for name, _ in places), *([self.timestamp] if self.timestamp else [])]))
         slots = [(columns.index(name), path) for name, path in places]
         at = columns.index(self.timestamp) if self.timestamp else None
         with self._explained():
             for part, first, found in self._read(columns):
-                rows = _rows_of(found, wanted, slots)
+                given = [found[slot] if not path else _nested(found[slot], path) for slot, path in slots]
+                rows = rows_of(given, wanted)
                 rows.parts, rows.positions = _repeated(part, len(rows)), _numbers(first, len(rows))
-                rows.times = _repeated(UNKNOWN_MS, len(rows)) if at is None else _times(_values(found)[at])
+                rows.times = _repeated(UNKNOWN_MS, len(rows)) if at is None else _times(found[at])
                 yield rows
         changed = [file for file, stamp in zip(self._files, self._stamps, strict=True) if _stamp(file) != stamp]
         self.unread += [f"{self.address}: {file} was changed while it was read. Run again" for file in changed]
@@ -167,10 +176,16 @@ def _stamp(file: str) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _nested(values: Sequence[Any], path: Sequence[str]) -> list[Any]:
-    from kafka_ratchet.app.compare.topic import at
+def _nested(column: Column, path: Sequence[str]) -> list[Any]:
+    from kafka_ratchet.app.compare.record_columns import at
 
-    return [at(_object(value), path) for value in values]
+    return [at(_object(value), path) for value in _list(column)]
+
+
+def _list(column: Column) -> list[Any]:
+    from kafka_ratchet.app.compare.column_texts import values_of
+
+    return column if isinstance(column, list) else values_of(column)
 
 
 def _object(value: Any) -> Any:
@@ -182,15 +197,29 @@ def _object(value: Any) -> Any:
         return None
 
 
-def _times(values: Sequence[Any]) -> list[int]:
-    return [_ms(value) for value in values]
+def _times(column: Column) -> Any:
+    """Return the time of each row in ms; `UNKNOWN_MS` where there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not isinstance(column, list) and pa.types.is_timestamp(column.type):
+        found = column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+        return pc.fill_null(found, UNKNOWN_MS)
+    return [_ms(value) for value in _list(column)]
 
 
 def _ms(value: Any) -> int:
+    if isinstance(value, str):
+        try:
+            value = int(value) if value.isdecimal() else datetime.fromisoformat(value)
+        except ValueError:
+            return UNKNOWN_MS
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
     if isinstance(value, datetime):
         moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
-        return round(moment.timestamp() * 1000)
-    return value if isinstance(value, int) and not isinstance(value, bool) else UNKNOWN_MS
+        return math.floor(moment.timestamp() * 1000)
+    return value if isinstance(value, int) and 0 <= value < TIME_MOST_MS else UNKNOWN_MS
 
 
 # -- Arrow
@@ -213,39 +242,6 @@ def _kind(type_: pa.DataType) -> Kind:
     return "boolean" if types.is_boolean(type_) else "any"
 
 
-def _rows_of(found: Any, wanted: Wanted, slots: Sequence[tuple[int, Sequence[str]]]) -> Rows:
-    """Return identities and contents: column by column where the types allow it, else row by row."""
-    rows = None if isinstance(found, list) else _whole_columns(found, wanted, slots)
-    if rows is not None:
-        return rows
-    values, texts = _values(found), wanted.texts()
-    chosen = [values[slot] if not path else _nested(values[slot], path) for slot, path in slots]
-    both = [texts(each) for each in zip(*chosen, strict=True)]
-    return Rows([identity for identity, _ in both], [content for _, content in both])
-
-
-def _values(found: Any) -> list[list[Any]]:
-    return found if isinstance(found, list) else _lists(found)
-
-
-def _whole_columns(batch: pa.RecordBatch, wanted: Wanted, slots: Sequence[tuple[int, Sequence[str]]]) -> Rows | None:
-    """Return the rows of a batch, column by column; None where values have to be looked at one by one."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if len(wanted.by) > 1 or any(path for _, path in slots):
-        return None
-    kinds = [kind for _, kind in (*wanted.by, *wanted.compared)]
-    made = [column_texts(batch.column(slot), kind) for (slot, _), kind in zip(slots, kinds, strict=True)]
-    texts = [each for each in made if each is not None]
-    if len(texts) < len(made):
-        return None
-    if len(texts) == 1:
-        return Rows(texts[0], _repeated("", batch.num_rows))
-    contents = [pc.fill_null(each, NULL) for each in texts[1:]]
-    return Rows(texts[0], pc.binary_join_element_wise(*contents, pa.scalar(SEPARATOR)))
-
-
 def _repeated(value: int | str, count: int) -> pa.Array:
     import pyarrow as pa
 
@@ -253,22 +249,9 @@ def _repeated(value: int | str, count: int) -> pa.Array:
 
 
 def _numbers(first: int, count: int) -> pa.Array:
-    import numpy as np
     import pyarrow as pa
 
-    return pa.array(np.arange(first, first + count))
-
-
-def _lists(batch: pa.RecordBatch) -> list[list[Any]]:
-    """Return the values of each column. Nanoseconds become microseconds, which Python can hold."""
-    import pyarrow as pa
-
-    found = []
-    for column in batch.columns:
-        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-            column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-        found.append(column.to_pylist())
-    return found
+    return pa.array(range(first, first + count), pa.int64())
 
 
 class DatasetSide(TableSide):
@@ -302,7 +285,7 @@ class DatasetSide(TableSide):
             first = 0
             for batch in fragment.to_batches(schema=self._dataset.schema, columns=list(columns), batch_size=ROWS):
                 if batch.num_rows:
-                    yield part, first, batch
+                    yield part, first, batch.columns
                     first += batch.num_rows
 
 
@@ -340,7 +323,7 @@ class IcebergSide(TableSide):
         first = 0
         for batch in self._table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader():
             if batch.num_rows:
-                yield 0, first, batch.select(list(columns))
+                yield 0, first, batch.select(list(columns)).columns
             first += batch.num_rows
 
 
@@ -365,7 +348,7 @@ class DuckSide(TableSide):
         chosen = ", ".join(_quoted(name) for name in columns)
         first = 0
         for batch in _reader(self._db.sql(f"SELECT {chosen} FROM {self._table}")):  # noqa: S608 - quoted
-            yield 0, first, batch
+            yield 0, first, batch.columns
             first += batch.num_rows
 
 
@@ -383,7 +366,7 @@ class CsvSide(TableSide):
             self._names = sorted(glob.glob(place)) or ([place] if path.is_file() else [])
         if not self._names:
             raise SourceError(f"{self.address}: there is no such file")
-        self._files = self._names
+        self._files = list(self._names)
         self._db = duckdb.connect()
         self._stack.callback(self._db.close)
 
@@ -395,7 +378,7 @@ class CsvSide(TableSide):
         for part, name in enumerate(self._names):
             first = 1
             for batch in _reader(self._db.read_csv(name, header=True, all_varchar=True).project(chosen)):
-                yield part, first, batch
+                yield part, first, batch.columns
                 first += batch.num_rows
 
 

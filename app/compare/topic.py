@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import Any, Final
 
 from kafka_ratchet.app.compare.address import Address
+from kafka_ratchet.app.compare.batches import batches_between, reads_batches
 from kafka_ratchet.app.compare.columns import Place
-from kafka_ratchet.app.compare.side import UNKNOWN_MS, Rows, Wanted
+from kafka_ratchet.app.compare.record_columns import BatchRecords, Decode, Messages, Records, columns_reader
+from kafka_ratchet.app.compare.side import Rows, Wanted
 from kafka_ratchet.app.compare.values import Kind
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import LogTruncated, SettingsError, TopicMissing, TopicReplaced
 from kafka_ratchet.producers.topics import admin_client, describe_topic
 from kafka_ratchet.topic_log.clients import OffsetRange, offset_ranges, open_consumer
-from kafka_ratchet.topic_log.reading import records_between, second_read
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message
+from kafka_ratchet.topic_log.reading import in_batches, records_between, second_read
 
 ROWS: Final = 50_000
 """Records handed over at a time."""
-
-NO_TIMESTAMP: Final = 0
-"""librdkafka's type of a missing timestamp."""
-
-UNREADABLE: Final = object()
-"""Value of a record that the format does not read."""
-
-Decode = Callable[[bytes | None], Any]
-"""From the bytes of a value to an object with the fields; `UNREADABLE` where they are none."""
 
 
 class TopicSide:
@@ -150,13 +136,25 @@ class TopicSide:
 
     def rows(self, wanted: Wanted) -> Iterator[Rows]:
         """Read the records of all partitions up to the fixed end."""
+        from kafka_ratchet.app.compare.column_texts import rows_of
+
         assert self._ends is not None  # noqa: S101 - the caller has fixed the end
         spans = {
             number: OffsetRange(max(span.first, self.begins.get(number, span.first)), span.end)
             for number, span in self._ends.items()
         }
-        read, texts = _reader(wanted.places, self._decode), wanted.texts()
-        rows = Rows()
+        read = columns_reader(wanted.places, self._decode)
+        for records in self._records(spans):
+            rows = rows_of(read(records), wanted)
+            rows.parts, rows.positions, rows.times = records.partitions(), records.offsets(), records.times()
+            yield rows
+
+    def _records(self, spans: Mapping[int, OffsetRange]) -> Iterator[Records]:
+        """Read batches with the worker's client where it is installed, else records with librdkafka."""
+        if reads_batches(self._settings, spans):
+            for batch in batches_between(self._settings, self.topic, self.id, spans):
+                yield BatchRecords(batch)
+            return
         messages = records_between(
             self._committed,
             self.topic,
@@ -164,108 +162,5 @@ class TopicSide:
             timeout_s=self._settings.kafka_timeout_s,
             second=second_read(self._options, self._settings.max_batch_mb << 20),
         )
-        for message in messages:
-            identity, content = texts(read(message))
-            rows.identities.append(identity)
-            rows.contents.append(content)
-            rows.parts.append(message.partition() or 0)
-            rows.positions.append(message.offset() or 0)
-            kind, ms = message.timestamp()
-            rows.times.append(UNKNOWN_MS if kind == NO_TIMESTAMP else ms)
-            if len(rows) >= ROWS:
-                yield rows
-                rows = Rows()
-        yield rows
-
-
-def _reader(places: Sequence[Place], decode: Decode | None) -> Callable[[Message], list[Any]]:
-    """Return the function from a record to the values of the places."""
-    fields = [place.path for place in places if place.kind == "field"]
-    values = _fields_reader(fields, decode)
-    order = iter(range(len(fields)))
-    slots = [(place, next(order) if place.kind == "field" else -1) for place in places]
-
-    def read(message: Message) -> list[Any]:
-        found = values(message.value()) if fields else ()
-        return [found[slot] if slot >= 0 else _of_record(message, place) for place, slot in slots]
-
-    return read
-
-
-def _of_record(message: Message, place: Place) -> Any:
-    if place.kind == "header":
-        return next((value for name, value in reversed(message.headers() or []) if name == place.name), None)
-    if place.kind == "timestamp":
-        kind, ms = message.timestamp()
-        return None if kind == NO_TIMESTAMP else ms
-    return getattr(message, place.kind)()
-
-
-def _fields_reader(paths: Sequence[tuple[str, ...]], decode: Decode | None) -> Callable[[bytes | None], Sequence[Any]]:
-    """Return the function from the bytes of a value to the values at the paths, null where there is none."""
-    nothing = [None] * len(paths)
-    if decode is None:
-        return _json_reader(paths, nothing)
-
-    def read(value: bytes | None) -> Sequence[Any]:
-        found = decode(value)
-        return nothing if found is UNREADABLE else [at(found, path) for path in paths]
-
-    return read
-
-
-def _json_reader(paths: Sequence[tuple[str, ...]], nothing: Sequence[Any]) -> Callable[[bytes | None], Sequence[Any]]:
-    """Return the reader of JSON objects. Other fields are skipped."""
-    firsts = list(dict.fromkeys(path[0] for path in paths if path))
-    slots = {first: f"f{number}" for number, first in enumerate(firsts)}
-    shape = msgspec.defstruct(
-        "Fields", [(slot, Any, None) for slot in slots.values()], rename={slot: name for name, slot in slots.items()}
-    )
-    decoder = msgspec.json.Decoder(shape, float_hook=Decimal)
-    wanted = [(slots[path[0]], path[1:]) for path in paths]
-
-    def read(value: bytes | None) -> Sequence[Any]:
-        if value is None:
-            return nothing
-        try:
-            found = decoder.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return slow(value)
-        return [at(getattr(found, slot), rest) if rest else getattr(found, slot) for slot, rest in wanted]
-
-    def slow(value: bytes) -> Sequence[Any]:
-        """Read what msgspec refuses and JSON allows, such as a lone surrogate."""
-        found = from_json(value)
-        return nothing if found is UNREADABLE else [at(found, path) for path in paths]
-
-    return read
-
-
-def from_json(value: bytes | None) -> Any:
-    """Read JSON with the slow and patient parser; `UNREADABLE` where it is none."""
-    if value is None:
-        return UNREADABLE
-    try:
-        return json.loads(value, parse_float=Decimal)
-    except (ValueError, RecursionError):
-        return UNREADABLE
-
-
-def at(value: Any, path: Sequence[str]) -> Any:
-    """Return what stands at a path of nested objects; None where nothing does."""
-    for name in path:
-        if not isinstance(value, Mapping):
-            return None
-        value = value.get(name)
-    return value
-
-
-def unframed(value: bytes) -> bytes:
-    """Return a value without the five bytes that name its schema in a registry.
-
-    Raises:
-        ValueError: they are not there.
-    """
-    if len(value) < 5 or value[0]:
-        raise ValueError("no schema is named")
-    return value[5:]
+        for some in in_batches(messages, ROWS):
+            yield Messages(some)

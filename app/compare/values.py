@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+Kind = Literal["any", "text", "untyped", "number", "float64", "float32", "timestamp", "date", "boolean"]
+"""Type that one side declares.
 
-Kind = Literal["any", "untyped", "number", "float64", "float32", "timestamp", "date", "boolean"]
-"""Type that one side declares. any: the value's own; untyped: text of a CSV file, which may be a number."""
+any: the value's own; untyped: text of a CSV file, which may be a number; text: likewise, and is none
+"""
 
 TEXT_MOST: Final = 256
 """Characters kept of a value; a longer one becomes its beginning and a digest."""
@@ -28,7 +28,10 @@ BEGINNING: Final = 64
 PLAIN_DIGITS: Final = 40
 """Most digits of an integral number without an exponent."""
 
-NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?\Z")
+NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?\Z", re.ASCII)
+
+LEADING_ZERO: Final = re.compile(r"[+-]?0\d|\+")
+"""Beginning of digits that are a text, such as 00501: as a number they lose their zeros."""
 
 SEPARATOR: Final = "\x1f"
 """Character between several parts of an identity (ASCII's unit separator)."""
@@ -55,7 +58,8 @@ def text_of(value: Any) -> str | None:
     if isinstance(value, Decimal):
         return _number(value)
     if isinstance(value, bytes | bytearray | memoryview):
-        return _bytes_text(bytes(value))
+        found = _decoded(bytes(value))
+        return text_of(found) if isinstance(found, str) else "\\x" + found.hex()
     if isinstance(value, datetime):
         return _time_text(value)
     if isinstance(value, date | time | UUID):
@@ -77,11 +81,11 @@ def _number(value: Decimal) -> str:
     return text.rstrip("0") if "." in text and "E" not in text else text
 
 
-def _bytes_text(value: bytes) -> str:
+def _decoded(value: bytes) -> str | bytes:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return "\\x" + value.hex()
+        return value
 
 
 def _time_text(value: datetime) -> str:
@@ -113,6 +117,7 @@ def converter(kind: Kind) -> Callable[[Any], str | None]:
     if kind == "any":
         return text_of
     convert = {
+        "text": _as_text,
         "untyped": _as_untyped,
         "number": _as_number,
         "float64": _as_float64,
@@ -123,6 +128,8 @@ def converter(kind: Kind) -> Callable[[Any], str | None]:
     }[kind]
 
     def text(value: Any) -> str | None:
+        if isinstance(value, bytes):
+            value = _decoded(value)
         return None if value is None else convert(value)
 
     return text
@@ -143,9 +150,13 @@ def _decimal(value: Any) -> Decimal | None:
     return None
 
 
+def _as_text(value: Any) -> str | None:
+    return None if value == "" else text_of(value)  # a CSV file cannot tell it from null
+
+
 def _as_untyped(value: Any) -> str | None:
-    if value == "":  # a CSV file cannot tell it from null
-        return None
+    if value == "" or (isinstance(value, str) and LEADING_ZERO.match(value)):
+        return _as_text(value)
     found = _decimal(value) if not isinstance(value, bool) else None
     return text_of(value) if found is None else _number(found)
 
@@ -214,8 +225,7 @@ def bounded(text: str) -> str:
     """Return a text, or the beginning and a digest of a long one."""
     if len(text) <= TEXT_MOST:
         return text
-    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return f"{text[:BEGINNING]}... ({len(text)} characters, {digest})"
+    return f"{text[:BEGINNING]}... ({len(text)} characters, {_digest(text)})"
 
 
 def identity_of(parts: Sequence[str | None]) -> str | None:
@@ -224,12 +234,12 @@ def identity_of(parts: Sequence[str | None]) -> str | None:
         return None if parts[0] is None else bounded(_whole(parts[0]))
     if None in parts:
         return None
-    return SEPARATOR.join(_escaped(bounded(part or "")) for part in parts)
+    return SEPARATOR.join(escaped(bounded(part or "")) for part in parts)
 
 
 def content_of(parts: Sequence[str | None]) -> str:
     """Return the text of compared values, null among them."""
-    return SEPARATOR.join(NULL if part is None else _escaped(bounded(part)) for part in parts)
+    return SEPARATOR.join(NULL if part is None else escaped(bounded(part)) for part in parts)
 
 
 def shown_identity(text: str) -> str:
@@ -243,13 +253,19 @@ def content_parts(text: str) -> list[str | None]:
 
 
 def _whole(text: str) -> str:
-    """Return a text that a database can keep: NUL and lone surrogates are escaped."""
+    """Return a text that a database can keep: NUL and lone surrogates are escaped, and a digest is added."""
     if "\0" in text or not text.isascii():
-        return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+        kept = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+        return text if kept == text else f"{kept} ({_digest(text)})"
     return text
 
 
-def _escaped(text: str) -> str:
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def escaped(text: str) -> str:
+    """Return a text as a part among others."""
     return _whole(text.replace("\\", "\\\\").replace(SEPARATOR, "\\u001f"))
 
 
@@ -265,33 +281,11 @@ def common(source: Kind, target: Kind) -> Kind:
     return "untyped" if "untyped" in (source, target) else "any"
 
 
-def column_texts(column: pa.Array, kind: Kind) -> pa.Array | None:
-    """Return the texts of a whole column; None where values have to be looked at one by one.
+def exact(kind: Kind) -> Kind:
+    """Return the type of a part of an identity: numbers are not rounded, and digits in a text stay as they are.
 
-    Args:
-        column: values of one batch.
-        kind: as for `converter`, whose texts these are.
+    Else two identities, such as 7 and 007, would be one.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    types = pa.types
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if types.is_integer(column.type) and kind in ("any", "number"):
-        return column.cast(pa.string())
-    if types.is_decimal(column.type) and kind in ("any", "number") and column.type.scale > 0:
-        texts = pc.utf8_rtrim(pc.utf8_rtrim(column.cast(pa.string()), "0"), ".")
-        return None if pc.any(pc.match_substring(texts, "E")).as_py() else texts
-    if types.is_float64(column.type) and kind == "float64":
-        return pa.array([None if value is None else _as_float64(value) for value in column.to_pylist()], pa.string())
-    if not (types.is_string(column.type) or types.is_large_string(column.type)) or kind != "any":
-        return None
-    texts = column.cast(pa.string())
-    if not len(texts):
-        return texts
-    lengths = pc.min_max(pc.binary_length(texts))["max"].as_py()
-    if lengths is not None and lengths > TEXT_MOST // 4:  # in bytes; four make a character at most
-        return None
-    special = pc.match_substring_regex(texts, "^[{\\[]|[\\x00\\x1f\\\\]")
-    return None if pc.any(special).as_py() else texts
+    if kind in ("number", "float64", "float32"):
+        return "any"
+    return "text" if kind == "untyped" else kind

@@ -5,27 +5,30 @@ from __future__ import annotations
 import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
 
 from kafka_ratchet.app.compare.address import Address, table_names
 from kafka_ratchet.app.compare.bounds import Bound, seconds
-from kafka_ratchet.app.compare.columns import pairs
+from kafka_ratchet.app.compare.column_texts import rows_of, texts_of, values_of
+from kafka_ratchet.app.compare.columns import Place, pairs
+from kafka_ratchet.app.compare.side import Wanted
 from kafka_ratchet.app.compare.values import (
     Kind,
-    column_texts,
     common,
     content_of,
     content_parts,
     converter,
+    exact,
     identity_of,
     text_of,
 )
 from kafka_ratchet.errors import SettingsError
 
 KAFKA, TABLE = Address.parse("kafka:t"), Address.parse("csv:t.csv")
+PLACE = Place("column", "x")
 ZONE = timezone(timedelta(hours=2))
 
 
@@ -89,27 +92,84 @@ def test_what_does_not_fit_stays_as_it_is(kind: Kind, value: Any) -> None:
     assert converter(kind)(value) == value
 
 
+ARRAYS: list[tuple[Any, list[Any]]] = [
+    (pa.int64(), [0, -5, 2**63 - 1, 2**53 + 1, None]),
+    (pa.uint8(), [0, 255]),
+    (pa.string(), ["a", "", None, "Łódź", "x" * 64]),
+    (pa.large_string(), ["{}", "[1]", '{"b": 1, "a": 2}', "a\\b", "a\x1fb", "a\0b", "x" * 300, "ż" * 200]),
+    (pa.string(), ["5", "5.0", "007", "+5", "-0", "-0.00", "1e3", ".5", "5.", "0.1", "12345678901234567", "9" * 40]),
+    (pa.string(), ["true", "T", "2026-01-02T03:04:05+02:00", "2026-01-02", "NaN", "inf", "-", "1_000", "１"]),
+    (pa.dictionary(pa.int8(), pa.string()), ["a", "b", "a", None]),
+    (pa.float64(), [1.5, -0.0, 3.0, 1e300, 1e-9, float("nan"), float("inf"), 0.1, 1e15, 1e16, 123456.789, None]),
+    (pa.float32(), [1.5, 0.1, None]),
+    (pa.decimal128(12, 2), [Decimal("1.50"), Decimal("100.00"), Decimal("-0.00"), Decimal("0.05"), None]),
+    (pa.decimal128(38, 10), [Decimal("0.0000000001"), Decimal("1.0000000000"), Decimal("1" * 28 + ".5")]),
+    (pa.decimal128(10, 0), [Decimal(100), Decimal(0)]),
+    (pa.decimal128(10, -2), [Decimal("1E+2"), Decimal("1.2E+5")]),
+    (pa.bool_(), [True, False, None]),
+    (pa.timestamp("us"), [datetime(2026, 1, 2, 3, 4, 5, 600_000), datetime(1, 1, 1), datetime(1969, 12, 31, 23, 59)]),
+    (pa.timestamp("ms", "Europe/Vienna"), [datetime(2026, 7, 2, 3, 4, 5, tzinfo=UTC), None]),
+    (pa.timestamp("ns", "UTC"), [datetime(2026, 1, 2, 3, 4, 5, 123_456, tzinfo=UTC)]),
+    (pa.date32(), [date(2026, 1, 2), None]),
+    (pa.binary(), [b"abc", b"\xff\x00", b'{"b": 1}', None]),
+    (pa.binary(), [b"abc", b"5.0"]),
+    (pa.struct([("x", pa.int64())]), [{"x": 1}, None]),
+    (pa.list_(pa.float64()), [[1.0, 2.5], []]),
+    (pa.null(), [None]),
+]
+KINDS = get_args(Kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", range(len(ARRAYS)))
+def test_a_whole_column_has_the_texts_of_its_values(number: int, kind: Kind) -> None:
+    type_, values = ARRAYS[number]
+    column = pa.array(values, type_)
+    expected = [converter(kind)(value) for value in values_of(column)]
+    assert texts_of(column, kind).to_pylist() == expected
+    assert texts_of(values_of(column), kind).to_pylist() == expected
+    for wanted in (Wanted([(PLACE, kind)]), Wanted([(PLACE, kind)] * 2, [(PLACE, kind)] * 2)):
+        both = [wanted.texts()([value] * len(wanted.places)) for value in values_of(column)]
+        rows = rows_of([column] * len(wanted.places), wanted)
+        assert list(zip(rows.identities.to_pylist(), rows.contents.to_pylist(), strict=True)) == both
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("type_", "kind", "values"),
+    "values",
     [
-        (pa.int64(), "number", [0, -5, 2**63 - 1, None]),
-        (pa.uint8(), "any", [0, 255]),
-        (pa.string(), "any", ["a", "", None, "Łódź", "x" * 64]),
-        (pa.string(), "any", ["{}", "[1]", "a\\b", "a\x1fb", "a\0b", "x" * 300]),
-        (pa.dictionary(pa.int8(), pa.string()), "any", ["a", "b", "a"]),
-        (pa.float64(), "float64", [1.5, -0.0, 3.0, 1e300, 1e-9, float("nan"), float("inf"), 0.1, None]),
-        (pa.decimal128(12, 2), "number", [Decimal("1.50"), Decimal("100.00"), Decimal("-0.00"), Decimal("0.05"), None]),
-        (pa.decimal128(38, 10), "number", [Decimal("0.0000000001"), Decimal("1.0000000000")]),
-        (pa.decimal128(10, 0), "number", [Decimal(100), Decimal(0)]),
-        (pa.bool_(), "boolean", [True, None]),
+        [1, Decimal("2.50"), None, Decimal("1E+400"), Decimal("1.0000000000000000000000000000000001")],
+        [10**40, 5, None],
+        ["a", 5, None, True, b"b", [1], {"b": 1.5, "a": None}],
+        [True, None],
+        [None],
+        [],
     ],
 )
-def test_a_whole_column_has_the_texts_of_its_values(type_: Any, kind: Kind, values: list[Any]) -> None:
-    column = pa.array(values, type_)
-    texts = column_texts(column, kind)
-    if texts is not None:
-        assert texts.to_pylist() == [converter(kind)(value) for value in column.to_pylist()]
-        assert texts.to_pylist() == [None if each is None else identity_of([each]) for each in texts.to_pylist()]
+def test_lists_of_values_have_the_texts_of_their_values(values: list[Any], kind: Kind) -> None:
+    assert texts_of(values, kind).to_pylist() == [converter(kind)(value) for value in values]
+
+
+def test_lone_surrogates_are_kept_apart() -> None:
+    wanted = Wanted([(PLACE, "any")])
+    texts = ["\ud800", "\ud801", "\\ud800", "a\0", "a\\x00"]
+    found = rows_of([texts], wanted).identities
+    assert len(set(found)) == len(texts)
+    for text, identity in zip(texts[2:], found[2:], strict=True):
+        assert rows_of([[text]], wanted).identities.to_pylist() == [identity]
+
+
+def test_numbers_of_identities_are_not_rounded() -> None:
+    for kind in ("number", "float64", "float32", "untyped"):
+        text = converter(exact(kind))
+        assert len({text(value) for value in ("7", "007", "7.0", "+7", 2**53, 2**53 + 1, Decimal("7.01"))}) == 7
+        assert text(7) == text("7") == text(7.0) == text(Decimal("7.00"))
+
+
+def test_leading_zeros_of_a_csv_file_are_no_number() -> None:
+    text = converter("untyped")
+    assert text("00501") != text("501")
+    assert text("0.50") == text(".5") == text(Decimal("0.5"))
 
 
 def test_the_type_of_the_target_wins() -> None:
@@ -153,6 +213,27 @@ def test_what_is_no_address(text: str) -> None:
     with pytest.raises(SettingsError) as error:
         Address.parse(text)
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("postgresql://h/d?table=a#b", "%23"),
+        ("postgres://h/d?table=a&table=b", "2 tables"),
+        ("duckdb:f?table=t&schema=x", "schema"),
+        ("postgresql://me:secret@[::1/d?table=t", "brackets"),
+    ],
+)
+def test_no_part_of_an_address_is_dropped(text: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=why) as error:
+        Address.parse(text)
+    assert "secret" not in str(error.value)
+
+
+def test_options_of_a_server_stay_as_libpq_reads_them() -> None:
+    address = Address.parse("postgresql:///d?host=/tmp/x&table=a%23b&options=-c%20search_path%3Dx")
+    assert (address.place, address.table) == ("postgresql:///d?host=%2Ftmp%2Fx&options=-c%20search_path%3Dx", "a#b")
+    assert Address.parse("duckdb:/a?b.duckdb?table=t").place == "/a?b.duckdb"
 
 
 def test_table_names() -> None:

@@ -1,0 +1,225 @@
+"""Columns of records: keys, headers, and fields of values, for many records at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from kafka_ratchet.app.compare.columns import Place
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from kafka_ratchet.transport.batch.record_batch import RecordBatch
+
+UNREADABLE: Final = object()
+"""Value of a record that the format does not read."""
+
+Decode = Callable[[bytes | None], Any]
+"""From the bytes of a value to an object with the fields; `UNREADABLE` where they are none."""
+
+Fields = Callable[[Sequence[bytes | None]], list[list[Any]]]
+"""From values to the column of each path, null where nothing is."""
+
+
+class Records(Protocol):
+    """Records of which some columns are asked for."""
+
+    def keys(self) -> list[bytes | None]:
+        """Return the key of each."""
+
+    def values(self) -> list[bytes | None]:
+        """Return the value of each."""
+
+    def header(self, name: str) -> list[bytes | None]:
+        """Return the last header of that name of each."""
+
+    def partitions(self) -> list[int]:
+        """Return the partition of each."""
+
+    def offsets(self) -> list[int]:
+        """Return the offset of each."""
+
+    def times(self) -> list[int]:
+        """Return the timestamp of each in ms; negative where there is none."""
+
+
+class Messages:
+    """Records from librdkafka."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+
+    def keys(self) -> list[bytes | None]:
+        """Return the key of each."""
+        return [each.key() for each in self._messages]
+
+    def values(self) -> list[bytes | None]:
+        """Return the value of each."""
+        return [each.value() for each in self._messages]
+
+    def header(self, name: str) -> list[bytes | None]:
+        """Return the last header of that name of each."""
+        return [
+            next((value for key, value in reversed(each.headers() or []) if key == name), None)
+            for each in self._messages
+        ]
+
+    def partitions(self) -> list[int]:
+        """Return the partition of each."""
+        return [each.partition() for each in self._messages]
+
+    def offsets(self) -> list[int]:
+        """Return the offset of each."""
+        return [each.offset() for each in self._messages]
+
+    def times(self) -> list[int]:
+        """Return the timestamp of each in ms; negative where there is none."""
+        return [ms if kind else -1 for kind, ms in (each.timestamp() for each in self._messages)]
+
+
+class BatchRecords:
+    """Records of a batch that the worker's client has read."""
+
+    def __init__(self, batch: RecordBatch) -> None:
+        self._batch = batch
+        self._bytes = batch.data.tobytes()
+
+    def _cut(self, starts: list[int], lengths: list[int]) -> list[bytes | None]:
+        data = self._bytes
+        return [data[at : at + size] if size >= 0 else None for at, size in zip(starts, lengths, strict=True)]
+
+    def keys(self) -> list[bytes | None]:
+        """Return the key of each."""
+        from kafka_ratchet.transport.batch.kernels import KEY, KEY_LENGTH
+
+        return self._cut(self._batch.columns[KEY].tolist(), self._batch.columns[KEY_LENGTH].tolist())
+
+    def values(self) -> list[bytes | None]:
+        """Return the value of each."""
+        from kafka_ratchet.transport.batch.kernels import VALUE, VALUE_LENGTH
+
+        return self._cut(self._batch.columns[VALUE].tolist(), self._batch.columns[VALUE_LENGTH].tolist())
+
+    def header(self, name: str) -> list[bytes | None]:
+        """Return the last header of that name of each."""
+        import numpy as np
+
+        from kafka_ratchet.agents.kernels import find_header
+
+        batch = self._batch
+        starts, lengths, times = (np.empty(batch.count, np.int64) for _ in range(3))
+        find_header(batch.data, batch.columns, np.frombuffer(name.encode(), np.uint8), starts, lengths, times)
+        return self._cut(starts.tolist(), lengths.tolist())
+
+    def partitions(self) -> list[int]:
+        """Return the partition of each."""
+        return [self._batch.partition] * self._batch.count
+
+    def offsets(self) -> list[int]:
+        """Return the offset of each."""
+        return list(self._batch.offsets.tolist())
+
+    def times(self) -> list[int]:
+        """Return the timestamp of each in ms; negative where there is none."""
+        return list(self._batch.timestamps.tolist())
+
+
+def columns_reader(places: Sequence[Place], decode: Decode | None) -> Callable[[Records], list[list[Any]]]:
+    """Return the function from records to a column for each place.
+
+    Args:
+        places: in records.
+        decode: reader of values; None: JSON.
+    """
+    paths = [place.path for place in places if place.kind == "field"]
+    fields = _json_fields(paths) if decode is None else _decoded_fields(paths, decode)
+
+    def read(records: Records) -> list[list[Any]]:
+        found = iter(fields(records.values()) if paths else ())
+        return [next(found) if place.kind == "field" else _of_record(records, place) for place in places]
+
+    return read
+
+
+def _of_record(records: Records, place: Place) -> list[Any]:
+    if place.kind == "header":
+        return records.header(place.name)
+    if place.kind == "timestamp":
+        return [None if ms < 0 else ms for ms in records.times()]
+    by_kind: Mapping[str, Callable[[], list[Any]]] = {
+        "key": records.keys,
+        "value": records.values,
+        "partition": records.partitions,
+        "offset": records.offsets,
+    }
+    return by_kind[place.kind]()
+
+
+def _decoded_fields(paths: Sequence[tuple[str, ...]], decode: Decode) -> Fields:
+    def read(values: Sequence[bytes | None]) -> list[list[Any]]:
+        found = [decode(value) for value in values]
+        return [[None if each is UNREADABLE else at(each, path) for each in found] for path in paths]
+
+    return read
+
+
+def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
+    """Return the reader of JSON objects. Other fields are skipped."""
+    firsts = list(dict.fromkeys(path[0] for path in paths if path))
+    slots = {first: f"f{number}" for number, first in enumerate(firsts)}
+    shape = msgspec.defstruct(
+        "Fields",
+        [(slot, Any, None) for slot in slots.values()],
+        rename={slot: name for name, slot in slots.items()},
+        gc=False,
+    )
+    decode = msgspec.json.Decoder(shape, float_hook=Decimal).decode
+    wanted = [(slots[path[0]], path[1:]) for path in paths]
+    nothing = shape()
+
+    def read(values: Sequence[bytes | None]) -> list[list[Any]]:
+        try:
+            found = [decode(value) for value in values]  # type: ignore[arg-type] # a null value raises TypeError
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
+            found = [singly(value) for value in values]
+        columns = []
+        for slot, rest in wanted:
+            column = [getattr(each, slot) for each in found]
+            columns.append([at(each, rest) for each in column] if rest else column)
+        return columns
+
+    def singly(value: bytes | None) -> Any:
+        """Read also what msgspec refuses and JSON allows, such as a lone surrogate."""
+        if value is None:
+            return nothing
+        try:
+            return decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = from_json(value)
+            return shape(*(found.get(first) for first in firsts)) if isinstance(found, Mapping) else nothing
+
+    return read
+
+
+def from_json(value: bytes | None) -> Any:
+    """Read JSON with the slow and patient parser; `UNREADABLE` where it is none."""
+    if value is None:
+        return UNREADABLE
+    try:
+        return json.loads(value, parse_float=Decimal)
+    except (ValueError, RecursionError):
+        return UNREADABLE
+
+
+def at(value: Any, path: Sequence[str]) -> Any:
+    """Return what stands at a path of nested objects; None where nothing does."""
+    for name in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
