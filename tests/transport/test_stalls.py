@@ -286,5 +286,5 @@ async def test_a_failure_of_the_fetch_is_named_while_it_lasts(
 
 def test_every_cause_has_a_row_in_the_reference() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/stalls.md").read_text("utf-8")
-    assert [cause for cause in Cause if f"| `{cause}` |" not in page] == []
+    assert [cause for cause in Cause if f"\n- `{cause}`\n" not in page] == []
     assert set(stalls.SENTENCES) <= set(Cause)

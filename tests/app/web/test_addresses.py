@@ -16,10 +16,9 @@ from kafka_ratchet.app.why.answer import Arrival
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "addresses.md").read_text("utf-8")
 ROWS = {
-    address: row.rsplit("|", 2)[1]
-    for row in TEXT.splitlines()
-    if row.startswith("| `/")
-    for address in re.findall(r"`(/[^`]*)`", row.split("|")[1])
+    address: entry
+    for entry in re.findall(r"^- `/.*(?:\n  .*)*", TEXT, re.MULTILINE)
+    for address in re.findall(r"`(/[^`]*)`", re.split(r":|\n", entry)[0])
 }
 BODIES: dict[str, list[Any]] = {
     "/": [model.Overview, overview.Flow],
