@@ -20,7 +20,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
-from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.settings import DEFAULTS, SETTINGS, Conflicts, Late, RuleSettings, check_window
 from kafka_ratchet.spark_sink.stores.registry import STORES
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -68,21 +69,17 @@ class StreamSettings(_Section):
     """What of a dropped record goes there: all of it, or its key and headers (the value is null)."""
     forward: bool = True
     """False: records are judged and counted, and none goes to the output."""
-    identity: Annotated[Identity, NoDecode, PlainValidator(_identity)] = Identity.PRODUCER
+    identity: Annotated[Identity, NoDecode, PlainValidator(_identity)] = DEFAULTS["identity"]
     """producer, key, partition, header:NAME, field:PATH, function:module:name, or a list of such parts."""
-    sequence: str = f"header:{SEQUENCE_HEADER}"
+    sequence: str = str(DEFAULTS["sequence"])
     """header:NAME, field:PATH (in a JSON value), function:module:name or none; see `SequenceSource`."""
-    sequence_form: SequenceForm = SequenceForm.GUESS
+    sequence_form: SequenceForm = DEFAULTS["sequence_form"]
     """Form of a sequence in a header: "text", "integer" (big-endian), "little-endian", or "guess"."""
-    reorder_window: int = Field(default=0, ge=0, le=4096)
-    """Sequences below the last one of an identity of which it is remembered whether each was seen. 0: none; every one
-    that does not rise is a duplicate."""
-    late: Literal["drop", "dead-letter"] = "drop"
-    """What becomes of a record below the window."""
-    conflicts: Literal["ignore", "count", "dead-letter"] = "ignore"
-    """What becomes of a record with the last sequence of its identity and another value."""
-    dense: bool = False
-    """Whether sequences have no holes, so that those missing are counted."""
+    reorder_window: Annotated[int, AfterValidator(check_window)] = DEFAULTS["reorder_window"]
+    """Sequences; see `kafka_ratchet.rule.settings.RuleSettings` for this and the next three."""
+    late: Late = DEFAULTS["late"]
+    conflicts: Conflicts = DEFAULTS["conflicts"]
+    dense: bool = DEFAULTS["dense"]
     repartition_by: Literal["identity"] | None = None
     """Whether records are sent to the partition of their identity before they are judged; see `app.repartition`."""
     deduplicate: bool | None = None
@@ -102,12 +99,16 @@ class StreamSettings(_Section):
     """Seconds without a record after which an identity is forgotten. None: never."""
 
     @property
+    def judged_by(self) -> RuleSettings:
+        """Settings of the rule."""
+        texts = {name: str(getattr(self, name)) for name in SETTINGS}
+        return RuleSettings.parse(texts)
+
+    @property
     def rule(self) -> dict[str, str]:
         """How records are judged, by setting: state of one rule means nothing under another."""
         return {
-            "identity": str(self.identity),
-            "sequence": self.sequence,
-            "sequence_form": str(self.sequence_form),
+            **self.judged_by.entry,
             **({} if self.forward else {"forward": "false"}),
             **({} if self.repartition_by is None else {"repartition_by": self.repartition_by}),
         }
@@ -120,12 +121,7 @@ class StreamSettings(_Section):
     @property
     def judging(self) -> dict[str, str]:
         """What else records are judged by, where it is not the default: it may change over existing state."""
-        names = ("reorder_window", "late", "conflicts", "dense")
-        return {
-            name: str(value)
-            for name in names
-            if (value := getattr(self, name)) != type(self).model_fields[name].default
-        }
+        return self.judged_by.judging
 
     @property
     def is_bounded(self) -> bool:
@@ -151,36 +147,8 @@ class StreamSettings(_Section):
         return (self.event_id or "").partition(":")[2]
 
     @model_validator(mode="after")
-    def _form_of_a_header(self) -> StreamSettings:
-        source = SequenceSource.parse(self.sequence)
-        if self.sequence_form is not SequenceForm.GUESS and source.kind == "none":
-            raise ValueError('sequence_form is about sequences in a header, and sequence = "none". Remove it')
-        if self.sequence_form is not SequenceForm.GUESS and source.kind != "header":
-            raise ValueError(
-                f"sequence_form is about sequences in a header, and this stream's stands in a {source.kind}. Remove it"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _ids_have_a_meaning(self) -> StreamSettings:
-        names_many = self.identity == Identity.PARTITION or self.identity.header == PRODUCER_HEADER
-        if self.sequence == "none" and names_many:
-            raise ValueError(
-                f'sequence = "none" lets one record of each identity pass, and identity = "{self.identity}" gives many '
-                "records the same one. Name what is different in each event, such as identity = "
-                '"header:NAME", "field:PATH" or "key"'
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _windows_have_a_meaning(self) -> StreamSettings:
-        if self.late != "drop" and not self.reorder_window:
-            raise ValueError(
-                f'late = "{self.late}" is about records below the reorder_window, and this stream has none. Set '
-                "reorder_window, or remove it"
-            )
-        if self.sequence == "none" and (self.reorder_window or self.dense):
-            raise ValueError('reorder_window and dense are about numbers, and sequence = "none". Remove them')
+    def _rule_has_a_meaning(self) -> StreamSettings:
+        self.judged_by  # noqa: B018 - raises
         return self
 
     @model_validator(mode="after")

@@ -89,7 +89,9 @@ class Identity:
         """
         texts = _texts(given) if isinstance(given, str) else list(given)
         if not texts:
-            raise ValueError(f"an empty list is no identity; write producer, key, partition, {_PLACES}")
+            raise ValueError(
+                f"an empty list is no identity: write 1 to {PARTS_MOST} parts, producer, key, partition, {_PLACES}"
+            )
         parts = tuple(IdentityPart.parse(text) for text in texts)
         if len(parts) > PARTS_MOST:
             raise ValueError(f"an identity of {len(parts)} parts; {PARTS_MOST} are the most. Use a function")

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import get_args
 
+from kafka_ratchet.rule.identity import SequenceForm
+from kafka_ratchet.rule.settings import DEFAULTS, SETTINGS, Late
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.access import (
     CATALOG_VARIABLE,
@@ -20,7 +22,6 @@ from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS
 from kafka_ratchet.spark_sink.job.spec import Format, JobSpec, Mode
 from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.infer import INFER
-from kafka_ratchet.spark_sink.rows.judging.rule import SEQUENCE_HEADER, Form, Late
 from kafka_ratchet.spark_sink.rows.windows import RECORD_TIME
 from kafka_ratchet.spark_sink.rows.write_mode import Kind
 from kafka_ratchet.spark_sink.stores.evolution import Evolve
@@ -141,29 +142,18 @@ def _add_judging_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the topic is a raw one: leave duplicates out, and put what cannot be judged into the rejects table",
     )
-    parser.add_argument(
-        "--identity",
-        default="producer",
-        help="with --from-input: whose sequence it is. producer, key, partition, header:NAME, or several with commas",
-    )
-    parser.add_argument(
-        "--sequence",
-        default=f"header:{SEQUENCE_HEADER}",
-        help="with --from-input: header:NAME; or none, where an identity is an id of its record",
-    )
-    parser.add_argument(
-        "--sequence-form", choices=get_args(Form), default="guess", help="with --from-input: how it is written"
-    )
-    parser.add_argument(
-        "--reorder-window",
-        type=int,
-        default=0,
-        metavar="N",
-        help="with --from-input: sequences below the last one that may come late",
-    )
-    parser.add_argument(
-        "--late", choices=get_args(Late), default="drop", help="with --from-input: what becomes of one below the window"
-    )
+    rule = parser.add_argument
+    rule("--identity", default=str(DEFAULTS["identity"]), help=_about("identity"))
+    rule("--sequence", default=str(DEFAULTS["sequence"]), help=_about("sequence"))
+    forms = [form.value for form in SequenceForm]
+    rule("--sequence-form", choices=forms, default=DEFAULTS["sequence_form"].value, help=_about("sequence_form"))
+    window = DEFAULTS["reorder_window"]
+    rule("--reorder-window", type=int, default=window, metavar="N", help=_about("reorder_window"))
+    rule("--late", choices=get_args(Late), default=DEFAULTS["late"], help=_about("late"))
+
+
+def _about(name: str) -> str:
+    return f"with --from-input: {SETTINGS[name].about}"
 
 
 def _add_row_options(parser: argparse.ArgumentParser) -> None:

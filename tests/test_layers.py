@@ -80,7 +80,7 @@ ALONE = {
     "producers": {"errors"},
     "reader": {"errors", "producers"},
     "rule": {"transport"},
-    "spark_sink": set[str](),
+    "spark_sink": {"rule"},
     "topic_log": {"errors", "producers", "transport"},
     "transport": {"errors", "producers"},
 }

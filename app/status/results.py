@@ -6,19 +6,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypedDict, Unpack, cast
+from typing import Any, Final, TypedDict, Unpack
 
 from pydantic import SecretStr
 
 from kafka_ratchet.app.repartition import arrives_in, judging
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.errors import SettingsError, SetupError
+from kafka_ratchet.rule.settings import SPARK, Late
 from kafka_ratchet.spark_sink.errors import SinkError
 from kafka_ratchet.spark_sink.job.access import Access, as_texts
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.spec import JobSpec, Mode
 from kafka_ratchet.spark_sink.job.start import require_startable
-from kafka_ratchet.spark_sink.rows.judging.rule import Form, Late, require_without
+from kafka_ratchet.spark_sink.rows.judging.rule import require_without
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
@@ -31,7 +32,7 @@ class Rule(TypedDict, total=False):
     from_input: bool
     identity: str
     sequence: str
-    sequence_form: Form
+    sequence_form: str
     reorder_window: int
     late: Late
 
@@ -98,21 +99,26 @@ def rule_of(settings: Settings, topic: str) -> Rule:
         "deduplicate = false": deduplicate is False,
         "forward = false": not stream.forward,
         f"duplicates = {stream.duplicates!r}": stream.duplicates is not None,
-        f"conflicts = {stream.conflicts!r}": stream.conflicts != "ignore",
-        "dense = true": stream.dense,
+        **{f"{name} = {_shown(text)}": name not in SPARK for name, text in stream.judging.items()},
         "repartition_by": stream.repartition_by is not None or arrives_in(settings.streams, name) != topic,
         "max_identities": stream.max_identities is not None,
         "inactive_after_s": stream.inactive_after_s is not None,
     }
     require_without([what for what, there in said.items() if there])
+    rule = stream.judged_by
     return {
         "from_input": True,
-        "identity": str(stream.identity),
-        "sequence": stream.sequence,
-        "sequence_form": cast("Form", str(stream.sequence_form)),
-        "reorder_window": stream.reorder_window,
-        "late": stream.late,
+        "identity": str(rule.identity),
+        "sequence": str(rule.sequence),
+        "sequence_form": rule.sequence_form.value,
+        "reorder_window": rule.reorder_window,
+        "late": rule.late,
     }
+
+
+def _shown(text: str) -> str:
+    """Write a setting as the settings do."""
+    return text.lower() if text in ("True", "False") else repr(text)
 
 
 def sinks_of(settings: Settings, stream: str) -> list[Settings]:

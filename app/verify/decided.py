@@ -15,14 +15,14 @@ import numpy as np
 from kafka_ratchet.app.settings import StreamSettings
 from kafka_ratchet.app.verify.compare import ExpectedPartition, Front, OnDropped
 from kafka_ratchet.app.verify.identities import UNMATCHED, Emitted, Flags, Numbers
-from kafka_ratchet.app.verify.legs import JUDGED_BY, Leg, noted_legs
+from kafka_ratchet.app.verify.legs import Leg, noted_legs
 from kafka_ratchet.app.verify.letters import Order
 from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.app.verify.state import Baseline, Known
 from kafka_ratchet.app.verify.windows import judging_of
-from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.settings import RuleSettings
 from kafka_ratchet.tables.edits import FORGET, NOTHING, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import OUTPUT, Mark, Owner
@@ -34,9 +34,8 @@ class Rules:
     def __init__(self, stream: StreamSettings, dead_letters: tuple[str, str, str]) -> None:
         """dead_letters: as of `Rule`."""
         self._letters = dead_letters
-        self._settings = {"identity": str(stream.identity), "sequence": stream.sequence}
-        self._settings["sequence_form"] = str(stream.sequence_form)
-        self._made: dict[tuple[str, ...], Rule] = {}
+        self._settings = stream.judged_by.entry
+        self._made: dict[RuleSettings, Rule] = {}
 
     def is_of_settings(self, owner: Owner | None) -> bool:
         """Return whether a partition is judged as the settings say now."""
@@ -48,11 +47,12 @@ class Rules:
         Raises:
             SettingsError: a function of it cannot be imported any more.
         """
-        identity, sequence, form = said = tuple((rule or {}).get(name, self._settings[name]) for name in JUDGED_BY)
-        if said not in self._made:
-            parts = Identity.parse(identity), SequenceSource.parse(sequence), SequenceForm(form)
-            self._made[said] = Rule(*parts, self._letters)
-        return self._made[said]
+        texts = {name: (rule or {}).get(name, text) for name, text in self._settings.items()}
+        settings = RuleSettings.parse(texts)
+        if settings not in self._made:
+            parts = settings.identity, settings.sequence, settings.sequence_form
+            self._made[settings] = Rule(*parts, self._letters)
+        return self._made[settings]
 
 
 def is_straight(legs: Sequence[Leg]) -> bool:

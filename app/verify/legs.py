@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from kafka_ratchet.rule.settings import RULE
 from kafka_ratchet.tables.edits import Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import INPUT, NEWEST_DECISIONS, OUTPUT, Decision, Mark, Owner
-
-JUDGED_BY: Final = ("identity", "sequence", "sequence_form")
-"""Settings of a rule that decide identity and sequence of a record."""
 
 
 class Leg(NamedTuple):
@@ -126,4 +124,4 @@ def noted_legs(owner: Owner | None, begin: int, end: int, since: str = "") -> li
 def _changes(decision: Decision, mark: Mark, following: Mapping[str, str]) -> bool:
     """Return whether a decision makes a difference for the records after it."""
     is_moved = decision.before != decision.after or decision.forgets or OUTPUT in mark.replaced
-    return is_moved or any(mark.rule.get(name) != following.get(name) for name in JUDGED_BY)
+    return is_moved or any(mark.rule.get(name) != following.get(name) for name in RULE)

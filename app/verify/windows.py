@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kafka_ratchet.rule.settings import DEFAULT_TEXTS
 from kafka_ratchet.transport.owner import JudgingFrom, Owner
 
 FRESH, DUPLICATE, LATE, CONFLICT = "fresh", "duplicate", "too-late", "content-differs"
@@ -41,13 +42,13 @@ class Windows:
         self._set({})
 
     def _set(self, settings: dict[str, str]) -> None:
-        self._window = int(settings.get("reorder_window", "0"))
+        texts = DEFAULT_TEXTS | settings
+        self._window = int(texts["reorder_window"])
         self._remembered = -(-self._window // 64) * 64
-        conflicts = settings.get("conflicts", "ignore")
-        self._compares = conflicts != "ignore"
-        self.lettered = {LATE} if settings.get("late") == "dead-letter" else set()
+        self._compares = texts["conflicts"] != "ignore"
+        self.lettered = {LATE} if texts["late"] == "dead-letter" else set()
         """Verdicts that make dead letters, as of the record judged last."""
-        self.lettered |= {CONFLICT} if conflicts == "dead-letter" else set()
+        self.lettered |= {CONFLICT} if texts["conflicts"] == "dead-letter" else set()
 
     def judge(self, offset: int, identity: bytes, sequence: int, last: int, value: bytes | None) -> str:
         """Return the verdict on the next record of the input; last: of its identity, -1 for none."""

@@ -11,20 +11,11 @@ from kafka_ratchet.app.status.group import Group, describe_group, sentence_of_st
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.transport.assignor import protocol_of
 
-SHARED: Final = ("input", "output", "dead_letters", "identity", "sequence", "sequence_form")
-"""Settings of a stream that workers share: with others a worker would judge, or place, the same records differently."""
-SHARED_IF_SET: Final = (
-    "forward",
-    "duplicates",
-    "duplicates_keep",
-    "reorder_window",
-    "late",
-    "conflicts",
-    "dense",
-    "event_id",
-)
-"""The same, said only where they are not the default: a group of an earlier version, which does not know them, stays
-together with workers of this one until somebody uses them."""
+PLACED: Final = ("input", "output", "dead_letters")
+"""Settings of a stream that workers share in addition to its rule: others would place records elsewhere."""
+PLACED_IF_SET: Final = ("forward", "duplicates", "duplicates_keep", "event_id")
+"""The same, without defaults: a group of an earlier version, which lacks them, stays together with workers of this
+one until a stream uses them."""
 EARLIER: Final = "faust"
 """The group protocol of earlier versions, which said nothing of rules."""
 SHOWN: Final = 200
@@ -34,17 +25,19 @@ SHOWN: Final = 200
 def rules_of(settings: Settings, program: App | None = None) -> dict[str, str]:
     """What all members of the group share, by name: settings, and which agents each stream has."""
     shared = {
-        f"streams.{name}.{field}": str(getattr(stream, field))
+        f"streams.{name}.{setting}": text
         for name, stream in sorted(settings.streams.items())
-        for field in SHARED
-    }
-    shared |= {
-        f"streams.{name}.{field}": str(getattr(stream, field))
-        for name, stream in sorted(settings.streams.items())
-        for field in SHARED_IF_SET
-        if getattr(stream, field) != StreamSettings.model_fields[field].default
+        for setting, text in _of_stream(stream).items()
     }
     return shared | (program.rules() if program else {})
+
+
+def _of_stream(stream: StreamSettings) -> dict[str, str]:
+    placed = {field: str(getattr(stream, field)) for field in PLACED}
+    for field in PLACED_IF_SET:
+        if (value := getattr(stream, field)) != StreamSettings.model_fields[field].default:
+            placed[field] = str(value)
+    return placed | stream.judged_by.agreed
 
 
 async def refusal(bootstrap: str, settings: Settings, program: App | None = None) -> str:

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
+from kafka_ratchet.rule.identity import SequenceForm
+from kafka_ratchet.rule.settings import DEFAULTS, SPARK, Late
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.access import Access
 from kafka_ratchet.spark_sink.job.control import START_WORDS, Place, read_place
@@ -19,7 +21,7 @@ from kafka_ratchet.spark_sink.job.reading import MAX_RECORDS, Job
 from kafka_ratchet.spark_sink.log_lines import LogFormat
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues, avro_values
 from kafka_ratchet.spark_sink.rows.infer import INFER
-from kafka_ratchet.spark_sink.rows.judging.rule import SEQUENCE_HEADER, Form, JudgeRule, Late, identity_parts
+from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule, identity_parts
 from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, function_transform, sql_transform
 from kafka_ratchet.spark_sink.rows.registry.values import Framed, RegistryValues
@@ -40,9 +42,6 @@ MAX_INTERVAL_S = 86_400
 """A day. Longer intervals are a scheduler's, with the batch mode."""
 
 MAX_PORT = 65_535
-
-OF_THE_RULE = frozenset({"identity", "sequence", "sequence_form", "reorder_window", "late"})
-"""Fields that only mean something with `from_input`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,12 +105,12 @@ class JobSpec:
     from_input: bool = False
     """The topic is a raw one, whose records are judged here; what cannot be judged is a reject. False: workers have
     judged them, and the rest of the rule means nothing."""
-    identity: str = "producer"
-    """As in a stream's settings, and the next four likewise."""
-    sequence: str = f"header:{SEQUENCE_HEADER}"
-    sequence_form: Form = "guess"
-    reorder_window: int = 0
-    late: Late = "drop"
+    identity: str = str(DEFAULTS["identity"])
+    """Setting of the stream, like the next four; see `kafka_ratchet.rule.settings.RuleSettings`."""
+    sequence: str = str(DEFAULTS["sequence"])
+    sequence_form: str = DEFAULTS["sequence_form"].value
+    reorder_window: int = DEFAULTS["reorder_window"]
+    late: Late = DEFAULTS["late"]
     other_topic: str | None = None
     """The same records before or after workers have judged them: the stream's output of a job with `from_input`, and
     its input of one without. A job of another name that has committed those fills the table twice as well."""
@@ -145,7 +144,7 @@ class JobSpec:
         self._require_known("format", (None, *get_args(Format)))
         self._require_known("kind", get_args(Kind))
         self._require_known("evolve", (None, *get_args(Evolve)))
-        self._require_known("sequence_form", get_args(Form))
+        self._require_known("sequence_form", tuple(SequenceForm))
         self._require_known("late", get_args(Late))
         self._require_within("interval_s", 0, MAX_INTERVAL_S)
         self._require_within("metrics_port", 0, MAX_PORT)
@@ -320,7 +319,7 @@ class JobSpec:
     def _require_rule_has_a_meaning(self) -> None:
         if not self.from_input:
             for each in fields(self):
-                if each.name in OF_THE_RULE and getattr(self, each.name) != each.default:
+                if each.name in SPARK and getattr(self, each.name) != each.default:
                     raise OptionRefused(
                         f"{each.name} says how a raw topic is judged, and from_input is not set: the records of this "
                         "topic count as judged. Set from_input, or leave it out"
@@ -421,7 +420,6 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "Mode": _is_text,
     "LogFormat": _is_text,
     "Kind": _is_text,
-    "Form": _is_text,
     "Late": _is_text,
     "Evolve | None": lambda value: value is None or _is_text(value),
     "Format | None": lambda value: value is None or _is_text(value),

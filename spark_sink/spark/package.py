@@ -37,9 +37,10 @@ def write_package(path: Path) -> str:
     if path.suffix != ".zip":
         raise OptionRefused(f"{path}: spark-submit takes Python packages from files that end with .zip. Name one")
     package = Path(__file__).parents[1]
+    rule = package.parent / "rule"
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:  # releases of zlib differ in what they write
-        for module in [package.parent / "__init__.py", *sorted(package.rglob("*.py"))]:
+        for module in [package.parent / "__init__.py", *sorted(rule.rglob("*.py")), *sorted(package.rglob("*.py"))]:
             entry = zipfile.ZipInfo(module.relative_to(package.parents[1]).as_posix(), BEGINNING)
             entry.create_system, entry.external_attr = 3, READABLE
             packed.writestr(entry, module.read_bytes())

@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.rows.judging.rule import MAX_IDENTITY_BYTES, REPLAYS_HEADER, JudgeRule
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
+from kafka_ratchet.spark_sink.rows.judging.rule import REPLAYS_HEADER, JudgeRule
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

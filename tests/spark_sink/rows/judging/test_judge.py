@@ -245,7 +245,7 @@ def test_random_slices_have_the_workers_verdicts(
         ({"sequence": "function:m:f"}, "Or let workers judge"),
         ({"sequence": "header:"}, "header:NAME"),
         ({"sequence": "none"}, "lets one record of each identity pass"),
-        ({"late": "dead-letter"}, "there is none"),
+        ({"late": "dead-letter"}, "this stream has none"),
         ({"reorder_window": 5000}, "between 0 and 4096"),
         ({"identity": ("key",), "sequence": "none", "reorder_window": 5}, "are about numbers"),
     ],

@@ -1,0 +1,159 @@
+"""Settings of the rule: defaults, bounds, meaning, and the parties that have to agree on them. Declared once.
+
+Settings of a stream, the rules of a worker group, the owner entry of a partition and the job of Spark are derived
+from `RuleSettings`. `docs/reference/settings.md` explains each to users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, NamedTuple
+
+from kafka_ratchet.rule.identity import (
+    PRODUCER_HEADER,
+    SEQUENCE_HEADER,
+    Identity,
+    SequenceForm,
+    SequenceSource,
+)
+
+Late = Literal["drop", "dead-letter"]
+Conflicts = Literal["ignore", "count", "dead-letter"]
+
+WINDOW_MOST: Final = 4096
+"""Largest reorder_window."""
+
+
+BY_DEFAULT: Final = SequenceSource("header", SEQUENCE_HEADER)
+
+
+class Setting(NamedTuple):
+    """Declaration of one setting.
+
+    about: help text of options.
+    agreed: its place among the rules of a worker group; "if set" leaves its default out.
+    entry: its place in the owner entry of a partition. State of one "rule" means nothing under another. A "judging"
+        setting may change over existing state; its default is left out.
+    spark: Spark judges by it too.
+    """
+
+    about: str
+    agreed: Literal["always", "if set"]
+    entry: Literal["rule", "judging"]
+    spark: bool = True
+
+
+SETTINGS: Final = {
+    "identity": Setting("whose sequence it is: producer, key, partition, header:NAME, or several", "always", "rule"),
+    "sequence": Setting("header:NAME; or none, where an identity is an id of its record", "always", "rule"),
+    "sequence_form": Setting("form of a sequence in a header", "always", "rule"),
+    "reorder_window": Setting("sequences below the last one that may come late, each once", "if set", "judging"),
+    "late": Setting("result of a record below the window", "if set", "judging"),
+    "conflicts": Setting("result of a record with the last sequence and another value", "if set", "judging", False),
+    "dense": Setting("sequences without holes, so that missing ones are counted", "if set", "judging", False),
+}
+"""Declarations of the fields of `RuleSettings`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSettings:
+    """Rule of a stream.
+
+    Raises:
+        ValueError: two settings contradict each other, or one is out of its bounds; with a sentence about it.
+    """
+
+    identity: Identity = Identity.PRODUCER
+    sequence: SequenceSource = BY_DEFAULT
+    sequence_form: SequenceForm = SequenceForm.GUESS
+    reorder_window: int = 0
+    late: Late = "drop"
+    conflicts: Conflicts = "ignore"
+    dense: bool = False
+
+    def __post_init__(self) -> None:
+        check_window(self.reorder_window)
+        has_form = self.sequence_form is not SequenceForm.GUESS
+        if has_form and self.sequence.kind == "none":
+            raise ValueError('sequence_form is about sequences in a header, and sequence = "none". Remove it')
+        if has_form and self.sequence.kind != "header":
+            raise ValueError(
+                "sequence_form is about sequences in a header, and this stream's stands in a "
+                f"{self.sequence.kind}. Remove it"
+            )
+        names_many = self.identity == Identity.PARTITION or self.identity.header == PRODUCER_HEADER
+        if self.sequence.kind == "none" and names_many:
+            raise ValueError(
+                f'sequence = "none" lets one record of each identity pass, and identity = "{self.identity}" gives many '
+                "records the same one. Name what is different in each event, such as identity = "
+                '"header:NAME", "field:PATH" or "key"'
+            )
+        if self.late != "drop" and not self.reorder_window:
+            raise ValueError(
+                f'late = "{self.late}" is about records below the reorder_window, and this stream has none. Set '
+                "reorder_window, or remove it"
+            )
+        if self.sequence.kind == "none" and (self.reorder_window or self.dense):
+            raise ValueError('reorder_window and dense are about numbers, and sequence = "none". Remove them')
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> RuleSettings:
+        """Read settings as `texts` writes them; a missing one has its default.
+
+        Raises:
+            ValueError: one cannot be read; see also the class.
+        """
+        read: dict[str, Any] = {
+            "identity": Identity.parse,
+            "sequence": SequenceSource.parse,
+            "sequence_form": SequenceForm,
+            "reorder_window": int,
+            "dense": "True".__eq__,
+        }
+        return cls(**{name: read.get(name, str)(text) for name, text in texts.items()})
+
+    def texts(self, names: frozenset[str], *, if_set: bool = False) -> dict[str, str]:
+        """Write settings as text, in their order. if_set: leave defaults out."""
+        return {
+            name: str(value)
+            for name in SETTINGS
+            if name in names and ((value := getattr(self, name)) != DEFAULTS[name] or not if_set)
+        }
+
+    @property
+    def agreed(self) -> dict[str, str]:
+        """Settings that all members of a worker group share."""
+        return self.texts(AGREED) | self.texts(AGREED_IF_SET, if_set=True)
+
+    @property
+    def entry(self) -> dict[str, str]:
+        """Part `rule` of an owner entry."""
+        return self.texts(RULE)
+
+    @property
+    def judging(self) -> dict[str, str]:
+        """Part `judging` of an owner entry."""
+        return self.texts(JUDGING, if_set=True)
+
+
+def check_window(size: int) -> int:
+    """Return a reorder window.
+
+    Raises:
+        ValueError: it is out of its bounds.
+    """
+    if not 0 <= size <= WINDOW_MOST:
+        raise ValueError(f"reorder_window {size} is not between 0 and {WINDOW_MOST}")
+    return size
+
+
+DEFAULTS: Final[dict[str, Any]] = {each.name: each.default for each in fields(RuleSettings)}
+DEFAULT_TEXTS: Final = RuleSettings().texts(frozenset(SETTINGS))
+
+AGREED: Final = frozenset(name for name, each in SETTINGS.items() if each.agreed == "always")
+AGREED_IF_SET: Final = frozenset(SETTINGS) - AGREED
+RULE: Final = frozenset(name for name, each in SETTINGS.items() if each.entry == "rule")
+JUDGING: Final = frozenset(SETTINGS) - RULE
+SPARK: Final = frozenset(name for name, each in SETTINGS.items() if each.spark)
+"""Names by use; see `Setting`."""
