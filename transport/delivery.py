@@ -255,6 +255,7 @@ class Patience:
         self._loop = asyncio.get_running_loop()
         self._waited_s = 0.0
         self._failure: RatchetError | None = None
+        self._left = False
 
     async def __aenter__(self) -> None:
         await self._limit.__aenter__()
@@ -268,6 +269,7 @@ class Patience:
             AgentFailed: an agent of a program held the transaction for almost as long as Kafka lets it.
             Aborted: the lane was stopped.
         """
+        self._left = True
         self._next.cancel()
         self._stop.remove_done_callback(self._stopped)
         try:
@@ -301,6 +303,8 @@ class Patience:
         self._next = self._loop.call_later(LOOK_S, self._look)
 
     def _stopped(self, _: asyncio.Future[Any]) -> None:
+        if self._left:
+            return  # asyncio had queued this callback before the context was left
         self._next.cancel()
         batch = self._delivery.batch
         text = f"{batch.topic}, partition {batch.partition}: stopped while the agent held offset {batch.start}"

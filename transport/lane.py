@@ -23,7 +23,6 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
@@ -676,7 +675,7 @@ class Lane:
     async def _process(self, processor: Processor, delivery: Delivery, stop: asyncio.Task[bool]) -> None:
         """Have a batch processed, and produce its outputs."""
         producer = self._producer
-        self.status.held_by = partial(getattr, delivery, "holder"), time.time()
+        self.status.held_by = (lambda: delivery.holder), time.time()
         async with Patience(delivery, stop, self.log):
             outputs = await processor.process(delivery)
         self.status.held_by = None
