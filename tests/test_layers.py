@@ -60,6 +60,7 @@ ORDER = [
     "app.status",
     "app.survey",
     "app.worker",
+    "app.operations",
     # Faust programs on lanes; Faust itself loads it by its entry points.
     "app.faust_host",
     "app.doctor",

@@ -9,7 +9,7 @@ import typer
 from kafka_ratchet.app.cli.options import Config, Json, Stream
 
 if TYPE_CHECKING:
-    from kafka_ratchet.app.worker.forget import Outcome
+    from kafka_ratchet.app.operations.forget import Outcome
 
 WAIT_S = 30.0
 NOT_YET = 3
@@ -53,9 +53,9 @@ def forget(
     import msgspec
 
     from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.operations.forget import Forgetting, nobody_knows
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.lookup import parse_partition, parse_parts, parse_sequence
-    from kafka_ratchet.app.worker.forget import Forgetting, nobody_knows
 
     settings = load(config)
     name, spec = settings.stream(stream)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from kafka_ratchet.app.worker.gaps import Gaps
+    from kafka_ratchet.app.operations.gaps import Gaps
 
 
 def gaps(
@@ -41,10 +41,10 @@ def gaps(
     from rich.console import Console
 
     from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.operations.gaps import gaps_of
+    from kafka_ratchet.app.operations.state_export import StateExport
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.lookup import QueryError, parse_limit
-    from kafka_ratchet.app.worker.gaps import gaps_of
-    from kafka_ratchet.app.worker.state_export import StateExport
 
     if name is not None and stream is not None:
         raise QueryError("the stream is given twice; give it once")

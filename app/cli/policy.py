@@ -33,8 +33,8 @@ class OnOff(StrEnum):
 def get(stream: OneStream = None, globally: All = False, config: Config = None, json: Json = False) -> None:
     """Show whether each stream is deduplicated, and which policy or setting decides it."""
     from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.operations.policy_topic import read_policies
     from kafka_ratchet.app.settings import load
-    from kafka_ratchet.app.worker.policy_topic import read_policies
 
     settings = load(config)
     _one(settings, stream, globally, needed=False)
@@ -62,9 +62,9 @@ def unset(stream: OneStream = None, globally: All = False, config: Config = None
 
 def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplicate: bool | None) -> None:
     from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.operations.policy_topic import read_policies, write_policy
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.verify.newest import refuse_without_sequence
-    from kafka_ratchet.app.worker.policy_topic import read_policies, write_policy
 
     settings = load(config)
     _one(settings, stream, globally, needed=True)

@@ -69,9 +69,9 @@ def resume(
     import msgspec
 
     from kafka_ratchet.app.local.connectivity import wait_until_reachable
+    from kafka_ratchet.app.operations.resume import Resume, Wanted, prepare_new
+    from kafka_ratchet.app.operations.resume_asked import numbers_of, sentences
     from kafka_ratchet.app.settings import load
-    from kafka_ratchet.app.worker.resume import Resume, Wanted, prepare_new
-    from kafka_ratchet.app.worker.resume_asked import numbers_of, sentences
     from kafka_ratchet.errors import SettingsError
 
     settings = load(config)

@@ -21,9 +21,9 @@ def export(file: File, stream: Stream = None, config: Config = None, json: Json 
     import json as json_text
 
     from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.operations.state_export import StateExport
+    from kafka_ratchet.app.operations.state_rows import write_rows
     from kafka_ratchet.app.settings import load
-    from kafka_ratchet.app.worker.state_export import StateExport
-    from kafka_ratchet.app.worker.state_rows import write_rows
 
     settings = load(config)
     name, _ = settings.stream(stream)
@@ -73,9 +73,9 @@ def import_(
         raise typer.BadParameter("name a file, or a Faust program with --faust MODULE:NAME")
 
     from kafka_ratchet.app.local.broker import named_broker
+    from kafka_ratchet.app.operations.state_import import How, StateImport, prepare_import
+    from kafka_ratchet.app.operations.state_rows import read_rows
     from kafka_ratchet.app.settings import load
-    from kafka_ratchet.app.worker.state_import import How, StateImport, prepare_import
-    from kafka_ratchet.app.worker.state_rows import read_rows
 
     settings = load(config)
     name, spec = settings.stream(stream)

@@ -16,11 +16,11 @@ from kafka_ratchet.app.faust_host.program import Hosted, switch_off
 from kafka_ratchet.app.faust_host.store import LaneStore
 from kafka_ratchet.app.faust_host.transport import GROUP_S, hosted_app, prepare_changelogs
 from kafka_ratchet.app.local.connectivity import wait_until_reachable
+from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Resume, Wanted
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import Group, ask_group
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.process import prepare
-from kafka_ratchet.app.worker.resume import CHANGELOG_BYTES, Resume, Wanted
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.tables.edits import IMPORT, Edit

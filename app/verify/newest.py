@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from kafka_ratchet.app.operations.policy_topic import read_policies
 from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.verify.rule import RecordView, Rule
-from kafka_ratchet.app.worker.policy_topic import read_policies
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.rule.identity import SequenceSource

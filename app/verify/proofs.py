@@ -13,11 +13,11 @@ import msgspec
 import structlog
 
 from kafka_ratchet.app.names import proofs_topic
+from kafka_ratchet.app.operations.write_one import write_one
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.verify.report import ExitCode, Report
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.topics import prepare_single
-from kafka_ratchet.app.worker.write_one import write_one
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_count
 from kafka_ratchet.topic_log.reading import records

@@ -92,8 +92,8 @@ class Action:
 
 
 def _policy(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
+    from kafka_ratchet.app.operations.policy_topic import write_policy
     from kafka_ratchet.app.verify.newest import refuse_without_sequence
-    from kafka_ratchet.app.worker.policy_topic import write_policy
 
     stream, chosen = form.text("stream"), form.text("deduplicate")
     if stream is not None:
@@ -123,8 +123,8 @@ def _replay(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
 
 
 def _resume(settings: Settings, bootstrap: str, form: Form, by: str) -> Done:
-    from kafka_ratchet.app.worker.resume import Resume, Wanted
-    from kafka_ratchet.app.worker.resume_asked import numbers_of, sentences
+    from kafka_ratchet.app.operations.resume import Resume, Wanted
+    from kafka_ratchet.app.operations.resume_asked import numbers_of, sentences
 
     name, _ = settings.stream(form.text("stream"))
     executed, reason = form.is_set(EXECUTE), form.text("reason") or ""

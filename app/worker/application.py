@@ -22,7 +22,7 @@ from kafka_ratchet.app.worker.claim_check import ClaimCheck
 from kafka_ratchet.app.worker.faust_app import faust_app
 from kafka_ratchet.app.worker.global_tables import GlobalTables
 from kafka_ratchet.app.worker.group_rules import refusal, rules_of
-from kafka_ratchet.app.worker.past import Past
+from kafka_ratchet.app.worker.journal.past import Past
 from kafka_ratchet.app.worker.policy import PolicyFollower
 from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.stream import Stream

@@ -12,9 +12,9 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
+from kafka_ratchet.app.operations import recounting
+from kafka_ratchet.app.operations.recounting import Log, PassingAgain, awaited, never_judged
 from kafka_ratchet.app.settings import StreamSettings
-from kafka_ratchet.app.worker import recounting
-from kafka_ratchet.app.worker.recounting import Log, PassingAgain, awaited, never_judged
 from kafka_ratchet.errors import Aborted, Fenced, TransactionError
 from kafka_ratchet.tables.edits import FORGET_ALL_KEY
 from kafka_ratchet.tables.eviction import Bounds

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kafka_ratchet.app.worker import recounting
-from kafka_ratchet.app.worker.recounting import PassingAgain
+from kafka_ratchet.app.operations import recounting
+from kafka_ratchet.app.operations.recounting import PassingAgain
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.transport import resumption
 from kafka_ratchet.transport.client.cluster import Committed

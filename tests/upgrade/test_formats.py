@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from kafka_ratchet.app.operations.state_rows import FORMAT_COLUMN, Row, read_rows, write_rows
 from kafka_ratchet.app.worker.claims import Claim, take_claim
-from kafka_ratchet.app.worker.state_rows import FORMAT_COLUMN, Row, read_rows, write_rows
 from kafka_ratchet.errors import OwnerDiffers, SettingsError, SourceError, StateError, TopicError
 from kafka_ratchet.producers.progress import Progress as Published
 from kafka_ratchet.rule.identity import Identity

@@ -9,6 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from kafka_ratchet.app.names import policy_topic
+from kafka_ratchet.app.operations.policy_topic import read_policies
 from kafka_ratchet.app.repartition import judging
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.producers import shown
@@ -16,7 +17,6 @@ from kafka_ratchet.app.web.readings import BOOTSTRAP, answer, impatient, read
 from kafka_ratchet.app.web.render import SETTINGS
 from kafka_ratchet.app.why.answer import moment
 from kafka_ratchet.app.worker.policy import BY_HEADER, Origin
-from kafka_ratchet.app.worker.policy_topic import read_policies
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_count
 from kafka_ratchet.topic_log.reading import records
 

@@ -18,7 +18,7 @@ from kafka_ratchet.app.status.history import EVERY_S, Event, EventsAnswer, Histo
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.web import live
 from kafka_ratchet.app.web.routes import NAVIGATION, PAGES, links
-from kafka_ratchet.app.worker.history import WorkerHistory
+from kafka_ratchet.app.worker.journal.history import WorkerHistory
 from tests.app.web.test_pages import TableReader, page, read, read_json
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 from tests.app.worker.test_history import Stream, lane

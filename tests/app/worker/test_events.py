@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kafka_ratchet.app.status.history import Event
-from kafka_ratchet.app.worker.events import ANSWER_MOST, FILE_MOST, EventLog, LaneWatch
+from kafka_ratchet.app.worker.journal.events import ANSWER_MOST, FILE_MOST, EventLog, LaneWatch
 from kafka_ratchet.transport.lane_spec import LaneState, LaneStatus
 from tests.clock import Clock
 

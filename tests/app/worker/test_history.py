@@ -27,8 +27,8 @@ from kafka_ratchet.app.status.history import (
 )
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.past_view import PastView
-from kafka_ratchet.app.worker.history import FIELDS, WorkerHistory
-from kafka_ratchet.app.worker.ring import Ring
+from kafka_ratchet.app.worker.journal.history import FIELDS, WorkerHistory
+from kafka_ratchet.app.worker.journal.ring import Ring
 from kafka_ratchet.transport.lane_spec import LaneStatus
 from tests.app.worker_process import Site, WorkerProcess
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from kafka_ratchet.app.operations.policy_topic import write_policy
 from kafka_ratchet.app.verify import verify
-from kafka_ratchet.app.worker.policy_topic import write_policy
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
 
 TOML = """

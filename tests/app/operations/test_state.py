@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.operations.state_rows import Row, read_rows, write_rows
 from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.app.verify import verify
-from kafka_ratchet.app.worker.state_rows import Row, read_rows, write_rows
 from kafka_ratchet.app.worker.topics import COMPACTED
 from kafka_ratchet.errors import SettingsError
 from tests.app.local.test_broker import wait_until

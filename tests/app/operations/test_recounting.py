@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from kafka_ratchet.app.operations.recounting import Log, PassingAgain, awaited, causes, count_passing, never_judged
 from kafka_ratchet.app.settings import StreamSettings
-from kafka_ratchet.app.worker.recounting import Log, PassingAgain, awaited, causes, count_passing, never_judged
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.eviction import Bounds

@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 
 from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.cli.gaps import _render
-from kafka_ratchet.app.worker.gaps import gaps_of
-from kafka_ratchet.app.worker.state_rows import Row
+from kafka_ratchet.app.operations.gaps import gaps_of
+from kafka_ratchet.app.operations.state_rows import Row
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.windows import Kept
 from tests.app.worker_process import Site, WorkerProcess

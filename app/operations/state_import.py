@@ -16,13 +16,13 @@ from typing import Final
 import msgspec
 
 from kafka_ratchet.app.names import is_repartition_topic
+from kafka_ratchet.app.operations.resume import CHANGELOG_BYTES, Resume, Wanted
+from kafka_ratchet.app.operations.state_rows import Row
 from kafka_ratchet.app.partitioner import Partitioner
 from kafka_ratchet.app.repartition import arrivals_of, arrives_in
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.group import describe_group
 from kafka_ratchet.app.worker.claims import now, this_user
-from kafka_ratchet.app.worker.resume import CHANGELOG_BYTES, Resume, Wanted
-from kafka_ratchet.app.worker.state_rows import Row
 from kafka_ratchet.app.worker.steps import prepare_streams
 from kafka_ratchet.app.worker.topics import prepare_policy
 from kafka_ratchet.errors import SettingsError, TopicMissing

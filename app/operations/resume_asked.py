@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_ratchet.app.worker.resume import MOST_DIGITS, Plan, Resume
+from kafka_ratchet.app.operations.resume import MOST_DIGITS, Plan, Resume
 from kafka_ratchet.errors import SettingsError
 
 

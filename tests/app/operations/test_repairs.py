@@ -14,12 +14,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.names import changelog_name, policy_topic
+from kafka_ratchet.app.operations.resume import Resume, Wanted
 from kafka_ratchet.app.verify import ExitCode, verify
-from kafka_ratchet.app.worker.resume import Resume, Wanted
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.owner import Owner
 from kafka_ratchet.transport.transactions.hanging import Hanging
-from tests.app.worker.test_resume import forwarded, publish, recreate, served, stands_still
+from tests.app.operations.test_resume import forwarded, publish, recreate, served, stands_still
 from tests.app.worker_process import Site, WorkerProcess
 
 NAMES = ("marked", "behind", "refilled", "renumbered", "corrected")
@@ -145,7 +145,7 @@ def test_repairs_end_at_nothing_to_be_said(place: Site, worker: WorkerProcess, m
         pass
 
     for called, done in (("find_hanging", found), ("with_known_ends", found), ("end_hanging", ended)):
-        monkeypatch.setattr(f"kafka_ratchet.app.worker.resume.{called}", done)
+        monkeypatch.setattr(f"kafka_ratchet.app.operations.resume.{called}", done)
     decision = Resume(place.settings, place.broker, "corrected", Wanted(None, "it was killed", False, False), "ann")
     known = owner_of(place, "corrected")
     assert asyncio.run(decision.open_transactions([0], commit=False)) == [hangs]

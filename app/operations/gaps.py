@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from kafka_ratchet.app.worker.state_rows import Row, text_of
+from kafka_ratchet.app.operations.state_rows import Row, text_of
 from kafka_ratchet.tables.map.entries import COUNTED, FINGERPRINT
 
 COUNTS: Final = struct.Struct(">qq")

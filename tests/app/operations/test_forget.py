@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from kafka_ratchet.app.operations.forget import _sent_to
 from kafka_ratchet.app.status.group import Group
 from kafka_ratchet.app.verify import verify
-from kafka_ratchet.app.worker.forget import _sent_to
 from kafka_ratchet.app.worker.forget_requests import ReadRequests, request_key, request_value, stream_and_id
 from kafka_ratchet.transport.policy import Forget, Requests
 from tests.app.worker_process import Site, WorkerProcess, read_all

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.app.status.history import COUNTS, EventsAnswer, HistoryAnswer, HistoryQuery, Interval
 from kafka_ratchet.app.version import ratchet_version
-from kafka_ratchet.app.worker.events import Key, WorkerEvents
-from kafka_ratchet.app.worker.history import WorkerHistory
+from kafka_ratchet.app.worker.journal.events import Key, WorkerEvents
+from kafka_ratchet.app.worker.journal.history import WorkerHistory
 from kafka_ratchet.app.worker.views import Stream
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneStatus

@@ -12,6 +12,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from kafka_ratchet.app.names import changelog_name
+from kafka_ratchet.app.operations.policy_topic import write_record
 from kafka_ratchet.app.repartition import Arrivals, arrivals_of
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import lookup
@@ -20,7 +21,6 @@ from kafka_ratchet.app.status.model import Lookup
 from kafka_ratchet.app.worker.claims import now, this_user
 from kafka_ratchet.app.worker.forget_requests import MAX_REASON, request_key, request_value
 from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
-from kafka_ratchet.app.worker.policy_topic import write_record
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, TopicMissing
 from kafka_ratchet.producers import admin_client, explained
 from kafka_ratchet.rule.identity import Identity

@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ratchet.app.cli import cli
+from kafka_ratchet.app.operations.policy_topic import read_policies, write_policy
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.policy import (
     Effective,
@@ -26,7 +27,6 @@ from kafka_ratchet.app.worker.policy import (
     policy_key,
     policy_value,
 )
-from kafka_ratchet.app.worker.policy_topic import read_policies, write_policy
 from kafka_ratchet.app.worker.topics import COMPACTED
 from kafka_ratchet.errors import Aborted, PolicyLost, SettingsError
 from kafka_ratchet.producers import made_topic

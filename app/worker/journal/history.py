@@ -28,7 +28,7 @@ from kafka_ratchet.app.status.history import (
     HistoryQuery,
     Points,
 )
-from kafka_ratchet.app.worker.ring import Ring, Values
+from kafka_ratchet.app.worker.journal.ring import Ring, Values
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ratchet.app.worker.recounting import recounted_from
+from kafka_ratchet.app.operations.recounting import recounted_from
 from kafka_ratchet.producers import made_topic
 from kafka_ratchet.tables.edits import FORGET, Edit
 from tests.app.worker_process import Site, WorkerProcess, read_all

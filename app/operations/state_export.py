@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from kafka_ratchet.app.operations.resume import Resume, Wanted
+from kafka_ratchet.app.operations.state_rows import Row
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.worker.kept import kept_of
-from kafka_ratchet.app.worker.resume import Resume, Wanted
-from kafka_ratchet.app.worker.state_rows import Row
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.store import Store
 

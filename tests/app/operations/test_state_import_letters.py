@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kafka_ratchet.app.worker.state_import import How, StateImport
-from kafka_ratchet.app.worker.state_rows import Row
+from kafka_ratchet.app.operations.state_import import How, StateImport
+from kafka_ratchet.app.operations.state_rows import Row
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.replays import LETTER
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 
 from kafka_ratchet.app.names import policy_topic
+from kafka_ratchet.app.operations.write_one import write_one
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.worker.claims import this_user
 from kafka_ratchet.app.worker.policy import BY_HEADER, Policies, PolicyFollower, policy_key, policy_value
 from kafka_ratchet.app.worker.topics import prepare_policy
-from kafka_ratchet.app.worker.write_one import write_one
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.topic_log.clients import partition_counts

@@ -19,15 +19,8 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from kafka_ratchet.app.names import changelog_name, policy_topic, transactional_id
-from kafka_ratchet.app.repartition import Arrivals
-from kafka_ratchet.app.settings import Settings
-from kafka_ratchet.app.status.group import describe_group
-from kafka_ratchet.app.worker.claims import now, this_user
-from kafka_ratchet.app.worker.group_rules import rules_of, why, works_otherwise
-from kafka_ratchet.app.worker.kept import kept_of
-from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
-from kafka_ratchet.app.worker.policy_topic import read_policies
-from kafka_ratchet.app.worker.recounting import (
+from kafka_ratchet.app.operations.policy_topic import read_policies
+from kafka_ratchet.app.operations.recounting import (
     Log,
     PassingAgain,
     awaited,
@@ -36,6 +29,13 @@ from kafka_ratchet.app.worker.recounting import (
     never_judged,
     recounted_from,
 )
+from kafka_ratchet.app.repartition import Arrivals
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.group import describe_group
+from kafka_ratchet.app.worker.claims import now, this_user
+from kafka_ratchet.app.worker.group_rules import rules_of, why, works_otherwise
+from kafka_ratchet.app.worker.kept import kept_of
+from kafka_ratchet.app.worker.ownership import StreamOwnership, names_of
 from kafka_ratchet.app.worker.topics import prepare, prepare_owners
 from kafka_ratchet.errors import (
     Aborted,

@@ -1,0 +1,1 @@
+"""Changes that operators make: resume, forget, policies, gaps, and state exported and imported."""
