@@ -43,6 +43,13 @@ FRESH, DUPLICATE, INVALID, TOO_LATE, CONFLICT = range(5)
 JUMP = 1 << 40
 """A sequence so far above its identity's last is reported. Counting a million records a second takes 12 days to it."""
 
+FILE_STEPS_MOST = 1 << 10
+FILE_BYTE_MOST = 1 << 32
+"""Bounds of a step between files. In a set of files each has 2^40 sequences, one for each byte of it
+(`kafka_ratchet.producers.file_set`), so the next file's first record may be more than JUMP above the last one of this
+file. A partition may miss records of a thousand files, and its first record of a file begins within four gigabytes. A
+random number passes both bounds once in two million; milliseconds after a time in seconds do not before 2039."""
+
 FIRST_MOST = 1 << 61
 """A first sequence above this is reported too: there is no last to compare it with. Eight printable characters, read
 as an integer, are all above it (0x20 is the lowest), and timestamps in nanoseconds are below it until the year 2043."""
@@ -52,6 +59,15 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
 U32 = NDArray[np.uint32]
+
+
+@njit(**records.OPTIONS)
+def is_jump(last: np.int64, sequence: np.int64) -> np.bool:
+    """Return whether a sequence that rises is so far above the last one (-1: none) that it is reported."""
+    if last < 0:
+        return sequence > FIRST_MOST
+    is_far = sequence // JUMP - last // JUMP > FILE_STEPS_MOST or sequence % JUMP > FILE_BYTE_MOST
+    return sequence - last > JUMP and is_far
 
 
 @njit(**records.OPTIONS)
@@ -238,7 +254,7 @@ def judge(
         hashes, starts, lengths, pushed, changed, arena, slots, undo, sizes: the map, with room for all records.
 
     Returns:
-        (number of sequences that jumped by more than JUMP; index of the last of them, or -1; the sequence before that
+        (number of sequences that jumped, see `is_jump`; index of the last of them, or -1; the sequence before that
         jump, -1 for none).
     """
     jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
@@ -261,7 +277,7 @@ def judge(
             verdicts[i] = DUPLICATE
             continue
         verdicts[i] = FRESH
-        if (sequences[i] - pushed[slot] > JUMP) if pushed[slot] >= 0 else (sequences[i] > FIRST_MOST):
+        if is_jump(pushed[slot], sequences[i]):
             jumps += 1
             jumped, jumped_from = np.int64(i), pushed[slot]
         if changed[slot] == 0:

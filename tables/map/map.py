@@ -30,7 +30,7 @@ class LastSequence(NamedTuple):
 
 
 class Jumps(NamedTuple):
-    """Sequences of a batch that jumped by more than `kafka_ratchet.tables.map.kernels.JUMP`.
+    """Sequences of a batch that jumped, see `kafka_ratchet.tables.map.kernels.is_jump`.
 
     record is the index of the last of them, or -1; before is its identity's last sequence, -1 where that was its first
     record.

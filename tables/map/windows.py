@@ -18,15 +18,14 @@ from kafka_ratchet.tables.map.kernels import (
     CHANGED,
     CONFLICT,
     DUPLICATE,
-    FIRST_MOST,
     FRESH,
     I32,
     I64,
-    JUMP,
     TOO_LATE,
     U8,
     U64,
     hash_of,
+    is_jump,
 )
 from kafka_ratchet.transport.batch import kernels as records
 
@@ -256,7 +255,7 @@ def judge(
             if len(firsts):
                 _count_late(firsts, counts, slot, sequence, sums)
             continue
-        if (sequence - last > JUMP) if last >= 0 else (sequence > FIRST_MOST):
+        if is_jump(last, sequence):
             jumps += 1
             jumped, jumped_from = np.int64(i), last
         if len(bits):

@@ -12,7 +12,7 @@ from kafka_ratchet.tables.partition import SequencePartition
 from tests.tables.fetched_records import Sent, fetched, judged, named
 
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))
-FAR = 2**40 + 1
+FAR = 2**40 + 2**33
 
 
 def opened(folder: Path, identity: Identity = Identity.PRODUCER) -> SequencePartition:
@@ -55,10 +55,21 @@ def test_what_is_no_jump_is_not_said(tmp_path: Path) -> None:
     state = opened(tmp_path / "store")
     with capture_logs() as said:
         judged(state, fetched(named(b"ordinary", 1, 2**40 + 1)), READ)
+        judged(state, fetched(named(b"files", 7, (3 << 40) + 2_000_000, (1_027 << 40) + 2**32)), READ)
         judged(state, fetched(named(b"nanoseconds", 1_800_000_000_000_000_000, 1_800_000_000_500_000_000)), READ)
-    commit(state, 4)
+    commit(state, 7)
     assert state.jumps.total == 0
     assert not [entry for entry in said if entry["log_level"] == "warning"]
+    state.close()
+
+
+def test_numbers_that_no_set_of_files_has_are_jumps(tmp_path: Path) -> None:
+    state = opened(tmp_path / "store")
+    judged(state, fetched(named(b"files away", 7, 1_025 << 40)), READ)
+    judged(state, fetched(named(b"bytes away", 7, (1 << 40) + 2**32 + 1)), READ)
+    judged(state, fetched(named(b"seconds, then milliseconds", 1_700_000_000, 1_700_000_000_000)), READ)
+    commit(state, 6)
+    assert state.jumps.total == 3
     state.close()
 
 

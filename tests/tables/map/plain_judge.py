@@ -31,7 +31,12 @@ class PlainJudge:
         last = self.pushed.get(identity, -1)
         if sequence <= last:
             return "duplicate", ""
-        if (sequence - last > 2**40) if last >= 0 else (sequence > 2**61):
+        if last < 0:
+            is_jump = sequence > 2**61
+        else:
+            next_file = (sequence >> 40) - (last >> 40) <= 1024 and sequence & (2**40 - 1) <= 2**32
+            is_jump = sequence - last > 2**40 and not next_file
+        if is_jump:
             self.jumps.append((last, sequence))
         self.pushed[identity] = sequence
         return "fresh", ""
