@@ -49,6 +49,9 @@ class EventLog:
         Raises:
             OSError: it cannot be written.
         """
+        self.path.parent.mkdir(
+            parents=True, exist_ok=True, mode=0o700
+        )  # the first to write here may be this or the history
         data = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
         try:
             before = self.path.read_bytes() if self.path.stat().st_size + len(data) > FILE_MOST else None

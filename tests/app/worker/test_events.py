@@ -51,7 +51,7 @@ def test_what_changes_between_two_looks_is_an_event() -> None:
 
 
 def test_a_torn_line_is_left_out_and_the_file_is_bounded(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "events")
+    log = EventLog(tmp_path / "fresh volume" / "events")
     assert log.read(0) == []
     log.append([Event(1.0, "started", "x"), Event(2.0, "assigned", "y", "events", [1])])
     with log.path.open("ab") as file:
