@@ -88,7 +88,8 @@ END_WAIT_S: Final = 1.0
 """Seconds that a commit waits for that answer; without one it uses the older watermark."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MOST_S: Final = 30.0
-
+HALT_LOG_EVERY_S: Final = 60.0
+"""Interval between two log lines of a partition that stays halted for one reason, in seconds."""
 
 WORTH_A_COMMIT: Final = 10_000
 """Records that pay for a transaction, which costs about 3 ms at both ends.
@@ -201,6 +202,7 @@ class Lane:
         self._records = 0
         self._ended = 0
         """Number of transactions committed or given up."""
+        self._halt_logged_at = 0.0
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -240,7 +242,6 @@ class Lane:
                     self._show(LaneState.HALTED, error)
                     pause_s = max(pause_s, 1.0)
                 except Exception as error:
-                    self.log.exception("lane failed")
                     self._show(LaneState.HALTED, error)
                     pause_s = max(pause_s, 1.0)
                 await self._undo()
@@ -272,10 +273,20 @@ class Lane:
         self.attempts.clear()
 
     def _show(self, state: LaneState, error: Exception) -> None:
-        """Show in the status and in the log why the lane starts again."""
+        """Show in the status and in the log why the lane starts again or is halted."""
+        before = self.status.halted
         self._record_failure(state, error)
-        say = self.log.error if state is LaneState.HALTED else self.log.warning
-        say("lane starts again", state=str(state), error=self.status.error)
+        if state is not LaneState.HALTED:
+            self.log.warning("lane starts again", state=str(state), error=self.status.error)
+            return
+        is_new, now = self.status.halted != before, asyncio.get_running_loop().time()
+        if is_new or now - self._halt_logged_at >= HALT_LOG_EVERY_S:
+            self._halt_logged_at = now
+            # A report of a program's error needs its place in the code.
+            place = {} if isinstance(error, RatchetError) else {"exc_info": error}
+            self.log.error(
+                "partition halted" if is_new else "partition is still halted", error=self.status.error, **place
+            )
 
     def _record_failure(self, state: LaneState, error: Exception) -> None:
         """Move the status to RETRYING or HALTED, with the error."""

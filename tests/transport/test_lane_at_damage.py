@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.transport.lane_spec import LaneState
+from tests.clock import let_skip, skip
 from tests.transport.kafka_side import Read, until
 from tests.transport.lane_site import PRODUCER, SEQUENCE, Site
 
@@ -29,6 +31,22 @@ async def site(own_broker: EmbeddedBroker, tmp_path: Path) -> AsyncIterator[Site
 
 def values(first: int, last: int) -> list[bytes | None]:
     return [event(sequence).value for sequence in range(first, last + 1)]
+
+
+async def test_a_halted_lane_is_logged_once_and_then_once_a_minute(site: Site, own_broker: EmbeddedBroker) -> None:
+    let_skip()
+    log = own_broker.data_folder / f"{site.input}-0" / f"{0:020}.log"
+    site.produce([event(1)])
+    flip(log, log.read_bytes().index(b"event 0001"))
+    owner = await site.owner()
+    with capture_logs() as logged:
+        owner.lane.start()
+        await until(lambda: owner.lane.status.restarts >= 3)
+        skip(61)
+        await until(lambda: owner.lane.status.restarts >= 4)
+    lines = [line for line in logged if line["log_level"] == "error"]
+    assert [line["event"] for line in lines] == ["partition halted", "partition is still halted"]
+    assert all("the checksum does not match" in line["error"] for line in lines)
 
 
 async def test_a_lane_halts_at_a_damaged_batch_and_does_not_pass_it(site: Site, own_broker: EmbeddedBroker) -> None:

@@ -74,6 +74,7 @@ def test_two_versions_in_one_group_count_each_event_once(
         for worker in (first, second):
             worker.stop()
             assert "lane failed" not in worker.text()
+            assert "partition halted" not in worker.text()
             assert "takes this worker" not in worker.text()
     finally:
         first.end()

@@ -351,4 +351,5 @@ def test_no_lane_stopped_or_started_again(run: Run) -> None:
     assert run.worker.process.poll() is None
     assert said.count("lane runs") == len(STREAMS)
     assert "lane starts again" not in said
+    assert "partition halted" not in said
     assert "Traceback" not in said
