@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, ThrottleEvent
 from confluent_kafka import Producer as KafkaProducer
 
 from kafka_ratchet.errors import RatchetError, SettingsError, TransportError
-from kafka_ratchet.producers.client import AUTHENTICATION_FAILED, CLIENT_STOPPED, PURGED, refusal, refused
+from kafka_ratchet.producers.client import AUTHENTICATION_FAILED, CLIENT_STOPPED, PURGED, SILENT, refusal, refused
 from kafka_ratchet.producers.metrics import STATISTICS_EVERY_MS, Measures
 from kafka_ratchet.producers.standstill import Standstill, standstill_of
 
@@ -179,7 +179,8 @@ class Accumulator:
                     "error_cb": self._client_failed,
                     "throttle_cb": self._client_throttled,
                     "stats_cb": self.measures.take_statistics,
-                }
+                },
+                logger=SILENT,
             )
         except (KafkaException, ValueError, TypeError) as error:
             raise SettingsError(f"kafka: the client options are not accepted: {error}") from error

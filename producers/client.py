@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -23,6 +24,13 @@ from kafka_ratchet.producers.tls import Options, look_at_certificate
 
 ATTEMPT_S = 2.0
 """Seconds without an answer after which a request to Kafka is repeated, with a message."""
+
+SILENT: Final = logging.Logger("librdkafka", logging.CRITICAL + 1)
+"""Logger that takes librdkafka's lines and writes none: callers raise the errors themselves.
+
+Without a logger, librdkafka writes FATAL lines to standard error at every log level, also where another
+producer of the same transactional id has merely begun.
+"""
 
 END_OF_PARTITION = KafkaError._PARTITION_EOF
 CLIENT_STOPPED = KafkaError._FATAL

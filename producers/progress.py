@@ -35,6 +35,7 @@ from kafka_ratchet.producers.client import (
     EPOCH_ENDED,
     PASSING,
     REFUSED,
+    SILENT,
     explained,
     refusal,
 )
@@ -407,7 +408,8 @@ class ProgressStore:
                     "message.timeout.ms": TRANSACTION_TIMEOUT_MS,
                     "transactional.id": transactional_id(self.topic, self.name),
                     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                }
+                },
+                logger=SILENT,
             )
         except (KafkaException, ValueError, TypeError) as error:
             raise SettingsError(f"kafka: the client options are not accepted: {error}") from error

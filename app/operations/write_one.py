@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.producers import explained
+from kafka_ratchet.producers.client import SILENT
 
 WRITE_FOR_S: Final = 30.0
 """A record that Kafka has not taken by then will not be tried any longer."""
@@ -40,13 +41,13 @@ def write_one(
     """
     producer = Producer(
         {
-            "log_level": 2,
             **settings.kafka,
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "linger.ms": 0,
             "message.timeout.ms": int(WRITE_FOR_S * 1000),
-        }
+        },
+        logger=SILENT,
     )
     outcome: list[tuple[KafkaError | None, int]] = []
 

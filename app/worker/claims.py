@@ -27,6 +27,7 @@ from kafka_ratchet.app.names import OWNERS_TOPIC
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import BrokerUnavailable, TopicError, TopicTaken
 from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.producers.client import SILENT
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_counts
 from kafka_ratchet.topic_log.reading import records
 
@@ -157,13 +158,13 @@ def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]
     while True:
         producer = Producer(
             {
-                "log_level": 2,
                 **settings.kafka,
                 "bootstrap.servers": bootstrap,
                 "transactional.id": CLAIMING,
                 "transaction.timeout.ms": int(TRANSACTION_S * 1000),
                 "linger.ms": 0,
-            }
+            },
+            logger=SILENT,
         )
         try:
             producer.init_transactions(TRANSACTION_S)

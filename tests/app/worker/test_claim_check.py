@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from contextlib import suppress
 from types import SimpleNamespace
@@ -13,12 +14,38 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.worker.claim_check import ClaimCheck
-from kafka_ratchet.app.worker.claims import OUTPUT, Claim, claim
+from kafka_ratchet.app.worker.claims import OUTPUT, Claim, Claims, claim
 from kafka_ratchet.app.worker.topics import prepare_owners
 from kafka_ratchet.errors import TopicTaken
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
 from tests.transport.kafka_side import until
+
+
+async def test_two_workers_that_claim_at_once_fence_each_other_without_a_word(
+    broker: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = f"claims-{uuid.uuid4().hex[:8]}"
+    settings = Settings(app=name, streams={"events": StreamSettings(input="in", output=name, dead_letters="dead")})
+    prepare_owners(AdminClient({"bootstrap.servers": broker}), settings)
+    first_holds, second_holds = threading.Event(), threading.Event()
+    asked = {"first": 0, "second": 0}
+
+    def claim_as(worker: str) -> None:
+        def decide(claims: Claims) -> Claims:
+            asked[worker] += 1
+            if worker == "second" and asked[worker] == 1:
+                assert first_holds.wait(60)
+            if asked[worker] == 2:  # asked by a producer that holds the id
+                (first_holds if worker == "first" else second_holds).set()
+                assert second_holds.wait(60)  # the first one's producer is fenced now
+            return {} if name in claims else {name: Claim(name, "events", OUTPUT, "A" * 22)}
+
+        claim(settings, broker, decide)
+
+    await asyncio.gather(asyncio.to_thread(claim_as, "first"), asyncio.to_thread(claim_as, "second"))
+    assert asked["first"] == 3  # once more, after it was fenced
+    assert "FATAL" not in capfd.readouterr().err
 
 
 async def test_a_claim_that_another_makes_halts_a_lane_that_runs(broker: str) -> None:
