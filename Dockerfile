@@ -22,6 +22,7 @@ COPY errors.py LICENSE pyproject.toml ./
 COPY agents/ agents/
 COPY kafka_ratchet.egg-info/ kafka_ratchet.egg-info/
 COPY app/ app/
+COPY docs/ docs/
 COPY kafka_ratchet/ kafka_ratchet/
 COPY producers/ producers/
 COPY reader/ reader/

@@ -17,6 +17,7 @@ WORKER_EXTRAS: Final = dict.fromkeys(
         "crc32c",
         "faust",
         "jinja2",
+        "markupsafe",
         "mode",
         "numba",
         "numpy",

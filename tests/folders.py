@@ -7,7 +7,11 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = tuple(
-    sorted(link.name for link in (ROOT / "kafka_ratchet").iterdir() if link.is_symlink() and link.is_dir())
+    sorted(
+        link.name
+        for link in (ROOT / "kafka_ratchet").iterdir()
+        if link.is_symlink() and (link / "__init__.py").is_file()
+    )
 )
 """Folders that are imported as `kafka_ratchet.…`."""
 TOOLS: Final = ("bench", "faults")

@@ -271,7 +271,7 @@ def test_state_is_for_the_user_alone() -> None:
 
 
 def test_the_image_gets_every_package_and_the_context_no_more() -> None:
-    packages = {*PACKAGES, "kafka_ratchet", "errors.py"}
+    packages = {*PACKAGES, "docs", "kafka_ratchet", "errors.py"}
     copied = {
         source.rstrip("/")
         for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE)

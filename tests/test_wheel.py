@@ -104,10 +104,11 @@ def test_the_wheel_has_every_file_of_the_folders_and_nothing_else(source: str, r
     with zipfile.ZipFile(wheel) as archive:
         packed = {name: archive.read(name) for name in archive.namelist()}
     kept = {name: content for name, content in packed.items() if ".dist-info/" not in name}
+    pages = [path for path in (ROOT / "docs").rglob("*") if path.suffix in {".md", ".png"}]
     files = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*") if path.is_file()]
     expected = {
         f"kafka_ratchet/{path.relative_to(ROOT).as_posix()}": path.read_bytes()
-        for path in (*files, ROOT / "errors.py")
+        for path in (*files, *pages, ROOT / "errors.py")
         if "__pycache__" not in path.parts
     }
     public = {"__init__.py", "__main__.py", "py.typed"}

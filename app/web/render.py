@@ -13,6 +13,7 @@ import aiohttp_jinja2
 import jinja2
 import msgspec
 from aiohttp import web
+from markupsafe import Markup
 
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.cluster_view import ClusterView
@@ -63,14 +64,17 @@ class Page:
         return [*([f"{self.path}index.json" if self.path == "/" else f"{self.path}.json"] * self.has_json), self.path]
 
 
-def set_up_templates(application: web.Application, links: list[tuple[str, str]]) -> None:
+def set_up_templates(
+    application: web.Application, links: list[tuple[str, str]], linked: Callable[[object], Markup]
+) -> None:
     """Let `html_response` render the templates.
 
     Args:
         application: the page's
         links: address and text of each entry of the navigation
+        linked: filter that makes links of the documentation pages that a sentence names
     """
-    linked = {path for path, _ in links}
+    there = {path for path, _ in links}
     templates = aiohttp_jinja2.setup(
         application,
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
@@ -80,7 +84,7 @@ def set_up_templates(application: web.Application, links: list[tuple[str, str]])
         lstrip_blocks=True,
     )
     templates.globals["links"] = links
-    templates.globals["has_page"] = lambda path: "/" + path.split("?")[0].split("/")[1] in linked
+    templates.globals["has_page"] = lambda path: "/" + path.split("?")[0].split("/")[1] in there
     templates.globals["state_of"] = _state
     templates.globals["shell"] = _shell
     templates.filters["grouped"] = _grouped
@@ -92,6 +96,7 @@ def set_up_templates(application: web.Application, links: list[tuple[str, str]])
     templates.filters["as_json"] = _as_json
     templates.filters["window"] = window_text
     templates.filters["plain"] = plain
+    templates.filters["linked"] = linked
 
 
 def html_response(request: web.Request, template: str, context: dict[str, Any], status: int = 200) -> web.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kafka_ratchet.app.web.live import events
+from kafka_ratchet.app.web.pages.docs import docs_page
 from kafka_ratchet.app.web.pages.dropped import dead_letters_page, duplicates_page
 from kafka_ratchet.app.web.pages.event import event_page
 from kafka_ratchet.app.web.pages.lookup import identities_page, identity_page, lookup_page, own_table_page
@@ -43,6 +44,9 @@ PAGES = [
     Page("/settings", settings_page),
     Page("/policy", policy_page),
     Page("/proof", proof_page),
+    Page("/docs", docs_page, has_json=False),
+    Page("/docs/{page}", docs_page, has_json=False),
+    Page("/docs/{folder}/{page}", docs_page, has_json=False),
 ]
 
 NAVIGATION = [
@@ -57,6 +61,7 @@ NAVIGATION = [
     ("/settings", "Settings"),
     ("/policy", "Policy"),
     ("/proof", "Proof"),
+    ("/docs", "Docs"),
 ]
 """Navigation in this order, as far as the pages are in the table."""
 

@@ -17,6 +17,7 @@ from kafka_ratchet.app.web.access import ACCESS, Access, guard, warning_of
 from kafka_ratchet.app.web.actions import ACTION_PATHS, add_actions
 from kafka_ratchet.app.web.live import LIVE, Live
 from kafka_ratchet.app.web.login import add_login
+from kafka_ratchet.app.web.pages.docs import linked
 from kafka_ratchet.app.web.pages.settings import ORIGINS
 from kafka_ratchet.app.web.readings import BOOTSTRAP, READINGS, Readings
 from kafka_ratchet.app.web.render import CLUSTER_VIEW, FOLDER, PAST, RESULTS, SETTINGS, refusal, set_up_templates
@@ -100,7 +101,7 @@ def create_web_app(
     application[LIVE] = Live()
     application.on_shutdown.append(application[LIVE].close)
     application[RESULTS] = SinksView(bootstrap, settings)
-    set_up_templates(application, links())
+    set_up_templates(application, links(), linked)
 
     async def cluster_view(application: web.Application) -> AsyncIterator[None]:
         async with ClusterView(bootstrap, settings) as asked:

@@ -31,6 +31,8 @@ BROUGHT_BY = {
     "jsonschema": "confluent-kafka",
     "referencing": "confluent-kafka",
     "jinja2": "aiohttp-jinja2",
+    "markupsafe": "aiohttp-jinja2",
+    "markdown_it": "rich",
     "mode": "faust-streaming",
     "py4j": "pyspark",
     "pydantic": "pydantic-settings",

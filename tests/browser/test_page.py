@@ -26,6 +26,7 @@ from kafka_ratchet.app.status.answers import IdentityStatus
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.web.routes import PAGES
 from kafka_ratchet.app.web.server import WebServer
+from tests.app.web.test_own_pages import serving
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
 
 pytestmark = pytest.mark.browser
@@ -44,6 +45,8 @@ OPTIONS = [
     "--disable-sync",
 ]
 
+FOLD = 720
+"""Pixels of a page that a laptop's window of 1,280 pixels shows."""
 POLL_S = 2
 """The page asks for new figures this often."""
 
@@ -234,6 +237,9 @@ READING = [
     "/settings",
     "/policy",
     "/proof",
+    "/docs",
+    "/docs/design",
+    "/docs/guide/why",
 ]
 
 
@@ -278,8 +284,8 @@ def test_a_newcomer_gets_from_the_first_page_to_each_answer(browser: Browser, pa
     browser.find_element(By.CSS_SELECTOR, ".follow input[name=sequence]").send_keys("11" + Keys.ENTER)
     WebDriverWait(browser, 20).until(lambda chrome: chrome.title == "Event · Ratchet")
     for text, ends in (
-        ("Who sends duplicates", "/producers?stream=events"),
-        ("What is late", "/streams/events?sort=lag"),
+        ("Duplicates by producer", "/producers?stream=events"),
+        ("Partitions by lag", "/streams/events?sort=lag"),
         ("See more", "/streams/events?state=halted"),
     ):
         browser.get(page)
@@ -289,6 +295,31 @@ def test_a_newcomer_gets_from_the_first_page_to_each_answer(browser: Browser, pa
         "ratchet resume --stream events --partition 1"
         in browser.find_element(By.ID, "halted").find_element(By.XPATH, "..").text
     )
+
+
+def test_the_way_is_one_line_and_the_chart_is_above_the_fold(
+    browser: Browser, run: Run, broker: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(partitions=2)
+    known = serving(settings_for(broker, topic), topic, tmp_path, 2)
+    url = run(known.__aenter__())
+    try:
+        resize(browser, 1280)
+        browser.get(url)
+        tops = browser.execute_script(
+            "return Array.from(document.querySelectorAll('.strip li'), each => each.getBoundingClientRect().top)"
+        )
+        assert len(tops) == 9
+        assert max(tops) == min(tops)
+        bottom = "const e = document.querySelector('#chart canvas'); return e && e.getBoundingClientRect().bottom"
+        WebDriverWait(browser, 20).until(lambda _: browser.execute_script(bottom))
+        assert browser.execute_script(bottom) <= FOLD
+        link = browser.find_element(By.CSS_SELECTOR, "nav a[href='/docs']")
+        link.click()
+        browser.find_element(By.LINK_TEXT, "The proof: ratchet verify").click()
+        WebDriverWait(browser, 20).until(url_to_be(f"{url}/docs/guide/verify"))
+    finally:
+        run(known.__aexit__(None, None, None))
 
 
 def test_an_update_keeps_the_place_in_a_wide_table(browser: Browser, page: str, worker: KnownWorker) -> None:

@@ -83,7 +83,7 @@ async def overview_page(request: web.Request) -> web.Response:
 
 async def tables_fragment(request: web.Request) -> web.Response:
     """Return the part of the page that changes."""
-    return html_response(request, "_tables.html", await _context(request))
+    return html_response(request, "tables.html", await _context(request))
 
 
 async def history_page(request: web.Request) -> web.Response:

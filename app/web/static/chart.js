@@ -19,7 +19,7 @@
     var value = function (plot, value) { return value == null ? "not known" : value.toFixed(1); };
     return {
       width: place.clientWidth,
-      height: 240,
+      height: 172,
       // At least a minute: around a single point uPlot would draw years.
       scales: { x: { range: function (plot, low, high) { return [Math.min(low, high - 60), high]; } } },
       series: [{}].concat(names.map(function (name) {

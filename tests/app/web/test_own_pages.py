@@ -114,7 +114,7 @@ async def test_what_workers_keep_is_on_the_pages(
     ]
     assert next(row[0] for row in TableReader(second).rows if row and row[0].isdigit()) == "50"
     assert [row["partition"] for row in halted["partitions"]] == [1]
-    assert "What to do about a halted partition" in what_to_do
+    assert "Repair of a halted partition" in what_to_do
     assert "<code>ratchet resume --stream events --partition 1</code></p>" in what_to_do
     assert by_lag["partitions"][0]["partition"] == 1
     assert "59 running" in streams

@@ -521,7 +521,7 @@ async def test_the_command_prints_the_address_and_ends_when_it_is_told(
     line = (await process.stdout.readline()).decode()
     found = re.search(r"http://127\.0\.0\.1:\d+", line)
     assert found, line
-    assert "Look up an identity" in await read(http, f"{found[0]}/lookup")
+    assert "Identity look-up" in await read(http, f"{found[0]}/lookup")
     process.send_signal(signal.SIGTERM)
     assert await process.wait() == 0
 
