@@ -47,6 +47,7 @@ def test_the_modules_have_what_is_asked_of_them() -> None:
         assert all(callable(getattr(kind, name)) for name in names)
 
 
+@pytest.mark.docker
 @with_docker
 def test_kafka_commits_a_transaction() -> None:
     with containers.kafka() as bootstrap:
@@ -54,6 +55,7 @@ def test_kafka_commits_a_transaction() -> None:
         producer.init_transactions(60)
 
 
+@pytest.mark.docker
 @with_docker
 def test_postgresql_answers() -> None:
     import psycopg
@@ -62,6 +64,7 @@ def test_postgresql_answers() -> None:
         assert database.execute("SELECT 1").fetchone() == (1,)
 
 
+@pytest.mark.docker
 @with_docker
 def test_an_s3_puts_an_object_only_where_there_is_none() -> None:
     """Which is what makes a commit of Delta one."""
