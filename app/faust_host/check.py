@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from kafka_ratchet.app.worker.program import names_in, not_there
 from kafka_ratchet.errors import SettingsError
 
 Verdict = Literal["exact", "rule", "refused"]
@@ -121,13 +122,11 @@ def refuse_shown(paths: Iterable[Path]) -> None:
 
 def modules_of(text: str, folder: Path) -> list[Path]:
     """Return the files of a program: its module, and those of its own that it imports."""
-    module = text.partition(":")[0].removesuffix(".py").replace("/", ".")
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise SettingsError(f"--faust {text!r}: write MODULE:NAME, as shop:app for `app = faust.App(...)` in shop.py")
+    module, _ = names_in(text, "--faust")
     roots = [folder, *(Path(each or ".") for each in sys.path)]
     first = _find(module, roots)
     if first is None:
-        raise SettingsError(f"--faust {text}: there is no module {module} in {folder}, nor is one installed")
+        raise not_there(text, "--faust", module, folder)
     found, left = dict[Path, None](), [(first, module)]
     while left:
         path, name = left.pop(0)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +14,7 @@ from kafka_ratchet.app.faust_host.transport import NoConductor, Transport
 from kafka_ratchet.app.settings import given as given_settings
 from kafka_ratchet.app.worker.parent import Parent, Role
 from kafka_ratchet.app.worker.process import STOP_WITHIN_S
+from kafka_ratchet.app.worker.program import load_object
 from kafka_ratchet.errors import SettingsError
 
 KILL_AFTER_S: Final = STOP_WITHIN_S + 15.0
@@ -30,24 +29,9 @@ def load_app(text: str) -> Any:
     Raises:
         SettingsError: there is none, or the module cannot be imported.
     """
-    module, _, name = text.partition(":")
-    name = name or "app"
-    if not all(part.isidentifier() for part in (*module.split("."), name)):
-        raise SettingsError(f"--faust {text!r}: write MODULE:NAME, as shop:app for `app = faust.App(...)` in shop.py")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"--faust {text}: module {error.name} is not found in {here}, nor is it installed"
-        ) from error
-    except AttributeError:
-        raise SettingsError(f"--faust {text}: module {module} has no {name}") from None
-    except Exception as error:
-        raise SettingsError(f"--faust {text}: {module} cannot be imported: {type(error).__name__}: {error}") from error
+    found = load_object(text, "--faust")
     if not isinstance(found, faust.App):
-        raise SettingsError(f"--faust {text}: {name} is a {type(found).__name__}, and no faust.App")
+        raise SettingsError(f"--faust {text}: is a {type(found).__name__}, and no faust.App")
     return found
 
 

@@ -6,6 +6,7 @@ import gc
 import inspect
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -28,6 +29,13 @@ def place_of(function: Any) -> str:
     function = inspect.unwrap(getattr(function, "__func__", function))
     code = getattr(function, "__code__", None)
     return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code else repr(function)
+
+
+def sources_of(app: Any) -> list[Path]:
+    """Return the files with an app's agents."""
+    functions = (inspect.unwrap(getattr(agent.fun, "__func__", agent.fun)) for agent in app.agents.values())
+    found = {each.__code__.co_filename for each in functions if hasattr(each, "__code__")}
+    return [path for path in map(Path, sorted(found)) if path.is_file()]
 
 
 def topics_of(agent: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from kafka_ratchet.agents.run import Stream as Lane
 from kafka_ratchet.agents.topic import Topic, at_hand
 from kafka_ratchet.app.faust_host.inputs import (
     place_of,
+    sources_of,
     steps_of,
     tables_of,
     topics_at_hand,
@@ -27,6 +28,7 @@ from kafka_ratchet.app.faust_host.inputs import (
     wrappers_at_hand,
 )
 from kafka_ratchet.app.faust_host.producer import Replies, send_at_once
+from kafka_ratchet.app.faust_host.refusals import add_program
 from kafka_ratchet.app.faust_host.store import FaustCodec, GlobalStore, LaneSets, LaneStore, shorten, store_of
 from kafka_ratchet.app.faust_host.stream import FROM, LaneChannel, Step, stream_for
 from kafka_ratchet.app.faust_host.windows import AT_HAND, OpenWindows, goes_by_record, use_event_time
@@ -101,6 +103,7 @@ def host(app: Any, names: Mapping[str, str] | None = None, judged: Sequence[str]
     Raises:
         SettingsError: the app has no agent, or one that cannot be exact; the text has file and line.
     """
+    add_program(sources_of(app))
     return _Host(app, names or {}, judged).build()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -13,10 +15,34 @@ import mode
 from kafka_ratchet.errors import SettingsError, TableError
 from kafka_ratchet.tables.values.partition import AT_WORK
 
+SITES: Final = ("site-packages", "dist-packages")
+"""Names of the folders of installed packages."""
 _LIBRARIES: Final = tuple(
-    str(Path(found).parent) for found in (faust.__file__, mode.__file__, __file__) if found is not None
+    f"{folder}/"
+    for folder in (
+        *(Path(found).parent for found in (faust.__file__, mode.__file__) if found is not None),
+        Path(__file__).parents[2],
+        Path(str(sys.modules["asyncio"].__file__)).parents[1],
+        *(each for each in sys.path if Path(each).name in SITES),
+        *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
+    )
 )
-_STANDARD: Final = str(Path(str(sys.modules["asyncio"].__file__)).parents[1])
+_PROGRAMS: Final[set[str]] = set()
+"""Installed packages and modules of hosted programs."""
+
+
+def add_program(paths: Iterable[Path]) -> None:
+    """Count installed packages as the user's program and not as libraries.
+
+    Args:
+        paths: files of the program
+    """
+    for path in paths:
+        for parent in path.parents:
+            if parent.name in SITES:
+                first = parent / path.relative_to(parent).parts[0]
+                _PROGRAMS.add(str(path) if first == path else f"{first}/")
+                break
 
 
 def user_line() -> str:
@@ -32,9 +58,7 @@ def user_line() -> str:
 
 def is_library(path: str) -> bool:
     """Return whether a file belongs to a library and not to the user's program."""
-    if path.startswith(("<", *_LIBRARIES)) or "site-packages" in path or "kafka_ratchet" in path:
-        return True
-    return path.startswith(_STANDARD)
+    return path.startswith(("<", *_LIBRARIES)) and not path.startswith(tuple(_PROGRAMS))
 
 
 def not_exact(what: str, way: str) -> SettingsError:

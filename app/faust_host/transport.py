@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from yarl import URL
 
 from kafka_ratchet.app.faust_host.answers import Answers
 from kafka_ratchet.app.faust_host.check import refuse_shown
-from kafka_ratchet.app.faust_host.inputs import topics_at_hand
+from kafka_ratchet.app.faust_host.inputs import sources_of, topics_at_hand
 from kafka_ratchet.app.faust_host.producer import LaneProducer
 from kafka_ratchet.app.faust_host.program import Hosted, host, switch_off
 from kafka_ratchet.app.faust_host.refusals import not_exact
@@ -240,13 +239,6 @@ def hosted_app(
     hosted.engine.check(settings.streams)
     check_topics(hosted.engine, settings)
     return hosted, settings
-
-
-def sources_of(app: Any) -> list[Path]:
-    """Return the files with an app's agents."""
-    functions = (inspect.unwrap(getattr(agent.fun, "__func__", agent.fun)) for agent in app.agents.values())
-    found = {each.__code__.co_filename for each in functions if hasattr(each, "__code__")}
-    return [path for path in map(Path, sorted(found)) if path.is_file()]
 
 
 def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:

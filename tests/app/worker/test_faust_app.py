@@ -79,5 +79,5 @@ async def test_a_start_reads_no_metadata_of_packages_and_no_paths_of_modules(app
 def test_a_faust_app_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "written_for_faust.py").write_text("import faust\napp = faust.App('shop')\n")
-    with pytest.raises(SettingsError, match=r"app is an object of Faust.*kafka_ratchet.App\(\).*from-faust.md"):
+    with pytest.raises(SettingsError, match=r"app is an object of Faust.*worker --faust \w+:app.*guide/faust.md"):
         load_program("written_for_faust:app")

@@ -1,0 +1,91 @@
+"""The line between a user's program and libraries, by which tables are found and errors name a line."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from pathlib import Path
+
+import faust
+import pytest
+
+from kafka_ratchet.app.faust_host import refusals
+from kafka_ratchet.app.faust_host.command import load_app
+from kafka_ratchet.app.faust_host.inputs import sources_of, tables_of
+from kafka_ratchet.app.faust_host.refusals import add_program, is_library
+from kafka_ratchet.errors import SettingsError
+
+SITE = sysconfig.get_path("purelib")
+
+PROGRAM = """import faust
+app = faust.App("shop", broker="kafka://127.0.0.1:1")
+counts = app.Table("counts", default=int)
+def add(word):
+    counts[word] += 1
+@app.agent(app.topic("words"))
+async def count(words):
+    async for word in words:
+        add(word)
+"""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/home/ann/kafka_ratchet_demo/shop.py",
+        "/home/ann/kafka_ratchet/shop.py",
+        "/home/ann/my-site-packages/shop.py",
+        f"{Path(str(sys.modules['asyncio'].__file__)).parents[1]}-of-mine/shop.py",
+        f"{SITE}-of-mine/shop.py",
+    ],
+)
+def test_a_folder_of_the_user_is_no_library(path: str) -> None:
+    assert not is_library(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{SITE}/yarl/_url.py",
+        str(faust.__file__),
+        str(refusals.__file__),
+        str(sys.modules["asyncio"].__file__),
+        "<frozen importlib._bootstrap>",
+    ],
+)
+def test_libraries_are_known(path: str) -> None:
+    assert is_library(path)
+
+
+def test_an_installed_program_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "_PROGRAMS", set())
+    add_program([Path(f"{SITE}/shop_of_ann/agents.py"), Path(f"{SITE}/shop_of_bob.py")])
+    assert not is_library(f"{SITE}/shop_of_ann/tables/counts.py")
+    assert not is_library(f"{SITE}/shop_of_bob.py")
+    assert is_library(f"{SITE}/shop_of_ann_too/agents.py")
+
+
+def test_tables_of_an_installed_program_are_found_through_its_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "kafka_ratchet" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "installed_shop.py").write_text(PROGRAM, "utf-8")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr(refusals, "_PROGRAMS", set())
+    monkeypatch.setattr(refusals, "_LIBRARIES", (*refusals._LIBRARIES, f"{site}/"))
+    app = load_app("installed_shop:app")
+    (agent,) = app.agents.values()
+    assert tables_of(agent.fun) == set()
+    add_program(sources_of(app))
+    assert [table.name for table in tables_of(agent.fun)] == ["counts"]
+
+
+def test_an_error_while_a_module_loads_is_not_called_a_missing_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_shop.py").write_text("import sys\nsys.nothing_of_that_name\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SettingsError, match=r"--faust broken_shop:app: .* cannot be imported: AttributeError"):
+        load_app("broken_shop:app")
