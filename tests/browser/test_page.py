@@ -179,6 +179,7 @@ def test_a_change_of_workers_is_announced_and_figures_are_not(browser: Browser, 
 @pytest.mark.parametrize("path", ["/workers?range=6h", "/history?stream=events&range=1h"])
 def test_workers_and_history_change_by_themselves(browser: Browser, page: str, worker: KnownWorker, path: str) -> None:
     browser.get(page + path)
+    browser.get("about:blank")  # the last page still polls a stopped server
     console(browser)
     browser.execute_script("document.querySelector('#tables').firstElementChild.dataset.before = 'yes'")
     before = browser.execute_script("return document.getElementById('tables').children.length")
@@ -196,6 +197,7 @@ def test_workers_and_history_change_by_themselves(browser: Browser, page: str, w
 @pytest.mark.parametrize("width", [320, 768, 1280])
 def test_nothing_overflows_and_the_policy_is_kept(browser: Browser, page: str, width: int, scheme: str) -> None:
     resize(browser, width, scheme)
+    browser.get("about:blank")  # the last page still polls a stopped server
     console(browser)
     for path in ("/", "/lookup?identity=sensor"):
         browser.get(page + path)
@@ -248,6 +250,7 @@ def test_the_pages_that_ask_are_narrow_legible_and_run_no_name(
     browser: Browser, page: str, width: int, scheme: str
 ) -> None:
     resize(browser, width, scheme)
+    browser.get("about:blank")  # the last page still polls a stopped server
     console(browser)
     for path in READING:
         browser.get(page + path)
