@@ -24,7 +24,7 @@ AHEAD: Final = 2
 """Batches that wait to be taken."""
 
 STOP_S: Final = 0.2
-"""Longest time until the reader notices that nobody takes its batches, in seconds."""
+"""Longest time until the reader notices that its batches are not taken, in seconds."""
 
 
 def reads_batches(settings: Settings, spans: Mapping[int, OffsetRange]) -> bool:

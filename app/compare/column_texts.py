@@ -25,7 +25,7 @@ Column: TypeAlias = list[Any] | pa.Array
 """Values of a column: a list, or an array of Arrow."""
 
 NUMERIC: Final = ("any", "number", "untyped", "text")
-"""Kinds whose texts of whole numbers are their digits."""
+"""Kinds that write a whole number as its digits."""
 
 DIGITS: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$"
 """Number without an exponent."""
@@ -33,7 +33,7 @@ DIGITS: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$"
 MINUS_ZERO: Final = r"^-[0.]+$"
 
 DIGITS_MOST: Final = 28
-"""Longest number whose text is its digits without the zeros at the end."""
+"""Longest number with its digits as its text, without the zeros at the end."""
 
 FLOAT_MOST: Final = 15
 """Longest number that a double surely holds with all its digits."""

@@ -48,7 +48,7 @@ class Place:
         if text in OF_RECORD:
             return cls(text)  # type: ignore[arg-type] # one of the words above
         if kind == "header" and name:
-            return cls("header", name)
+            return cls("header", _unquoted(name))
         return cls("field", name if colon and kind == "field" else text, _path(name if kind == "field" else text))
 
     def __str__(self) -> str:

@@ -77,9 +77,10 @@ class Comparison:
     doubled: surplus rows of the target
     altered: rows of the target whose compared values no record of the source has
     unexpected: rows of the target that the source does not have
-    source_rows, target_rows: rows compared
+    source_rows, target_rows: rows compared; looked_for: those of the source inside of `since` and `until`
     without_identity: rows of each side that could not be; first_without_identity: their first place
     unread: reasons why a side was not read to its end
+    notes: limits of both sides
     findings: listed with their places, `sample` of each kind
     """
 
@@ -95,9 +96,11 @@ class Comparison:
     oldest_in_flight_s: float | None = None
     source_rows: int = 0
     target_rows: int = 0
+    looked_for: int = 0
     without_identity: dict[str, int] = field(default_factory=lambda: {"source": 0, "target": 0})
     first_without_identity: dict[str, dict[str, Any]] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -134,6 +137,8 @@ class Comparison:
             "oldest_in_flight_s": self.oldest_in_flight_s,
             "source_rows": self.source_rows,
             "target_rows": self.target_rows,
+            "looked_for": self.looked_for,
+            "notes": list(self.notes),
             "without_identity": dict(self.without_identity),
             "first_without_identity": dict(self.first_without_identity),
             "unread": list(self.unread),
@@ -259,8 +264,10 @@ class Comparer:
             edges = _edges(source)
             target = self._open("target")
             stack.callback(target.close)
-            if isinstance(source, TableSide) and (since or until) and source.timestamp is None:
-                raise SettingsError(f"--since, --until: name the time column of {self._source}, --timestamp COLUMN")
+            if isinstance(source, TableSide) and (since or until or self._grace_s) and source.timestamp is None:
+                raise SettingsError(
+                    f"--since, --until, --grace: name the time column of {self._source}, --timestamp COLUMN"
+                )
             by = [exact(kind) for kind in self._kinds(source, target, self._by)]
             compared = self._kinds(source, target, self._compared)
             self._engine.begin()
@@ -273,6 +280,7 @@ class Comparer:
                 result.unread += side.unread
                 if isinstance(side, TopicSide):
                     ends[name] = side.next_offsets()
+                    result.notes += side.notes()
             self._engine.commit(ends)
             terms = Terms(
                 as_is=self._options.as_is,
@@ -280,22 +288,30 @@ class Comparer:
                 since=since,
                 until=until,
                 cutoff_ms=now_ms - round(self._grace_s * 1000) if self._grace_s else 2**62,
+                latest_ms=now_ms + round(self._grace_s * 1000),
                 edges=edges,
                 sample=self._options.sample,
             )
             counted, findings = self._engine.compare(terms)
             for verdict in VERDICTS:
                 setattr(result, verdict, getattr(counted, verdict))
+            result.looked_for = counted.looked_for
+            if (since or until) and self._engine.count("source") and not counted.looked_for:
+                result.unread.append(f"{self._source}: no record is inside of --since and --until; nothing is compared")
             if counted.oldest_ms is not None:
                 result.oldest_in_flight_s = max(0.0, (now_ms - counted.oldest_ms) / 1000)
-            for name, side in sides:
-                count, place = self._engine.nameless(name)
-                result.without_identity[name] = count
-                if place is not None:
-                    result.first_without_identity[name] = side.where(*place)
+            self._count_nameless(result, sides)
             result.source_rows, result.target_rows = self._engine.count("source"), self._engine.count("target")
             result.findings = [self._shown(each, source, target) for each in findings]
         return result
+
+    def _count_nameless(self, result: Comparison, sides: Sequence[tuple[Name, TopicSide | TableSide]]) -> None:
+        """Count the rows without an identity, and name the first place."""
+        for name, side in sides:
+            count, place = self._engine.nameless(name)
+            result.without_identity[name] = count
+            if place is not None:
+                result.first_without_identity[name] = side.where(*place)
 
     def _open(self, name: Name) -> TopicSide | TableSide:
         options = self._options
@@ -423,13 +439,14 @@ def lines(result: Comparison, most: int) -> list[str]:
     total = sum(getattr(result, name) for name in VERDICTS)
     if listed > most or total > sum(each["count"] for each in result.findings):
         found.append("more findings are counted and not listed")
-    found += result.unread
+    found += [*result.unread, *(f"note: {each}" for each in result.notes)]
     for side, count in result.without_identity.items():
         if count:
             address = result.source if side == "source" else result.target
             first = _place(result.first_without_identity[side])
             by = ", ".join(result.by)
             found.append(f"{address}: {count:,} rows have no identity ({by}) and are not compared; the first: {first}")
+    inside = "" if result.looked_for == result.source_rows else f" ({result.looked_for:,} of them looked for)"
     altered = f"altered {result.altered:,}" if result.compared else "altered: not compared"
     counts = (
         f"lost {result.lost:,}, doubled {result.doubled:,}, {altered}, unexpected {result.unexpected:,}, "
@@ -437,7 +454,7 @@ def lines(result: Comparison, most: int) -> list[str]:
     )
     return [
         *found,
-        f"{result.source_rows:,} rows of {result.source}, {result.target_rows:,} of {result.target}",
+        f"{result.source_rows:,} rows of {result.source}{inside}, {result.target_rows:,} of {result.target}",
         counts,
     ]
 

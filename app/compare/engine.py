@@ -51,7 +51,7 @@ SELECT identity, count(*) AS n, count(*) FILTER (inside) AS n_in, count(*) FILTE
   min({{'part': part, 'position': position}}) FILTER (inside) AS place, min(ms) FILTER (inside AND ms >= 0) AS ms
 FROM (
   SELECT source.*, {inside} AS inside,
-    (position >= coalesce(edge, 9223372036854775807) OR ms >= {cutoff}) AS young
+    (position >= coalesce(edge, 9223372036854775807) OR ms BETWEEN {cutoff} AND {latest}) AS young
   FROM source LEFT JOIN edges USING (part)
   WHERE identity IS NOT NULL AND hash(identity) % {buckets} = {bucket}
 )
@@ -130,7 +130,7 @@ class Terms:
     as_is: the target has to hold each identity as often as the source
     contents: whether contents are compared
     since, until: bounds of the source's records to look for, by time or offset; None: all
-    cutoff_ms: records from here on may still be on their way
+    cutoff_ms, latest_ms: records between these times may still be on their way; clocks ahead of ours write later ones
     edges: by partition, first offset written after the target was read
     sample: findings listed of each kind
     """
@@ -140,6 +140,7 @@ class Terms:
     since: Bound | None = None
     until: Bound | None = None
     cutoff_ms: int = 2**62
+    latest_ms: int = 2**62
     edges: Mapping[int, int] | None = None
     sample: int = 1000
 
@@ -149,6 +150,7 @@ class Counted:
     """Counts of a comparison, and the listed findings.
 
     lost, in_flight: records of the source; doubled, altered, unexpected: rows of the target
+    looked_for: records of the source inside the bounds
     oldest_ms: earliest timestamp in flight; None: nothing is in flight
     """
 
@@ -157,6 +159,7 @@ class Counted:
     altered: int = 0
     unexpected: int = 0
     in_flight: int = 0
+    looked_for: int = 0
     oldest_ms: int | None = None
 
 
@@ -356,7 +359,9 @@ class Engine:
         found: dict[str, list[Found]] = {}
         for bucket in range(buckets):
             which = {"buckets": buckets, "bucket": bucket}
-            self._db.execute(SOURCE_OF_BUCKET.format(inside=_inside(terms), cutoff=terms.cutoff_ms, **which))
+            self._db.execute(
+                SOURCE_OF_BUCKET.format(inside=_inside(terms), cutoff=terms.cutoff_ms, latest=terms.latest_ms, **which)
+            )
             self._db.execute(TARGET_OF_BUCKET.format(**which))
             self._db.execute(JOINED.format(**(AS_IS if terms.as_is else ONCE)))
             self._count(counted)
@@ -370,9 +375,10 @@ class Engine:
         return counted, [each for kind in VERDICTS for each in found.get(kind, ())]
 
     def _count(self, counted: Counted) -> None:
-        lost, flying, surplus, alien, oldest = self._one(
-            "SELECT sum(missing), sum(flying), sum(surplus), sum(alien), min(ms) FILTER (flying > 0) FROM j"
+        lost, flying, surplus, alien, inside, oldest = self._one(
+            "SELECT sum(missing), sum(flying), sum(surplus), sum(alien), sum(n_in), min(ms) FILTER (flying > 0) FROM j"
         )
+        counted.looked_for += int(inside or 0)
         counted.lost += int(lost or 0)
         counted.in_flight += int(flying or 0)
         counted.doubled += int(surplus or 0)
@@ -421,7 +427,7 @@ def _inside(terms: Terms) -> str:
         if bound is None:
             continue
         if bound.ms is not None:
-            conditions.append(f"ms {sign} {bound.ms:d}")
+            conditions.append(f"(ms {sign} {bound.ms:d} OR ms < 0)")  # without a time: it may be in between
         elif bound.offset is not None:
             conditions.append(f"position {sign} {bound.offset:d}")
         else:

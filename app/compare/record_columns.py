@@ -47,6 +47,9 @@ class Records(Protocol):
     def times(self) -> list[int]:
         """Return the timestamp of each in ms; negative where there is none."""
 
+    def tombstones(self) -> int:
+        """Return the number of those without a value."""
+
 
 class Messages:
     """Records from librdkafka."""
@@ -80,6 +83,10 @@ class Messages:
     def times(self) -> list[int]:
         """Return the timestamp of each in ms; negative where there is none."""
         return [ms if kind else -1 for kind, ms in (each.timestamp() for each in self._messages)]
+
+    def tombstones(self) -> int:
+        """Return the number of those without a value."""
+        return sum(each.value() is None for each in self._messages)
 
 
 class BatchRecords:
@@ -127,6 +134,12 @@ class BatchRecords:
     def times(self) -> list[int]:
         """Return the timestamp of each in ms; negative where there is none."""
         return list(self._batch.timestamps.tolist())
+
+    def tombstones(self) -> int:
+        """Return the number of those without a value."""
+        from kafka_ratchet.transport.batch.kernels import VALUE_LENGTH
+
+        return int((self._batch.columns[VALUE_LENGTH] < 0).sum())
 
 
 def columns_reader(places: Sequence[Place], decode: Decode | None) -> Callable[[Records], list[list[Any]]]:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from kafka_ratchet.app.compare.address import Address, table_names
 from kafka_ratchet.app.compare.columns import Place
@@ -448,18 +448,15 @@ class MySqlSide(TableSide):
         import pymysql
         from pymysql.cursors import SSCursor
 
-        parts = urlsplit(self.address.place)
-        query = dict(parse_qsl(parts.query))
-        connection = pymysql.connect(
-            host=parts.hostname or "127.0.0.1",
-            port=parts.port or 3306,
-            user=unquote(parts.username or ""),
-            password=unquote(parts.password or os.environ.get("MYSQL_PWD", "")),
-            database=unquote(parts.path.lstrip("/")),
-            charset="utf8mb4",
-            cursorclass=SSCursor,
-            unix_socket=query.get("unix_socket"),
-        )
+        from kafka_ratchet.spark_sink.errors import OptionRefused
+        from kafka_ratchet.spark_sink.stores.mysql.connection import read_url
+
+        has_password = urlsplit(self.address.place).password is not None
+        try:
+            address = read_url(self.address.place, None if has_password else os.environ.get("MYSQL_PWD", ""))
+        except OptionRefused as error:
+            raise SettingsError(f"{self.address}: {error}") from None
+        connection = pymysql.connect(**address.parameters, database=address.database, cursorclass=SSCursor)
         self._stack.callback(connection.close)
         self._connection = connection
         for statement in (

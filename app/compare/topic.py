@@ -14,7 +14,7 @@ from kafka_ratchet.app.compare.side import Rows, Wanted
 from kafka_ratchet.app.compare.values import Kind
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.errors import LogTruncated, SettingsError, TopicMissing, TopicReplaced
-from kafka_ratchet.producers.topics import admin_client, describe_topic
+from kafka_ratchet.producers.topics import admin_client, cleanup_policy, describe_topic
 from kafka_ratchet.topic_log.clients import OffsetRange, offset_ranges, open_consumer
 from kafka_ratchet.topic_log.reading import in_batches, records_between, second_read
 
@@ -41,6 +41,7 @@ class TopicSide:
             raise SettingsError("name the Kafka of the topic: --bootstrap, or bootstrap in the settings file")
         self.topic, self._settings, self._decode = address.place, settings, decode
         self.unread: list[str] = []
+        self._tombstones = 0
         self._stack = ExitStack()
         self._options = {"bootstrap.servers": settings.bootstrap, **settings.kafka}
         self._admin = admin_client(self._options)
@@ -84,7 +85,7 @@ class TopicSide:
         if now != id:
             raise TopicReplaced(
                 f"topic {self.topic!r} was deleted and created again: {when} its id was {id}, now it is {now}. "
-                "Offsets read so far are of the topic that is gone. Compare anew, with --state with another file"
+                "Offsets read so far belong to that topic. Compare anew, with --state with another file"
             )
 
     def ends(self) -> dict[int, OffsetRange]:
@@ -126,6 +127,22 @@ class TopicSide:
         """Return the fixed end of each partition."""
         return {number: span.end for number, span in (self._ends or {}).items()}
 
+    def notes(self) -> list[str]:
+        """Return sentences about compaction and tombstones; after it was read."""
+        found = []
+        policy = cleanup_policy(self._admin, self.topic, timeout_s=self._settings.kafka_timeout_s)
+        if policy is not None and "compact" in policy:
+            found.append(
+                f"topic {self.topic!r} is compacted: records that a later one of their key replaces are gone, doubles "
+                "among them"
+            )
+        if self._tombstones:
+            found.append(
+                f"topic {self.topic!r}: {self._tombstones:,} records read now have no value (tombstones); they are "
+                "compared as records, and delete nothing"
+            )
+        return found
+
     def kinds(self, places: Sequence[Place]) -> list[Kind]:
         """Return no types: each value of a topic has its own."""
         return ["any" for _ in places]
@@ -145,6 +162,7 @@ class TopicSide:
         }
         read = columns_reader(wanted.places, self._decode)
         for records in self._records(spans):
+            self._tombstones += records.tombstones()
             rows = rows_of(read(records), wanted)
             rows.parts, rows.positions, rows.times = records.partitions(), records.offsets(), records.times()
             yield rows

@@ -1,0 +1,180 @@
+"""Comparisons against hostile topics and tables: each would be a wrong answer without a word."""
+
+from __future__ import annotations
+
+import json
+import time
+import unicodedata
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from confluent_kafka import Producer
+
+from kafka_ratchet.app.compare import batches
+from kafka_ratchet.app.compare.address import Address
+from kafka_ratchet.app.compare.columns import pairs
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.verify import Comparison, compare
+
+NEW_TOPIC = Callable[..., str]
+READERS = ("records", "batches")
+
+
+@pytest.fixture(params=READERS)
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Reader of topics: of records with librdkafka, or of batches with the worker's client."""
+    monkeypatch.setattr(batches, "FEW", 0 if request.param == "batches" else 2**62)
+    return str(request.param)
+
+
+def producer(broker: str, **options: Any) -> Producer:
+    return Producer({"bootstrap.servers": broker, "log_level": 0, **options})
+
+
+def parquet(path: Path, **columns: Any) -> str:
+    pa.parquet.write_table(pa.table(columns), path)
+    return f"parquet:{path}"
+
+
+def counts(result: Comparison) -> tuple[int, int, int, int]:
+    return result.lost, result.doubled, result.altered, result.unexpected
+
+
+def send(broker: str, topic: str, values: list[Any], **more: Any) -> None:
+    client = producer(broker)
+    for value in values:
+        client.produce(
+            topic, value if isinstance(value, bytes) or value is None else json.dumps(value).encode(), **more
+        )
+    assert client.flush(30) == 0
+
+
+def test_a_clock_that_is_ahead_does_not_hide_a_loss(broker: str, new_topic: NEW_TOPIC, tmp_path: Path) -> None:
+    topic, now = new_topic(1, message_timestamp_after_max_ms=2**62), round(time.time() * 1000)
+    for number, ms in enumerate((now - 3_600_000, now, now + 60_000, now + 86_400_000, now * 1000)):
+        send(broker, topic, [{"id": number}], timestamp=ms)
+    target = parquet(tmp_path / "t.parquet", id=pa.array([], pa.int64()))
+    result = compare(f"kafka:{topic}", target, "id", bootstrap=broker, grace="5m")
+    named = {each["identity"]: each["finding"] for each in result.findings}
+    assert named == {"0": "lost", "1": "in_flight", "2": "in_flight", "3": "lost", "4": "lost"}
+
+
+def test_rows_without_a_time_are_looked_for(tmp_path: Path) -> None:
+    times = pa.array(
+        [None, datetime(2020, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("ms", "UTC")
+    )
+    source = parquet(tmp_path / "s.parquet", id=[1, 2, 3], at=times)
+    target = parquet(tmp_path / "t.parquet", id=pa.array([], pa.int64()))
+    result = compare(source, target, "id", since="2025-01-01", timestamp="at")
+    assert (result.lost, result.looked_for, result.source_rows) == (2, 2, 3)
+    (tmp_path / "s.csv").write_text("id,at\n1,2020-01-01T00:00:00Z\n2,2026-01-01T00:00:00Z\n3,soon\n")
+    assert compare(f"csv:{tmp_path}/s.csv", target, "id", since="2025-01-01", timestamp="at").lost == 2
+
+
+def test_bounds_without_a_record_prove_nothing(broker: str, new_topic: NEW_TOPIC, tmp_path: Path) -> None:
+    topic = new_topic(1)
+    send(broker, topic, [{"id": 1}])
+    target = parquet(tmp_path / "t.parquet", id=[1])
+    assert compare(f"kafka:{topic}", target, "id", bootstrap=broker).ok
+    chosen: list[dict[str, Any]] = [{"since": "2100-01-01"}, {"since": "5"}, {"until": "2000-01-01"}]
+    for bounds in chosen:
+        result = compare(f"kafka:{topic}", target, "id", bootstrap=broker, **bounds)
+        assert result.exit_code == 3
+        assert "no record is inside of --since and --until" in result.unread[0]
+
+
+def test_a_grace_needs_times(tmp_path: Path) -> None:
+    table = parquet(tmp_path / "t.parquet", id=[1])
+    with pytest.raises(SettingsError, match="--timestamp"):
+        compare(table, table, "id", grace="5m")
+
+
+def test_aborted_records_are_no_records(reader: str, broker: str, new_topic: NEW_TOPIC, tmp_path: Path) -> None:
+    source, target = new_topic(1), new_topic(1)
+    for topic, committed, aborted in ((source, (1, 2), (3,)), (target, (1,), (2, 9))):
+        writer = producer(broker, **{"transactional.id": uuid.uuid4().hex})
+        writer.init_transactions(30)
+        for numbers, end in ((aborted, writer.abort_transaction), (committed, writer.commit_transaction)):
+            writer.begin_transaction()
+            for number in numbers:
+                writer.produce(topic, json.dumps({"id": number}).encode())
+            writer.flush(30)
+            end(30)
+    result = compare(f"kafka:{source}", f"kafka:{target}", "id", bootstrap=broker)
+    assert (result.source_rows, result.target_rows) == (2, 1)
+    assert [(each["finding"], each["identity"]) for each in result.findings] == [("lost", "2")]
+
+
+def test_compaction_and_tombstones_are_noted(reader: str, broker: str, new_topic: NEW_TOPIC) -> None:
+    source, target = new_topic(1), new_topic(1, cleanup_policy="compact")
+    for topic in (source, target):
+        send(broker, topic, [{"id": 1}, None], key=b"k")
+    result = compare(f"kafka:{source}", f"kafka:{target}", "key", bootstrap=broker, as_is=True)
+    assert result.exit_code == 0
+    text = " ".join(result.notes)
+    assert f"topic {target!r} is compacted" in text
+    assert f"topic {source!r} is compacted" not in text
+    assert f"topic {source!r}: 1 records read now have no value (tombstones)" in text
+
+
+HOSTILE: list[tuple[Any, Any, Any]] = [
+    ("a" * 300, "long", "long"),
+    ("a" * 299 + "b", None, None),
+    (unicodedata.normalize("NFC", "é"), "NFC", "NFC"),
+    (unicodedata.normalize("NFD", "é"), "NFD", "NFD"),
+    ("é ", "with a space", "with a space"),
+    ("007", "00501", "00501"),
+    ("7", 1.5, "1.5"),
+    ("7.0", {"b": [1, None], "a": "x"}, '{"a": "x", "b": [1, null]}'),
+    (12345678901234567890123, True, "true"),
+    ("\x00", "\x00", None),
+    ("\\x00", "\\", "\\"),
+    ("a\x1fb", "\x1f", "\x1f"),
+    ("", "", ""),
+    ("\\N", "\\N", "\\N"),
+    ("NaN", "NaN", "NaN"),
+    ("'; DROP TABLE source; --", "%s {0} $1", "%s {0} $1"),
+]
+
+
+def test_values_of_every_form(reader: str, broker: str, new_topic: NEW_TOPIC, tmp_path: Path) -> None:
+    topic = new_topic(2)
+    values = [{"id": each, "x": content} for each, content, _ in HOSTILE]
+    send(broker, topic, [*values, b'{"id": "\\ud800", "x": "\\ud800"}'], headers=[("h,1", b"old"), ("h,1", b"new")])
+    ids, contents = [str(each) for each, _, _ in HOSTILE], [each for _, _, each in HOSTILE]
+    contents[ids.index("\x00")] = "\x00"
+    right = parquet(tmp_path / "right.parquet", id=ids, x=contents, h=["new"] * len(ids))
+    result = compare(f"kafka:{topic}", right, ["id", 'header:"h,1"=h'], "x", bootstrap=broker)
+    assert counts(result) == (1, 0, 0, 0)  # no table of Arrow can hold the lone surrogate
+    less = parquet(tmp_path / "less.parquet", id=ids[::2], x=contents[::2])
+    found = compare(f"kafka:{topic}", less, "id", "x", bootstrap=broker)
+    assert counts(found) == (len(ids) // 2 + 1, 0, 0, 0)
+    other = parquet(tmp_path / "other.parquet", id=ids, x=["other"] * len(ids))
+    assert counts(compare(f"kafka:{topic}", other, "id", "x", bootstrap=broker)) == (1, 0, len(ids), 0)
+    moved = parquet(tmp_path / "moved.parquet", id=ids, x=[*contents[1:], contents[0]])
+    assert counts(compare(f"kafka:{topic}", moved, "id", "x", bootstrap=broker)) == (1, 0, len(ids), 0)
+
+
+def test_ids_that_a_float_column_rounds_are_lost(
+    reader: str, broker: str, new_topic: NEW_TOPIC, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    send(broker, topic, [{"id": 2**53}, {"id": 2**53 + 1}])
+    target = parquet(tmp_path / "t.parquet", id=[float(2**53)])
+    assert counts(compare(f"kafka:{topic}", target, "id", bootstrap=broker)) == (1, 0, 0, 0)
+
+
+def test_a_quoted_header_has_its_name() -> None:
+    (pair,) = pairs('header:"a,b=c"=x', Address.parse("kafka:t"), Address.parse("csv:t.csv"), "--by")
+    assert (pair.source.name, pair.target.name) == ("a,b=c", "x")
+
+
+def test_options_of_mysql_are_not_dropped() -> None:
+    with pytest.raises(SettingsError, match="ssl_cipher"):
+        compare("mysql://u@127.0.0.1:1/d?table=t&ssl_cipher=x", "csv:t.csv", "id")
