@@ -425,7 +425,7 @@ async def test_a_changelog_that_was_lost_with_the_store_halts_the_lane_until_a_p
     second.lane.start()
     await until(lambda: second.lane.status.state is LaneState.HALTED)
     assert re.match(
-        rf"{site.changelog}, partition 0: knows what was counted below offset 0 of {site.input}, but the group "
+        rf"{site.changelog}, partition 0: knows the records counted below offset 0 of {site.input}, but the group "
         rf"group-{site.input} has committed 3\. .*halted\.md",
         second.lane.status.error or "",
     )

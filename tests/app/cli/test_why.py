@@ -60,7 +60,7 @@ def test_an_answer_is_safe_in_a_terminal_and_tells_where_the_table_stands() -> N
             Result("delta t", "results", 3, 0, kind="append"),
             "no row of delta t is of it now, job results, although nothing replaces rows there",
         ),
-        (Result("delta t", "results", 3, kind="query"), "read by job results for delta t: whether its query has kept"),
+        (Result("delta t", "results", 3, kind="query"), "read by job results for delta t: the table does not show"),
         (
             Result("delta t", "results", 2, 1),
             "not yet in delta t: job results has read up to offset 2; the row with its partition and offset is of an",

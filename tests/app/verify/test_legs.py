@@ -37,7 +37,7 @@ def test_decisions_that_an_earlier_run_has_followed_are_done_with() -> None:
     [
         ([], 5, "input offsets 0 to 4 are deleted"),
         ([moved(None, 20)], 0, "by ann at 2026-01-01 its position was set to offset 20"),
-        ([moved(50, 20), moved(10, 30)], 0, "is not known"),
+        ([moved(50, 20), moved(10, 30)], 0, "is unknown"),
         ([moved(10, 10)] * 100, 0, "the newest 100 decisions"),
     ],
 )

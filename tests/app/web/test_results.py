@@ -127,7 +127,7 @@ async def test_a_store_that_is_away_is_a_sentence_without_secrets(
 
     monkeypatch.setattr(result_view, "sink_status", with_secrets)
     html, results = await shown(settings, http)
-    assert "cannot be asked" in results["error"]
+    assert "does not answer" in results["error"]
     assert "s3cret" not in html + str(results)
 
 

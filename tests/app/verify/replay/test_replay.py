@@ -258,7 +258,7 @@ SETTINGS = Settings(
 @pytest.mark.parametrize(
     ("text", "stream", "says"),
     [
-        (SHOP.replace("agent(orders)", "agent(orders, deterministic=False)"), None, "agent add_up says that it is not"),
+        (SHOP.replace("agent(orders)", "agent(orders, deterministic=False)"), None, "agent add_up is declared as not"),
         (
             SHOP + "\n@app.timer(1, stream=orders)\nasync def tick(): ...",
             None,
