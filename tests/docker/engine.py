@@ -48,6 +48,11 @@ def inspect(container: str) -> dict[str, Any]:
     return found
 
 
+def is_local(image: str) -> bool:
+    """Return whether the engine has an image."""
+    return bool(docker("image", "inspect", "--format", "{{.Id}}", image, check=False).strip())
+
+
 def health(container: str) -> str:
     """Return the state of a container, or of its health check where it has one."""
     state = inspect(container)["State"]

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.docker import engine
-from tests.docker.engine import docker, health, inspect, wait_for
+from tests.docker.engine import docker, health, inspect, is_local, wait_for
 from tests.docker.stack import BOOTSTRAP, PROJECT, ROOT, SERVICES, Stack, header, inside
 
 absent = engine.absence()
@@ -85,10 +85,9 @@ def test_the_lines_of_the_head_work_as_they_are_written(stack: Stack) -> None:
 
 def test_prometheus_watches_all_parts(stack: Stack) -> None:
     image = str(SERVICES["prometheus"]["image"])
-    if not docker("image", "inspect", image, check=False).startswith("[{") and not docker("pull", image, check=False):
+    if not is_local(image) and not docker("pull", image, check=False):
         pytest.skip(f"there is no image {image}")
-    has_grafana = docker("image", "inspect", str(SERVICES["grafana"]["image"]), check=False).startswith("[{")
-    stack.run([*header("watch"), *([] if has_grafana else ["prometheus"])])
+    stack.run([*header("watch"), *([] if is_local(str(SERVICES["grafana"]["image"])) else ["prometheus"])])
 
     def is_up() -> bool:
         with urllib.request.urlopen("http://127.0.0.1:9090/api/v1/targets", timeout=60) as answer:
