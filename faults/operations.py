@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def _all_halt(environment: Environment, worker: Worker, words: str, partitions: 
 
     def count() -> int:
         lines = worker.output_since_mark().splitlines()
-        return sum(words in line and "state=halted" in line for line in lines)
+        return sum(words in line and re.search(r"partition (is still )?halted", line) is not None for line in lines)
 
     environment.wait_for(lambda: count() >= partitions, f"{words!r} in {partitions} partitions")
     before = environment.positions()

@@ -90,8 +90,8 @@ def served(place: Site, worker: WorkerProcess, topic: str, count: int) -> None:
 
 
 def stands_still(worker: WorkerProcess, said: str) -> None:
-    """Its lane has said so, and again: it stays halted."""
-    worker.wait_for(lambda: len(re.findall(f"{said}.*state=halted", worker.text())) > 1, said)
+    """Wait until the log names a halted partition and this reason; a later line comes after a minute."""
+    worker.wait_for(lambda: re.search(f"partition (?:is still )?halted.*{said}", worker.text()) is not None, said)
 
 
 def resume(place: Site, *arguments: str) -> str:
