@@ -84,5 +84,8 @@ def test_the_package_imports_nothing_of_the_other_packages() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             ours = {name for name in names if name.split(".")[0] == "kafka_ratchet"}
-            assert {".".join(name.split(".")[:2]) for name in ours} <= {"kafka_ratchet.spark_sink"}, module
+            assert {".".join(name.split(".")[:2]) for name in ours} <= {
+                "kafka_ratchet.spark_sink",
+                "kafka_ratchet.rule",
+            }, module
             assert {name.split(".")[0] for name in {*names} - ours} <= allowed, module

@@ -147,7 +147,7 @@ def test_what_a_killed_run_left_behind_is_not_used(quiet: Console) -> None:
 
 def test_an_altered_jar_is_refused(repository: Path, quiet: Console) -> None:
     (repository / "local/org.example/beta/2.0/jars/beta.jar").write_bytes(b"something else")
-    with pytest.raises(SetupError, match=r"org\.example:alpha:1\.0 is not what jars\.lock says: beta-2\.0\.jar"):
+    with pytest.raises(SetupError, match=r"org\.example:alpha:1\.0 differ from jars\.lock: beta-2\.0\.jar"):
         resolve(SET, quiet, lock=LOCK)
     assert not list(cache_folder().rglob("*.jar"))
 
