@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka.admin import NewTopic
@@ -20,8 +18,6 @@ from kafka_ratchet.producers import made_topic
 
 REFUSED = 2
 """The exit code of a command that says why it will not."""
-TRIES_SEEN = 2
-"""Tries of each halted lane after which it is believed that it stays halted."""
 
 
 def operations(folder: Path, seed: int, *, agent: bool = False) -> tuple[Difference, int, int]:
@@ -53,12 +49,11 @@ def _policies_made_anew(environment: Environment, worker: Worker) -> int:
     admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
     while not made_topic(admin, NewTopic(topic, 1, 1, config=COMPACTED), 60):
         pass  # the deletion is still under way
-    halted = len(IDENTITIES) * PARTITIONS
-    _all_halt(environment, worker, "its policy was", halted)
+    environment.wait_for_halts(worker, dict.fromkeys(environment.inputs, "its policy was"))
     for kind in IDENTITIES:
         resume(environment, f"by-{kind}")
     environment.wait_for_progress(environment.positions(), "progress after the policies were taken as they are")
-    return halted
+    return len(IDENTITIES) * PARTITIONS
 
 
 def _a_rule_edited(environment: Environment, worker: Worker) -> int:
@@ -66,7 +61,8 @@ def _a_rule_edited(environment: Environment, worker: Worker) -> int:
     text = environment.config.read_text("utf-8")
     environment.config.write_text(text.replace('identity = "key"', 'identity = "producer"'), "utf-8")
     worker.start()
-    _all_halt(environment, worker, "it was judged with identity", PARTITIONS)
+    environment.wait_for(lambda: worker.said("status_address"), "its address of today")
+    environment.wait_for_halts(worker, {f"{environment.app}.key.in": "it was judged with identity"})
     worker.stop()
     environment.config.write_text(text, "utf-8")
     worker.start()
@@ -85,22 +81,6 @@ def _an_application_renamed(environment: Environment) -> int:
     if code != REFUSED or "is written by application" not in said:
         raise FaultRunFailed(f"a renamed application was not refused: {code}, {said[-2000:]}")
     return 1
-
-
-def _all_halt(environment: Environment, worker: Worker, words: str, partitions: int) -> None:
-    """Wait until so many partitions have halted with these words, and have tried again, and have not moved since."""
-
-    def count() -> int:
-        lines = worker.output_since_mark().splitlines()
-        return sum(words in line and re.search(r"partition (is still )?halted", line) is not None for line in lines)
-
-    environment.wait_for(lambda: count() >= partitions, f"{words!r} in {partitions} partitions")
-    before = environment.positions()
-    seen: Callable[[], bool] = lambda: count() >= (1 + TRIES_SEEN) * partitions  # noqa: E731
-    environment.wait_for(seen, f"{words!r} again")
-    moved = sum(offset != before[place] for place, offset in environment.positions().items())
-    if moved > len(before) - partitions:
-        raise FaultRunFailed(f"{moved} of {len(before)} partitions went on in spite of {words!r}")
 
 
 def resume(environment: Environment, stream: str, *more: str) -> None:

@@ -78,7 +78,7 @@ class Batch:
 
 
 class SinkOptions(TypedDict, total=False):
-    """Options of a table, beside its kind and key."""
+    """Options of a table other than its kind, key and sums."""
 
     evolve: bool
     """Add new columns to the table."""

@@ -147,6 +147,11 @@ class WorkerProcess:
             self._process.wait(30)
 
 
+def status_address(worker: WorkerProcess) -> str:
+    line = next(line for line in worker.text().splitlines() if "status_address" in line)
+    return line.split("url=")[1].strip()
+
+
 def read_all(broker: str, topic: str) -> dict[int, list[Message]]:
     """All committed records of a topic by partition, in order."""
     consumer = Consumer(

@@ -8,8 +8,10 @@ HEADERS = Path(__file__).parents[2] / "docs" / "reference" / "headers.md"
 
 
 def test_the_reference_lists_the_reasons_there_are() -> None:
-    listed = re.findall(r"^(?:- |\| |\*\*)`([a-z-]+)`", HEADERS.read_text("utf-8"), re.MULTILINE)
-    assert {*REASONS[1:], LATE, CONTENT_DIFFERS} <= {*listed}
+    first = "- `sequence-missing`:"
+    items = first + HEADERS.read_text("utf-8").partition(first)[2].partition("\n\n")[0]
+    listed = re.findall(r"^- `([a-z-]+)`:", items, re.MULTILINE)
+    assert sorted(listed) == sorted([*REASONS[1:], LATE, CONTENT_DIFFERS])
 
 
 def test_a_reason_has_one_name_and_one_number() -> None:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -16,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_ratchet.app.operations.recounting import recounted_from
 from kafka_ratchet.producers import made_topic
 from kafka_ratchet.tables.edits import FORGET, Edit
-from tests.app.worker_process import Site, WorkerProcess, read_all
+from tests.app.worker_process import Site, WorkerProcess, read_all, status_address
 
 STREAM = """
 session_timeout_ms = 6000
@@ -90,8 +91,18 @@ def served(place: Site, worker: WorkerProcess, topic: str, count: int) -> None:
 
 
 def stands_still(worker: WorkerProcess, said: str) -> None:
-    """Wait until the log names a halted partition and this reason; a later line comes after a minute."""
+    """Wait until the partition has halted for this reason, and two more tries have changed nothing."""
     worker.wait_for(lambda: re.search(f"partition (?:is still )?halted.*{said}", worker.text()) is not None, said)
+
+    def tries() -> int:
+        with urlopen(f"{status_address(worker)}/status", timeout=60) as answer:  # noqa: S310 - of its own log
+            tables = json.load(answer)["tables"]
+        partitions = [each for table in tables for each in table["partitions"]]
+        return min((each["restarts"] for each in partitions if re.search(said, each["error"] or "")), default=-1)
+
+    worker.wait_for(lambda: tries() > 0, f"{said}, in its status")
+    before = tries()
+    worker.wait_for(lambda: tries() >= before + 2, f"two more tries of {said}")
 
 
 def resume(place: Site, *arguments: str) -> str:

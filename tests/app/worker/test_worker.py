@@ -21,7 +21,7 @@ from kafka_ratchet.app.worker.stream import _bounds
 from kafka_ratchet.app.worker.topics import COMPACTED, config_of, create, prepare
 from kafka_ratchet.errors import SettingsError, TopicError
 from kafka_ratchet.tables.eviction import Bounds
-from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
+from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all, status_address
 
 STREAM = """
 [streams.events]
@@ -205,8 +205,3 @@ def test_worker_serves_hands_over_and_is_found(broker: str, tmp_path: Path) -> N
         message.value() for messages in read_all(broker, f"{place.app}.out").values() for message in messages
     )
     assert values == [b"a 1", b"a 2", b"a 3", b"b 7", b"b 8"]
-
-
-def status_address(worker: WorkerProcess) -> str:
-    line = next(line for line in worker.text().splitlines() if "status_address" in line)
-    return line.split("url=")[1].strip()
