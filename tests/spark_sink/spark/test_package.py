@@ -41,7 +41,11 @@ def test_the_same_source_gives_the_same_bytes(tmp_path: Path) -> None:
     assert zips[0].read_bytes() == zips[1].read_bytes()
     assert set(digests) == {hashlib.sha256(zips[0].read_bytes()).hexdigest()}
     with zipfile.ZipFile(zips[0]) as archive:
-        inside = sorted(f"kafka_ratchet/spark_sink/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py"))
+        inside = sorted(
+            f"kafka_ratchet/{folder}/{path.relative_to(PACKAGE.parent / folder)}"
+            for folder in ("rule", "spark_sink")
+            for path in (PACKAGE.parent / folder).rglob("*.py")
+        )
         assert sorted(archive.namelist()) == ["kafka_ratchet/__init__.py", *inside]
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert archive.read("kafka_ratchet/spark_sink/job/job.py") == (PACKAGE / "job" / "job.py").read_bytes()
@@ -56,7 +60,7 @@ def test_nothing_of_the_other_packages_is_needed(shipped: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.split()
     assert len(loaded) > 50
-    assert {name.split(".")[1] for name in loaded} == {"spark_sink"}
+    assert {name.split(".")[1] for name in loaded} == {"rule", "spark_sink"}
 
 
 def test_the_command_writes_zip_and_script_or_says_why_not(tmp_path: Path) -> None:
