@@ -19,7 +19,6 @@ RecordKey = Annotated[
 ]
 EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "waiting": 3, "forgotten": 4, "depends": 4, "unknown": 4}
 """2 is for questions that cannot be asked."""
-OPEN = "wait behind an open transaction"
 LOOK_S = 20.0
 """Time limit for reading records held back by an open transaction, in seconds."""
 
@@ -95,9 +94,10 @@ def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) 
     from dataclasses import replace
 
     from kafka_ratchet.app.settings import with_arrivals
+    from kafka_ratchet.app.status.problems import HELD_BACK
     from kafka_ratchet.app.why.explain import Explanation
 
-    if not any(OPEN in problem for problem in found.problems):
+    if not any(HELD_BACK in problem for problem in found.problems):
         return found
     identity = bytes.fromhex(found.identity_hex)
     explanation = Explanation(with_arrivals(settings), name, bootstrap, limit_s=LOOK_S, watch=lambda done, total: None)
@@ -110,7 +110,7 @@ def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) 
         return replace(found, answer="waiting", problems=[*told, *found.problems])
     is_late = any(row.verdict == "too-late" for row in found.partitions)
     if found.answer == "unknown" and answer.read_all and not (found.not_asked or is_late):
-        problems = [each for each in found.problems if OPEN not in each]
+        problems = [each for each in found.problems if HELD_BACK not in each]
         return replace(found, answer="unseen", problems=[*problems, *answer.limits])
     return found
 

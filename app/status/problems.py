@@ -15,6 +15,9 @@ from kafka_ratchet.app.status.inputs import never_had_a_record
 from kafka_ratchet.app.status.model import KnownIdentity, Overview, PartitionView, StreamView
 from kafka_ratchet.transport.stalls import Cause
 
+HELD_BACK = "wait for an open transaction"
+"""Words of a problem that concern records held back; `ratchet status` finds such problems by them."""
+
 
 def about_group(settings: Settings, group: Group | None, urls: Sequence[str]) -> list[str]:
     """Return the problems of the settings and of the group as a whole. urls: of its workers."""
@@ -64,8 +67,8 @@ def about_blocked(rows: Mapping[str, Sequence[PartitionView]], stream: str, part
     """
     own = [row for row in rows.get(stream, ()) if partition in (None, row.partition)]
     return [
-        f"partition {row.partition}: {row.blocked:,} offsets from {row.input_stable_end:,} on wait for an open "
-        "transaction, and the record may be among them"
+        f"partition {row.partition}: {row.blocked:,} offsets from {row.input_stable_end:,} on {HELD_BACK}, "
+        "and the record may be among them"
         for row in (*own, *rows.get(arrivals_of(stream), ()))
         if row.blocked and row.input_stable_end is not None
     ]
