@@ -52,7 +52,7 @@ def test_killed_before_inside_and_after_the_commit_nothing_is_lost_or_doubled(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["offsets"] == {"0": 552, "1": 552}
-    assert done.stderr.count("starting Spark (local[1])") == 1
+    assert done.stderr.count("starting Spark (local[1])\n") == 1  # a slow start is named once more, with its seconds
     assert rows("_kafka_partition", "who", "n", "_kafka_value") == [
         (p, f"p{p}", n, None) for p in (0, 1) for n in range(500)
     ]
