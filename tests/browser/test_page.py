@@ -178,9 +178,9 @@ def test_a_change_of_workers_is_announced_and_figures_are_not(browser: Browser, 
 
 @pytest.mark.parametrize("path", ["/workers?range=6h", "/history?stream=events&range=1h"])
 def test_workers_and_history_change_by_themselves(browser: Browser, page: str, worker: KnownWorker, path: str) -> None:
-    browser.get(page + path)
     browser.get("about:blank")  # the last page still polls a stopped server
     console(browser)
+    browser.get(page + path)
     browser.execute_script("document.querySelector('#tables').firstElementChild.dataset.before = 'yes'")
     before = browser.execute_script("return document.getElementById('tables').children.length")
     count_fresh(worker, 6_000_000)
