@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from confluent_kafka.admin import NewTopic
@@ -37,7 +38,7 @@ def operations(folder: Path, seed: int, *, agent: bool = False) -> tuple[Differe
         refused += _a_rule_edited(environment, worker)
         refused += _an_application_renamed(environment)
         for kind in IDENTITIES:  # while it runs; what is read again is dropped
-            resume(environment, f"by-{kind}", "--partition", "0", "--from", "earliest")
+            environment.read_again[kind] += resume(environment, f"by-{kind}", "--partition", "0", "--from", "earliest")
         environment.wait_for_progress(environment.positions(), "progress after partitions were moved back")
         sent, difference, _ = environment.finish()
         return difference, len(sent), refused
@@ -83,16 +84,22 @@ def _an_application_renamed(environment: Environment) -> int:
     return 1
 
 
-def resume(environment: Environment, stream: str, *more: str) -> None:
+def resume(environment: Environment, stream: str, *more: str) -> int:
     """Run `ratchet resume` for a stream.
+
+    Returns:
+        number of records that its partitions read again
 
     Raises:
         FaultRunFailed: the command refuses.
     """
-    arguments = ("--stream", stream, *more, "--reason", "a fault run", "--execute")
+    arguments = ("--stream", stream, *more, "--reason", "a fault run", "--execute", "--json")
     code, said = _command(environment, "resume", "resume", "-c", str(environment.config), *arguments)
     if code:
         raise FaultRunFailed(f"ratchet resume {' '.join(arguments)}: {code}, {said[-2000:]}")
+    answers = [line for line in said.splitlines() if line.startswith('{"stream"')]  # the log holds earlier ones too
+    answer = json.loads(answers[-1])
+    return sum(partition["again"] for partition in answer["partitions"])
 
 
 def _command(environment: Environment, name: str, *arguments: str) -> tuple[int, str]:
