@@ -155,6 +155,22 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
                 f"its owner entry cannot be read ({error}). Is another program writing to this topic?"
             ) from None
 
+    def rule_differences(self, now: Owner) -> list[str]:
+        """Return one phrase for each setting of the rule that differs from the present one."""
+        found = []
+        for name in sorted(now.rule.keys() | self.rule.keys()):
+            before, present = self.rule.get(name), now.rule.get(name)
+            if name in FIRST_RULE and (name == "output" or before is None or present is None):
+                continue
+            if before != present:
+                found.append(f"it was judged with {_setting(name, before)}, and the settings say {_said(present)}")
+        return found
+
+    def has_other_topic(self, part: str, now: Owner) -> bool:
+        """Return True if a topic (`INPUT`, `OUTPUT`, ...) has another id or name than the present one."""
+        topic, here = self.topics.get(part), now.topics.get(part)
+        return topic is not None and here is not None and topic != here
+
     def differences(self, now: Owner) -> list[str]:
         """Return one phrase for each difference between this owner and the present one."""
         found = []
@@ -163,19 +179,13 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
                 f"it belongs to application {self.app!r}, stream {self.stream!r}, and this is application {now.app!r}, "
                 f"stream {now.stream!r}"
             )
-        for name in sorted(now.rule.keys() | self.rule.keys()):
-            before, present = self.rule.get(name), now.rule.get(name)
-            if name in FIRST_RULE and (name == "output" or before is None or present is None):
-                continue
-            if before != present:
-                found.append(f"it was judged with {_setting(name, before)}, and the settings say {_said(present)}")
+        found += self.rule_differences(now)
         held, holds = self.rule.get("output", RECORDS), now.rule.get("output", RECORDS)
         if held not in (holds, UNDECIDED):
             found.append(f"its output was {held}, and is {holds} here (`ratchet worker --app`)")
         for part in (INPUT, OUTPUT, CHANGELOG, POLICY):
-            topic, here = self.topics.get(part), now.topics.get(part)
-            if topic is not None and here is not None and topic != here:
-                found.append(f"its {part} was {topic}, and is {here} now")
+            if self.has_other_topic(part, now):
+                found.append(f"its {part} was {self.topics[part]}, and is {now.topics[part]} now")
         return found
 
 

@@ -362,11 +362,12 @@ class Resume:
         assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
         stored = state.owner
         found = stored.differences(owner) if stored else []
-        here = owner.topics["input"]
+        here = owner.topics[INPUT]
+        means_nothing = stored is not None and stored.has_other_topic(INPUT, owner)
         if move.committed_in not in (None, here.id):
+            means_nothing = True
             found.append(f"the group's offset is of the topic of id {move.committed_in}, and {here} is there now")
         foreign = move.foreign_offset
-        means_nothing = any("its input was" in each or "the group's offset is of" in each for each in found)
         if not means_nothing and (lost := await move.lost()) is not None:
             found.append(lost)
             means_nothing = True
@@ -388,8 +389,8 @@ class Resume:
             at = f"; it was {commit}" if commit else ""
             found.append(f"the group's offset {foreign} was committed by another client; our own position: {own}{at}")
         first, end = [await cluster.offset(self.stream.input, number, which, "resume") for which in (EARLIEST, LATEST)]
-        keeps = state.owner is not None and states_its_form(state.owner.rule, self.stream.rule)
-        if any("it was judged with" in each for each in found) and not self.wanted.forget and not keeps:
+        differing = stored.rule_differences(owner) if stored else []
+        if stored and differing and not self.wanted.forget and not states_its_form(stored.rule, self.stream.rule):
             raise SettingsError(
                 f"{self.changelog}, partition {number}: {'; '.join(found)}. Last sequences of the one rule mean "
                 "nothing under the other: put the setting back, or add --forget to begin without them"
@@ -399,9 +400,7 @@ class Resume:
         passing = PassingAgain()
         if not self.wanted.forget and after < end:
             recounted, passing = await self._recounted(cluster, move, number, before, range(after, end))
-        is_new_output = (
-            stored is not None and "output" in stored.topics and stored.topics["output"] != owner.topics["output"]
-        )
+        is_new_output = stored is not None and stored.has_other_topic(OUTPUT, owner)
         if is_new_output and after < (end if before is None else min(before, end)):
             recounted += await asyncio.to_thread(self._written_already, number)
         if recounted and not self.wanted.recount:

@@ -91,6 +91,17 @@ def test_a_setting_that_is_said_only_where_it_is_not_the_default_is_compared_as_
     assert shadow.differences(plain) == ["it was judged with forward = 'false', and the settings say nothing of it"]
     assert plain.differences(shadow) == ["it was judged with the default of forward, and the settings say 'false'"]
     assert not plain.differences(Owner("app", "events", {"identity": "key", "sequence_form": "text"}, {}))
+    assert shadow.rule_differences(plain) == shadow.differences(plain)
+
+
+def test_a_topic_under_the_same_name_is_another_by_its_id() -> None:
+    before = Owner("app", "events", {}, {"input": Topic("in", HERE), "output": Topic("out", HERE)})
+    now = Owner("app", "events", {}, {"input": Topic("in", ELSEWHERE), "output": Topic("out", HERE)})
+    assert before.has_other_topic("input", now)
+    assert not before.has_other_topic("output", now)
+    assert not before.has_other_topic("policy", now)
+    assert before.rule_differences(now) == []
+    assert len(before.differences(now)) == 1
 
 
 def test_it_is_written_down_from_where_on_dropped_records_are_kept() -> None:
