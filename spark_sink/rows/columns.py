@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, cast
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
-from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS, TYPES, read_ddl
+from kafka_ratchet.spark_sink.rows.ddl import MAX_DIGITS, TYPES, Path, read_ddl, read_paths
 from kafka_ratchet.spark_sink.rows.decoded import NO_VALUE, NOT_PARSED, PARSED
 from kafka_ratchet.spark_sink.spark.dialect import is_valid_utf8
 
@@ -115,6 +115,50 @@ def json_schema(columns: str | StructType) -> StructType:
     return checked(read_ddl(columns) if isinstance(columns, str) else columns)
 
 
+def value_schema(columns: StructType, paths: Mapping[str, Path]) -> StructType:
+    """Return the fields of a JSON value that the columns stand for, within objects where a path leads there.
+
+    Args:
+        columns: of the table.
+        paths: path of each column that stands for another field than the one of its name.
+
+    Raises:
+        OptionRefused: two columns want one field, or fields that differ in case only, or a column wants an object and
+            another one a field of it.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    whole: dict[Path, str] = {}
+    spelled: dict[Path, Path] = {}
+    for field in columns.fields:
+        path = paths.get(field.name, (field.name,))
+        for depth in range(1, len(path) + 1):
+            same = spelled.setdefault(tuple(name.lower() for name in path[:depth]), path[:depth])
+            if same != path[:depth]:
+                raise OptionRefused(
+                    f"column {field.name} reads field {'.'.join(path[:depth])}, and another one {'.'.join(same)}: "
+                    "Spark does not tell cases apart. Leave one out"
+                )
+        for other, column in whole.items():
+            if other == path[: len(other)] or path == other[: len(path)]:
+                shorter = path if len(path) < len(other) else other
+                raise OptionRefused(
+                    f"columns {column} and {field.name} both read field {'.'.join(shorter)}. Leave one out, or name "
+                    "the fields within it one by one (FROM)"
+                )
+        whole[path] = field.name
+
+    def tree(prefix: Path) -> StructType:
+        fields: dict[str, DataType] = {}
+        for path, column in whole.items():
+            if path[: len(prefix)] == prefix and path[len(prefix)] not in fields:
+                is_leaf = len(path) == len(prefix) + 1
+                fields[path[len(prefix)]] = columns[column].dataType if is_leaf else tree(path[: len(prefix) + 1])
+        return StructType([StructField(name, data_type) for name, data_type in fields.items()])
+
+    return tree(())
+
+
 def checked(schema: StructType) -> StructType:
     """The values' columns as the table has them: `nullable`, and none of them one of Ratchet's or there twice.
 
@@ -167,6 +211,7 @@ def rows(
     restricted_values: int = False,
     keep_value: bool = False,
     original: str = "value",
+    paths: Mapping[str, Path] | None = None,
 ) -> DataFrame:
     """Turn the records of Spark's Kafka source into rows of the result table, and `STATE` behind them.
 
@@ -180,6 +225,7 @@ def rows(
             parsed.
         keep_value: `_kafka_value` is kept also where the columns hold what they name of it.
         original: column with the value as it stood in Kafka, where `value` is only what is to be parsed of it.
+        paths: of columns that stand for fields within objects, see `value_schema`.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType
@@ -194,7 +240,10 @@ def rows(
     if columns is None:
         state = F.when(value.isNull(), NO_VALUE).otherwise(PARSED)
         return records.select(*record, value.alias("_kafka_value"), state.alias(STATE))
-    schema = json_schema(columns)
+    table = json_schema(columns)
+    if paths is None:
+        paths = read_paths(columns) if isinstance(columns, str) else {}
+    schema = value_schema(table, paths)
     text = value.cast("string")
     # from_json reads the first JSON document of a text and ignores what follows. As the only element of an array
     # the value has to be whole: '{"a":1} x' and '{"a":1}{"a":2}' break the array, '{"a":1},{"a":2}' makes it longer.
@@ -224,7 +273,10 @@ def rows(
     judged = judged.withColumn("event", F.when(whole, first.cast(schema)))
     event, kept = F.col("event"), F.col(original)
     return judged.select(
-        *[event.getField(field.name).alias(field.name) for field in schema.fields],
+        *[
+            reduce(lambda within, name: within.getField(name), paths.get(name, (name,)), event).alias(name)
+            for name in table.names
+        ],
         *record,
         (kept if keep_value else F.when(event.isNull(), kept)).alias("_kafka_value"),
         F.when(kept.isNull(), NO_VALUE).when(event.isNull(), NOT_PARSED).otherwise(PARSED).alias(STATE),

@@ -17,7 +17,7 @@ TOKEN = re.compile(
     r"""\s*(?: (?P<quoted>`(?:[^`]|``)*`)
              | (?P<word>\w+)
              | (?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-             | (?P<sign>[<>(),:]) )""",
+             | (?P<sign>[<>(),:.]) )""",
     re.VERBOSE | re.DOTALL,
 )
 
@@ -57,13 +57,30 @@ TYPES = {
 KNOWN = ", ".join([*TYPES, "decimal(digits,places)", "array<...>", "map<...,...>", "struct<name: ...>"])
 
 
+Path = tuple[str, ...]
+"""Names from the value's own field down to one within it."""
+
+
 def read_ddl(text: str) -> StructType:
     """Read columns such as "user string, amount decimal(12,2) NOT NULL COMMENT 'net', `in` struct<at: timestamp>".
+
+    A column may stand for a field within an object: "customer_id bigint FROM customer.id"; see `read_paths`.
 
     Raises:
         OptionRefused: it is not DDL, or has a type that is not one of `KNOWN`; the sentence says where.
     """
     return _Parser(text).columns()
+
+
+def read_paths(text: str) -> dict[str, Path]:
+    """Read the path of each column that stands for another field than the one of its name.
+
+    Raises:
+        OptionRefused: see `read_ddl`.
+    """
+    parser = _Parser(text)
+    parser.columns()
+    return parser.paths
 
 
 class _Parser:
@@ -83,6 +100,8 @@ class _Parser:
             self._tokens.append((kind, found[kind], found.start(kind)))
             at = found.end()
         self._next = 0
+        self.paths: dict[str, Path] = {}
+        """Paths of columns with FROM, by name."""
 
     def columns(self) -> StructType:
         """Parse the whole text."""
@@ -107,6 +126,13 @@ class _Parser:
         name = self._name()
         self._take(":")
         data_type = self._type(depth)
+        if depth == 0 and self._take("from"):
+            path = [self._name()]
+            while self._take("."):
+                path.append(self._name())
+                if len(path) > MAX_DEPTH:
+                    self._refuse(f"more than {MAX_DEPTH} names after FROM")
+            self.paths[name] = tuple(path)
         if self._take("not") and not self._take("null"):
             self._expected("NULL after NOT")
         if self._take("comment"):

@@ -16,6 +16,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows import columns as column_types
 from kafka_ratchet.spark_sink.rows.avro import avro as avro_module
 from kafka_ratchet.spark_sink.rows.avro.avro import AvroValues
+from kafka_ratchet.spark_sink.rows.ddl import read_paths
 from kafka_ratchet.spark_sink.rows.decoded import NO_VALUE, PARSED
 from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.rows.infer import INFER
@@ -67,6 +68,8 @@ class RowPipeline:
             raise OptionRefused("Avro values have the columns that their schema says. Leave columns out")
         if self.registry is not None and (self.columns is None or self.avro is not None):
             raise OptionRefused("values of a schema registry need columns, and have no other format")
+        if self.registry is not None and self.paths:
+            raise OptionRefused("FROM goes with JSON values without a schema registry. Leave it out, or use sql")
         if self.rejects and not self.parses and self.write_mode.judged is None:
             raise OptionRefused("without columns every value is kept as bytes, and there is nothing to reject")
         if self.infers and (self.transform is not None or self.write_mode.kind == "totals"):
@@ -103,7 +106,21 @@ class RowPipeline:
         """
         if self.avro is not None:
             return self.avro.columns
-        return None if self.columns is None else column_types.json_schema(self.columns)
+        if self.columns is None:
+            return None
+        found = column_types.json_schema(self.columns)
+        column_types.value_schema(found, self.paths)  # refuses paths that contradict each other
+        return found
+
+    @cached_property
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """Path of each column that stands for a field within an object."""
+        return read_paths(self.columns) if isinstance(self.columns, str) and not self.infers else {}
+
+    @property
+    def value_fields(self) -> StructType | None:
+        """Fields of JSON values that become columns; None: values are kept as bytes."""
+        return None if self.fields is None else column_types.value_schema(self.fields, self.paths)
 
     @property
     def infers(self) -> bool:
@@ -218,7 +235,13 @@ class RowPipeline:
             return self.registry.rows(
                 records, self.fields, restricted_values=restricted_values, keep_value=self.keep_value
             )
-        return column_types.rows(records, self.fields, restricted_values=restricted_values, keep_value=self.keep_value)
+        return column_types.rows(
+            records,
+            self.fields,
+            restricted_values=restricted_values,
+            keep_value=self.keep_value,
+            paths=self.paths,
+        )
 
     def _read_schema(self) -> StructType:
         from pyspark.sql.types import StructType

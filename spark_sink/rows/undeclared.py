@@ -44,9 +44,10 @@ def report_undeclared(pipeline: RowPipeline, topic: str, records: DataFrame) -> 
         Their names, those of most objects first, at most `MAX_NAMES`; "a.b" is within an object, "a[].b" within an
         array. None where the pipeline keeps every value whole.
     """
-    if pipeline.columns is None or pipeline.fields is None or pipeline.keep_value or pipeline.registry is not None:
+    fields = pipeline.value_fields if pipeline.avro is None else None
+    if pipeline.columns is None or fields is None or pipeline.keep_value or pipeline.registry is not None:
         return ()  # of a registry's values the schemas say it
-    plan = _plan(pipeline.fields)
+    plan = _plan(fields)
     seen: dict[str, int] = {}
     for row in map_batches(
         records.select("value"), _looking(plan, MAX_NAMES, NAME_LENGTH), "name string, seen long"
