@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.columns import rejects_schema
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
+from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore
 from kafka_ratchet.spark_sink.stores.pair import ExternallyNumbered, PairedStore
 from kafka_ratchet.spark_sink.stores.registry import STORES, store_class
 from kafka_ratchet.spark_sink.stores.store import ResultStore
@@ -65,21 +66,22 @@ def make_store(
             f"{', '.join(can)}. Choose one of them, or let workers judge"
         )
     rejects = rejects_schema(judged=judged) if pipeline.rejects else None
+    options: dict[str, Any] = {"evolve": evolve, "partition_by": partition_by}
     if rejects is None or not kind.rejects_apart:
-        return kind(
-            location,
-            name,
-            topic,
-            topic_id,
-            pipeline.write_mode,
-            rejects=rejects,
-            in_tasks=pipeline.is_plain,
-            evolve=evolve,
-            partition_by=partition_by,
-        )
-    rows = kind(location, name, topic, topic_id, pipeline.write_mode, evolve=evolve, partition_by=partition_by)
+        options |= {"rejects": rejects, "in_tasks": pipeline.is_plain}
+    made = kind(location, name, topic, topic_id, pipeline.write_mode, **options)
+    _let_coalesce(made, pipeline)
+    if rejects is None or not kind.rejects_apart:
+        return made
     beside = kind(kind.rejects_at(location), name, topic, topic_id)
-    return PairedStore(cast(ExternallyNumbered, rows), cast(ExternallyNumbered, beside), rejects)
+    _let_coalesce(beside, pipeline)
+    return PairedStore(cast(ExternallyNumbered, made), cast(ExternallyNumbered, beside), rejects)
+
+
+def _let_coalesce(store: TableStore, pipeline: RowPipeline) -> None:
+    """Let a store of files write few large ones, unless a step of the user's needs its tasks."""
+    if isinstance(store, OptimisticStore):
+        store.may_coalesce = pipeline.transform is None
 
 
 def require_path(location: TableLocation) -> None:

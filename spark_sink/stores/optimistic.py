@@ -6,6 +6,7 @@ that the offsets stand for. A version that came in between makes the attempt fai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -38,6 +39,15 @@ has succeeded, so this many in a row means that something is wrong."""
 REFUSALS = 3
 """Number of times that a conflict may be reported while the table has no newer version."""
 
+FILE_BYTES = 8 * 1024 * 1024
+"""Least size of a file, about, where a commit has as much: small files make readers slow, and large ones few tasks."""
+
+TASK_OFFSETS = 200_000
+"""Offsets beyond which a task gets no further ones: it parses about as many in a second."""
+
+OFFSET_BYTES = 1024.0
+"""Bytes of one offset in a file, before the first commit of a run has shown them."""
+
 Table = TypeVar("Table")
 
 
@@ -63,6 +73,11 @@ class OptimisticStore(TableStore, Generic[Table]):
 
     may_be_emptied = False
     """See `pair.ExternallyNumbered`."""
+
+    may_coalesce = False
+    """Tasks may be put together until each has a file of `FILE_BYTES`: no user's step runs in them."""
+
+    _offset_bytes = OFFSET_BYTES
 
     _table: Table | None = None
     """As the store was opened with."""
@@ -263,8 +278,14 @@ class OptimisticStore(TableStore, Generic[Table]):
         self._refresh(table)
         self._require_holder(table, start)  # before the work, so that a fenced job writes no more files
         crash_points.passing("before-write")
+        offsets = sum(offset - start.get(partition, 0) for partition, offset in end.items())
+        if self.may_coalesce and not self._write_mode.row_key:
+            tasks = max(offsets * self._offset_bytes / FILE_BYTES, offsets / TASK_OFFSETS)
+            dataframe = dataframe.coalesce(max(1, math.ceil(tasks)))
         try:
             staged = self._stage(table, dataframe, generation)
+            if staged.files:
+                self._offset_bytes = sum(file.bytes for file in staged.files) / max(1, offsets)
             if sequences is not None and self._sequence_files is not None:
                 crash_points.passing("before-sequences")
                 staged = replace(staged, sequences=self._sequence_files.stage(sequences, generation, end))
