@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.stores.evolution import Change, changes
 from kafka_ratchet.spark_sink.stores.sql_types import Column
-from kafka_ratchet.spark_sink.stores.store import require_columns
+from kafka_ratchet.spark_sink.stores.store import require_columns, without_free
 
 Database = TypeVar("Database")
 
@@ -28,6 +28,10 @@ class SqlTables(Generic[Database]):
 
     def columns(self, database: Database, table: str) -> list[Column]:
         """The columns of a table beside the result's; none where there is no such table."""
+        raise NotImplementedError
+
+    def free_columns(self, database: Database, table: str) -> set[str]:
+        """Return the columns that may be null, or get a value from the table itself where a row has none for them."""
         raise NotImplementedError
 
     def widens(self, before: str, after: str) -> bool:
@@ -51,8 +55,9 @@ class SqlTables(Generic[Database]):
             )
 
     def require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
-        """Raise `SchemaDiffers` unless a table has these columns and no others."""
-        require_columns(self._where, dict(self.columns(database, table)), dict(columns), table)
+        """Raise `SchemaDiffers` unless a table has these columns, and of others free ones only."""
+        free = self.free_columns(database, table)
+        require_columns(self._where, dict(self.columns(database, table)), dict(columns), table, free)
 
     def missing(self, database: Database, table: str, columns: Sequence[Column]) -> list[Change]:
         """What has to be done to a table so that it has these columns.
@@ -60,7 +65,8 @@ class SqlTables(Generic[Database]):
         Raises:
             SchemaDiffers: it cannot be done.
         """
-        present = dict(self.columns(database, table))
+        free = self.free_columns(database, table)
+        present = without_free(dict(self.columns(database, table)), dict(columns), free)
         return changes(self._where, present, dict(columns), self.widens, self.widenings)
 
     def require_fits(self, database: Database, table: str, columns: Sequence[Column], *, evolves: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers
@@ -314,8 +314,17 @@ def require_record_columns(where: object, present: Iterable[str], table: str | N
     )
 
 
+def without_free(present: Mapping[str, str], expected: Mapping[str, str], free: Collection[str]) -> dict[str, str]:
+    """Return the columns of a table without the free ones of others; the arguments are those of `require_columns`."""
+    return {name: kind for name, kind in present.items() if name in expected or name not in free}
+
+
 def require_columns(
-    where: object, present: Mapping[str, str], expected: Mapping[str, str], table: str | None = None
+    where: object,
+    present: Mapping[str, str],
+    expected: Mapping[str, str],
+    table: str | None = None,
+    free: Collection[str] = (),
 ) -> None:
     """Compare names and types of columns.
 
@@ -324,17 +333,25 @@ def require_columns(
         present: the table's.
         expected: the job's.
         table: its name, where a store has several; None: the path is the table.
+        free: columns of others that a writer may leave out: null, a default or the table's own value is in them.
 
     Raises:
-        SchemaDiffers: they are not the same.
+        SchemaDiffers: they are not the same, but for free ones.
     """
     require_record_columns(where, present, table)
+    present = without_free(present, expected, free)
     of_table, another = ("", "path") if table is None else (f" of {table}", "table")
     for column in [*expected, *present]:
-        if present.get(column) != expected.get(column):
+        if column not in expected:
+            raise SchemaDiffers(
+                f"{where}: column {column}{of_table} is {present[column]} in the table and absent in this job, and may "
+                "not be left out. Let it be null or give it a default in the table, name it in columns, or choose "
+                f"another {another}"
+            )
+        if present.get(column) != expected[column]:
             raise SchemaDiffers(
                 f"{where}: column {column}{of_table} is {present.get(column, 'absent')} in the table and "
-                f"{expected.get(column, 'absent')} in this job. Give the job the table's columns, or another {another}"
+                f"{expected[column]} in this job. Give the job the table's columns, or another {another}"
             )
 
 

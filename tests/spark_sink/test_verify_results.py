@@ -28,7 +28,7 @@ from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from tests.app.written_stream import NewTopic, Stage, record
-from tests.spark_sink.damage import change, delete, repeat
+from tests.spark_sink.damage import add_column, change, delete, repeat
 from tests.spark_sink.sites import Site, params
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
@@ -223,6 +223,46 @@ def test_timestamps_are_compared_with_kafkas_own(follow: Follow, site: Site, mon
         "altered: output partition 0 offset 0, its row has the _kafka_timestamp -62135424000000000 us, and Kafka's own "
         "is -62135596800000 ms since 1970"
     )
+
+
+@WITH_REJECTS
+def test_columns_of_fields_within_objects_are_proven(follow: Follow, site: Site) -> None:
+    followed = follow(columns="who string, city string FROM home.address.city, n bigint FROM home.n", rejects=True)
+    followed.pass_on(
+        0,
+        values(
+            '{"who":"x","home":{"n":1,"address":{"city":"Rome"}}}',
+            '{"who":"y","home":{"n":2}}',
+            '{"who":"z"}',
+            '{"who":"v","home":"none"}',
+        ),
+    )
+    followed.stage.commit(4, 0)
+    followed.run()
+    rows = sorted((row["who"], row["city"], row["n"]) for row in site.rows())
+    assert rows == [("x", "Rome", 1), ("y", None, 2), ("z", None, None)]
+    report = followed.verify()
+    assert report.is_proven, found(report)
+    assert accounts(report) == {"a": (4, 4, 3, 1, 0, 0, 0)}
+    change(site, "n = 5", "who = 'y'")
+    counts, _ = found(followed.verify())
+    assert counts == {"altered": 1}
+
+
+@WITH_REJECTS
+@pytest.mark.parametrize("kind", ["append", "upsert"])
+def test_a_column_of_others_is_no_part_of_the_proof(follow: Follow, site: Site, kind: str) -> None:
+    followed = follow(kind=kind, key=("who",) if kind == "upsert" else (), columns=JSON, rejects=True)
+    followed.pass_on(0, values('{"who":"x","amount":1}', '{"who":"y","amount":2}'))
+    followed.run()
+    add_column(site)
+    change(site, "more = 'seen'", "who = 'x'")
+    followed.pass_on(0, values('{"who":"x","amount":3}', first=2))
+    followed.stage.commit(3, 0)
+    followed.run()
+    assert sorted(row["more"] or "" for row in site.rows()) == ["", "", "seen"][kind == "upsert" :]
+    report = followed.verify()
+    assert report.is_proven, found(report)
 
 
 @ONE_SITE

@@ -108,7 +108,8 @@ def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Seq
     schema = pa.schema(table.schema().to_arrow())
     rows = pa.RecordBatchReader.from_batches(schema, [])
     if files:
-        found = ds.dataset(list(files), format="parquet", filesystem=folder.filesystem).scanner(columns=schema.names)
+        # Columns of others, which the files do not have, are null.
+        found = ds.dataset(list(files), schema, format="parquet", filesystem=folder.filesystem)
         cast = (
             each for batch in found.to_batches() for each in pa.Table.from_batches([batch]).cast(schema).to_batches()
         )

@@ -71,14 +71,17 @@ def merge(
     )
     if write_mode.kind == "totals":
         new = changes(write_mode, _Dialect())
+        added = {f'"{name}"': f'source."{name}"' for name in rows.schema.names}
         merger = merger.when_matched_update({f'"{name}"': value for name, value in new.items()})
-        merger.when_not_matched_insert_all().execute()
+        merger.when_not_matched_insert(added).execute()
         return True
+    # Column by column: those of others keep their values.
+    new = {f'"{name}"': f'source."{name}"' for name in rows.schema.names if name != DELETED}
     if DELETED not in rows.schema.names:
-        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+        merger.when_matched_update(new).when_not_matched_insert(new).execute()
         return True
     gone = f'source."{DELETED}"'
-    merger = merger.when_matched_delete(gone).when_matched_update_all(except_cols=[DELETED])
+    merger = merger.when_matched_delete(gone).when_matched_update(new)
     before = table.version()
-    merger.when_not_matched_insert_all(f"NOT {gone}", except_cols=[DELETED]).execute()
+    merger.when_not_matched_insert(new, f"NOT {gone}").execute()
     return table.version() > before

@@ -48,6 +48,7 @@ from kafka_ratchet.spark_sink.stores.delta.partitions import (
 from kafka_ratchet.spark_sink.stores.delta.rules import require_no_rules
 from kafka_ratchet.spark_sink.stores.delta.table import (
     add_columns,
+    free_columns,
     missing_columns,
     open_or_create,
     open_table,
@@ -217,7 +218,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         require_plain_log(table, self._folder)  # first: with the property, the generation may be gone already
         require_no_rules(table, self._folder, bool(self._write_mode.row_key))
         super()._require_holder(table, start)
-        require_columns(self._folder, types_of(table.schema()), self._columns)
+        require_columns(self._folder, types_of(table.schema()), self._columns, free=free_columns(table.schema()))
 
     # -- what changes it
 
@@ -251,7 +252,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         if self._evolve:  # a job that is refused changes nothing, so it comes after all that may refuse it
             add_columns(self._folder, table, with_partitions(schema, self._partition_by))
         self._table_id = str(table.metadata().id)
-        self._columns = types_of(table.schema())
+        wanted = with_partitions(schema, self._partition_by).names
+        self._columns = {name: kind for name, kind in types_of(table.schema()).items() if name in wanted}
         write_mode = write_mode_text(self._write_mode)
         self._write_mode_actions = (
             {} if self._stored_write_mode(table) == write_mode else write_mode_actions(self._name, write_mode)
@@ -287,7 +289,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
         inner = self._staging(generation)
         self._folder.make(*inner)
-        schema = pa.schema(table.schema().to_arrow())
+        whole = pa.schema(table.schema().to_arrow())
+        schema = pa.schema([field for field in whole if field.name in self._columns])
         if DELETED in dataframe.columns:
             schema = schema.append(pa.field(DELETED, pa.bool_()))
         folder, name = self._folder.inside(*inner), file_prefix(self._name, generation)

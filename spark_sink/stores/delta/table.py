@@ -10,7 +10,7 @@ from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError, first_lin
 from kafka_ratchet.spark_sink.files.bucket import BucketFolder, Folder
 from kafka_ratchet.spark_sink.files.local import LocalFolder
 from kafka_ratchet.spark_sink.stores.evolution import changes
-from kafka_ratchet.spark_sink.stores.store import require_columns
+from kafka_ratchet.spark_sink.stores.store import require_columns, without_free
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Field, Schema
@@ -103,7 +103,8 @@ def require_fits(folder: Folder, table: DeltaTable, schema: StructType) -> None:
     """
     from deltalake import Schema
 
-    require_columns(folder, types_of(table.schema()), types_of(Schema.from_json(schema.json())))
+    wanted = types_of(Schema.from_json(schema.json()))
+    require_columns(folder, types_of(table.schema()), wanted, free=free_columns(table.schema()))
 
 
 def missing_columns(folder: Folder, table: DeltaTable, schema: StructType) -> list[Field]:
@@ -115,7 +116,8 @@ def missing_columns(folder: Folder, table: DeltaTable, schema: StructType) -> li
     from deltalake import Field, Schema
 
     wanted = Schema.from_json(schema.json())
-    found = changes(folder, types_of(table.schema()), types_of(wanted), lambda *_: False, NO_WIDENING)
+    present = without_free(types_of(table.schema()), types_of(wanted), free_columns(table.schema()))
+    found = changes(folder, present, types_of(wanted), lambda *_: False, NO_WIDENING)
     new = {change.column for change in found}
     return [Field(field.name, field.type, nullable=True) for field in wanted.fields if field.name in new]
 
@@ -141,6 +143,11 @@ def add_columns(folder: Folder, table: DeltaTable, schema: StructType) -> None:
         except DeltaError as error:
             refuse(folder, error, "the folder and its rights")
     raise StoreError(f"{folder}: other writers were faster {ADD_ATTEMPTS} times in a row. Run the job again")
+
+
+def free_columns(schema: Schema) -> set[str]:
+    """Return the columns that may be null."""
+    return {field.name for field in schema.fields if field.nullable}
 
 
 def types_of(schema: Schema) -> dict[str, str]:

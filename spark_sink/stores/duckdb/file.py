@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import StoreError, first_line, refuse, refuse_rule
 from kafka_ratchet.spark_sink.stores.evolution import Change, changes, is_larger
-from kafka_ratchet.spark_sink.stores.store import require_columns
+from kafka_ratchet.spark_sink.stores.store import require_columns, without_free
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,7 +132,11 @@ class DatabaseFile:
     def require_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
         """Raise SchemaDiffers where the table has other columns."""
         present, expected = self._compared(database, table, schema)
-        require_columns(self.path, present, expected, table)
+        require_columns(self.path, present, expected, table, _free_columns(database, table))
+
+    def foreign_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> list[str]:
+        """Return the columns of a table outside of these."""
+        return [name for name in _described(database, quoted(table)) if name not in schema.names]
 
     def require_types(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
         """Raise SchemaDiffers unless these columns have their types or wider ones: DuckDB rounds without an error.
@@ -150,6 +154,7 @@ class DatabaseFile:
     def missing_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> list[Change]:
         """What has to be done to a table so that it has these columns; raises SchemaDiffers where it cannot be done."""
         present, expected = self._compared(database, table, schema)
+        present = without_free(present, expected, _free_columns(database, table))
         return changes(f"{self.path}, table {table}", present, expected, _widens, WIDENINGS)
 
     def add_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
@@ -188,6 +193,16 @@ def is_filled(database: DuckDBPyConnection, table: str) -> bool:
 def _described(database: DuckDBPyConnection, relation: str) -> dict[str, str]:
     found = database.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()  # noqa: S608
     return {str(column): str(data_type) for column, data_type, *_ in found}
+
+
+def _free_columns(database: DuckDBPyConnection, table: str) -> set[str]:
+    """Return the columns that may be null, or have a default or an expression."""
+    found = database.execute(
+        "SELECT column_name FROM duckdb_columns() WHERE table_name = ? AND schema_name = current_schema() "
+        "AND database_name = current_database() AND (is_nullable OR column_default IS NOT NULL)",
+        [table],
+    )
+    return {str(column) for (column,) in found.fetchall()}
 
 
 def quoted(name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -73,7 +73,9 @@ class _Dialect(PlainDialect):
     last = f"({{hashes}})[{HASHES}]"
 
 
-def add(database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *, deletes: bool) -> int:
+def add(
+    database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *, deletes: bool, columns: Sequence[str] = ()
+) -> int:
     """Bring the rows of the view `source` into the table. All names are quoted, and there are no values in the SQL.
 
     Args:
@@ -81,6 +83,7 @@ def add(database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *,
         table_name: the table.
         write_mode: what the rows do to it.
         deletes: the view has a column `DELETED`.
+        columns: of the rows, where the table has others too, which keep their values; empty: it has none.
 
     Returns:
         number of inserted and updated rows, as DuckDB counts them
@@ -90,6 +93,8 @@ def add(database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *,
     if write_mode.kind == "append":
         return changed_rows(database, insert)
     same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM source.{name}" for name in map(quoted, write_mode.row_key))
+    if write_mode.kind == "upsert" and columns:
+        return _merged(database, table, write_mode.row_key, same, columns, deletes=deletes)
     if write_mode.kind == "upsert":
         database.execute(f"DELETE FROM {table} AS target USING source WHERE {same}")  # noqa: S608
         kept = f"INSERT INTO {table} BY NAME SELECT * EXCLUDE ({DELETED}) FROM source WHERE NOT {DELETED}"  # noqa: S608
@@ -98,6 +103,25 @@ def add(database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *,
     new = f"NOT EXISTS (SELECT 1 FROM {table} AS target WHERE {same})"  # noqa: S608
     database.execute(f"CREATE TEMP TABLE ratchet_new AS SELECT * FROM source WHERE {new}")  # noqa: S608
     update = f"UPDATE {table} AS target SET {new_values} FROM source WHERE {same}"  # noqa: S608
+    changed = changed_rows(database, update)
+    changed += changed_rows(database, f"INSERT INTO {table} BY NAME SELECT * FROM ratchet_new")  # noqa: S608
+    database.execute("DROP TABLE ratchet_new")
+    return changed
+
+
+def _merged(
+    database: DuckDBPyConnection, table: str, key: Sequence[str], same: str, columns: Sequence[str], *, deletes: bool
+) -> int:
+    """Replace rows column by column, so that columns of others stay."""
+    if deletes:
+        database.execute(f"DELETE FROM {table} AS target USING source WHERE {same} AND source.{DELETED}")  # noqa: S608
+    kept = f" AND NOT source.{DELETED}" if deletes else ""
+    names = ", ".join(map(quoted, columns))
+    new = f"NOT EXISTS (SELECT 1 FROM {table} AS target WHERE {same}){kept}"  # noqa: S608
+    database.execute(f"CREATE TEMP TABLE ratchet_new AS SELECT {names} FROM source WHERE {new}")  # noqa: S608
+    # Without the key: DuckDB removes and adds a row where a column with an index changes.
+    values = ", ".join(f"{name} = source.{name}" for name in map(quoted, columns) if name not in map(quoted, key))
+    update = f"UPDATE {table} AS target SET {values} FROM source WHERE {same}{kept}"  # noqa: S608
     changed = changed_rows(database, update)
     changed += changed_rows(database, f"INSERT INTO {table} BY NAME SELECT * FROM ratchet_new")  # noqa: S608
     database.execute("DROP TABLE ratchet_new")
@@ -344,7 +368,9 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         if staged.files:
             rows = staged.dataset()
             database.register("source", rows)
-            stored = add(database, self._result, self._write_mode, deletes=staged.deletes)
+            foreign = self._file.foreign_columns(database, self._result, self._arrow)
+            columns = self._arrow.names if foreign else ()
+            stored = add(database, self._result, self._write_mode, deletes=staged.deletes, columns=columns)
             self._require_stored(self._result, staged.kept(rows), stored)
             database.unregister("source")
         if rejected.files:

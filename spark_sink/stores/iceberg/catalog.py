@@ -80,20 +80,20 @@ class IcebergCatalog:
         return _unpooled(catalog) if isinstance(catalog, SqlCatalog) else catalog
 
     def data_folder(self, location: str) -> Folder:
-        """Where the files of a table are.
+        """Return the folder of a table's files.
 
         Args:
-            location: of the table.
+            location: see `files.data_location`.
 
         Raises:
             OptionRefused: neither on a disk nor in a bucket of S3.
         """
         if location.startswith("s3://"):
-            return BucketFolder(f"{location}/data", self._bucket.options)
+            return BucketFolder(location, self._bucket.options)
         parts = urlsplit(location)
         if parts.scheme not in {"", "file"}:
-            raise OptionRefused(f"{location}: the job writes to folders and to s3:// only. Choose another warehouse")
-        return LocalFolder(Path(unquote(parts.path)) / "data")
+            raise OptionRefused(f"{location}: the job writes to folders and s3:// only. Choose another warehouse")
+        return LocalFolder(Path(unquote(parts.path)))
 
 
 def _unpooled(catalog: SqlCatalog) -> SqlCatalog:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.files.bucket import Folder
@@ -32,8 +34,16 @@ if TYPE_CHECKING:
 KEEP_KEY = "history.expire.min-snapshots-to-keep"
 
 KEEP_SNAPSHOTS = 20
-"""pyiceberg copies the list of all snapshots some twenty times in each commit, so that a stream would become slower
-with every one. Of more than twice as many, this number is left, in the same commit; newer ones have their rows too."""
+"""Snapshots that stay, whatever their age."""
+
+AGE_KEY = "history.expire.max-snapshot-age-ms"
+
+MAX_AGE_MS = 900_000
+"""Age up to which all snapshots stay, so that a query can rest for ten minutes. Each commit reads and writes the list
+of all snapshots: with Iceberg's own five days, a stream would become slower with every one."""
+
+EXPIRED_AT_ONCE = 20
+"""Least number of snapshots to forget in one commit."""
 
 
 MANIFESTS = 100
@@ -76,6 +86,7 @@ class Commit:
         """
         from pyiceberg.typedef import Record
 
+        share_snapshots(table)
         mark, summary = self._summary(table, properties)
         total = (total_rows(table) or 0) + added
         # pyiceberg's `add_files` takes no files with field ids: it would find columns by their names.
@@ -139,6 +150,7 @@ class Commit:
         """
         from pyiceberg.typedef import Record
 
+        share_snapshots(table)
         mark, summary = self._summary(table, properties)
         new = [data_file(table, path, Record(*partition)) for path, partition in files.items()]
         tasks = live_files(table)
@@ -179,7 +191,10 @@ class Commit:
         plain = rows.select([name for name in rows.column_names if name != DELETED]).schema
         tasks = live_files(table)
         old = touched(table, tasks, rows, self.write_mode.row_key)
-        target = pa.Table.from_batches(rows_of(table, old), arrow_schema_of(table.schema(), with_ids=False)).cast(plain)
+        whole = arrow_schema_of(table.schema(), with_ids=False)
+        foreign = [field for field in whole if field.name not in plain.names]
+        target = pa.Table.from_batches(rows_of(table, old), whole).select([*plain.names, *(f.name for f in foreign)])
+        target = target.cast(pa.schema([*plain, *foreign]))
         table_bytes = sum(task.file.file_size_in_bytes for task in tasks)
         # Under a name that says whose it is, as tasks have them, so that vacuum can tell.
         named = file_prefix(self.job, self.generation)
@@ -212,6 +227,32 @@ class Commit:
         }
 
 
+def share_snapshots(table: Table) -> None:
+    """Let copies of the table's metadata have the same snapshots.
+
+    pyiceberg copies the metadata some fifteen times in each commit, with all snapshots, which never change. At 160
+    snapshots that took nine tenths of a commit.
+    """
+    shared = _shared()
+    for each in [*table.metadata.snapshots, *table.metadata.snapshot_log]:
+        if (kind := shared.get(type(each))) is not None:
+            object.__setattr__(each, "__class__", kind)
+
+
+@cache
+def _shared() -> dict[type[Any], type[Any]]:
+    """Return a class for each, with copies that are the object itself."""
+    from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
+
+    def itself(self: object, memo: object = None) -> object:
+        return self
+
+    return {
+        kind: type(f"Shared{kind.__name__}", (kind,), {"__deepcopy__": itself, "__module__": __name__})
+        for kind in (Snapshot, SnapshotLogEntry)
+    }
+
+
 def _write_nothing(transaction: Transaction, summary: dict[str, str]) -> None:
     """A snapshot without files, at which a commit of the holder before fails."""
     with transaction.update_snapshot(snapshot_properties=summary).fast_append():
@@ -219,13 +260,13 @@ def _write_nothing(transaction: Transaction, summary: dict[str, str]) -> None:
 
 
 def _expired(table: Table) -> list[int]:
-    """Snapshots to forget: all but the newest, of which there are twice as many now, and those that have a name."""
+    """Return the snapshots to forget: old ones without a name, beyond the newest that stay."""
     keep = max(1, int(table.properties.get(KEEP_KEY, KEEP_SNAPSHOTS)))
-    snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
-    if len(snapshots) <= 2 * keep:
-        return []
+    since_ms = time.time() * 1000 - int(table.properties.get(AGE_KEY, MAX_AGE_MS))
+    snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)[:-keep]
     named = {reference.snapshot_id for reference in table.refs().values()}
-    return [snapshot.snapshot_id for snapshot in snapshots[:-keep] if snapshot.snapshot_id not in named]
+    old = [each.snapshot_id for each in snapshots if each.timestamp_ms < since_ms and each.snapshot_id not in named]
+    return old if len(old) >= min(keep, EXPIRED_AT_ONCE) else []
 
 
 def generation_key(job: str) -> str:

@@ -21,6 +21,15 @@ def live_files(table: Table) -> list[FileScanTask]:
     return list(table.scan().plan_files())
 
 
+def data_location(table: Table) -> str:
+    """Return where new files of the table lie: `write.data.path`, or else next to its metadata.
+
+    Under a path of the owner's, which other tables may have too, each table has a folder of its own.
+    """
+    path = table.properties.get("write.data.path", "").rstrip("/")
+    return f"{path}/{table.metadata.table_uuid}" if path else f"{table.location()}/data"
+
+
 def file_name(path: str) -> str:
     """The last part of a file's path."""
     return path.rpartition("/")[2]
@@ -73,9 +82,10 @@ def write_rows(
     import pyarrow as pa
 
     schema = arrow_schema_of(table.schema(), with_ids=True)
-    named = (each for batch in batches for each in pa.Table.from_batches([batch]).cast(schema).to_batches())
+    tables = (pa.Table.from_batches([batch]).select(schema.names).cast(schema) for batch in batches)
+    named = (each for rows in tables for each in rows.to_batches())
     name = write_batches(named, schema, folder.inside(), file_prefix, folder.filesystem).name
-    return data_file(table, f"{table.location()}/data/{name}", partition)
+    return data_file(table, f"{data_location(table)}/{name}", partition)
 
 
 def data_file(table: Table, path: str, partition: Record) -> DataFile:

@@ -24,8 +24,8 @@ def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Tabl
 
     Args:
         target: the rows of the files that are written anew, at most one per key; no other file has a key of `source`.
-        source: the commit's rows, at most one per key, in the same columns; a column `DELETED` behind them is true
-            where the row of that key is to go.
+        source: the commit's rows, at most one per key; columns that they lack stay as they are. A column `DELETED` is
+            true where the row of that key is to go.
         write_mode: with a key; null is a value like others.
 
     Raises:
@@ -35,12 +35,17 @@ def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Tabl
     import pyarrow.compute as pc
 
     gone = source[DELETED] if DELETED in source.column_names else None
+    foreign = [field for field in target.schema if field.name not in source.column_names]
+    for field in foreign:
+        source = source.append_column(field, pa.nulls(len(source), field.type))
     both = pa.concat_tables([target, source.select(target.column_names)])
     names = [f"k{n}" for n in range(len(write_mode.row_key))]
     keys = pa.table([both[name] for name in write_mode.row_key], names).append_column("row", pa.array(range(len(both))))
     found = keys.group_by(names, use_threads=False).aggregate([("row", "min"), ("row", "max")])
     first, last = found["row_min"], found["row_max"]  # where they differ: the row of the target and that of the source
     result = both.take(last)
+    for field in foreign:  # columns of others keep their values
+        result = result.set_column(result.schema.get_field_index(field.name), field, both[field.name].take(first))
     if write_mode.kind == "upsert":
         if gone is None:
             return result

@@ -31,7 +31,7 @@ from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
 from kafka_ratchet.spark_sink.stores.iceberg.compact import IcebergCompactor
-from kafka_ratchet.spark_sink.stores.iceberg.files import arrow_schema_of
+from kafka_ratchet.spark_sink.stores.iceberg.files import arrow_schema_of, data_location
 from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     commits_of_job,
     inconsistency,
@@ -174,7 +174,7 @@ class IcebergStore(OptimisticStore["Table"]):
             require_same_columns(self._catalog, table, schema)
 
     def _data_folder(self, table: Table) -> Folder:
-        return self._catalog.data_folder(table.location())
+        return self._catalog.data_folder(data_location(table))
 
     def _version_of(self, table: Table) -> object:
         return table.metadata_location
@@ -224,7 +224,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return int(self._entry(table).get("sequences", 0))
 
     def _files_of_sequences(self, table: Table, rule: JudgeRule) -> SequenceFiles:
-        return SequenceFiles(self._data_folder(table), (FOLDER,), self._name, rule)
+        return SequenceFiles(self._catalog.data_folder(f"{table.location()}/data"), (FOLDER,), self._name, rule)
 
     def _require_holder(self, table: Table, start: Mapping[int, int] | None) -> None:
         super()._require_holder(table, start)
@@ -326,7 +326,7 @@ class IcebergStore(OptimisticStore["Table"]):
         folder = self._data_folder(table)
         folder.make()
         if self._write_mode.row_key:
-            wanted = arrow_schema_of(table.schema(), with_ids=False)
+            wanted = self._of_job(arrow_schema_of(table.schema(), with_ids=False), dataframe)
             if DELETED in dataframe.columns:
                 wanted = wanted.append(pa.field(DELETED, pa.bool_()))
             rows = to_arrow(dataframe).select(wanted.names)
@@ -335,16 +335,23 @@ class IcebergStore(OptimisticStore["Table"]):
             return Staged(rows.num_rows, arrow=rows)
         if self._partition_by:
             return self._stage_partitions(table, dataframe, generation)
-        schema, prefix = arrow_schema_of(table.schema(), with_ids=True), file_prefix(self._name, generation)
+        schema = self._of_job(arrow_schema_of(table.schema(), with_ids=True), dataframe)
+        prefix = file_prefix(self._name, generation)
         written = write_files(dataframe, folder.inside(), schema, prefix, folder.filesystem)
         return Staged(sum(file.rows for file in written), written)
+
+    def _of_job(self, schema: pa.Schema, dataframe: DataFrame) -> pa.Schema:
+        """Return the columns of the rows; those of others are not in the files, and so null."""
+        import pyarrow as pa
+
+        return pa.schema([field for field in schema if field.name in dataframe.columns])
 
     def _stage_partitions(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
         folder = self._data_folder(table)
         found = write_partitioned_files(
             dataframe,
             folder.inside(),
-            arrow_schema_of(table.schema(), with_ids=True),
+            self._of_job(arrow_schema_of(table.schema(), with_ids=True), dataframe),
             file_prefix(self._name, generation),
             folder.filesystem,
             self._partition_by,
@@ -356,9 +363,9 @@ class IcebergStore(OptimisticStore["Table"]):
         require_files(self._data_folder(table), staged.files)  # a clean-up takes files that no snapshot names yet
 
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
-        files = [f"{table.location()}/data/{file.name}" for file in staged.files]
+        files = [f"{data_location(table)}/{file.name}" for file in staged.files]
         rows = files if staged.arrow is None else staged.arrow
-        partitions = {f"{table.location()}/data/{name}": values for name, values in staged.partitions.items()}
+        partitions = {f"{data_location(table)}/{name}": values for name, values in staged.partitions.items()}
         properties = self._properties(generation, end, staged.sequences)
         self._commit_of(table, generation).write(table, rows, properties, staged.rows, partitions)
 
@@ -368,7 +375,7 @@ class IcebergStore(OptimisticStore["Table"]):
     def _write_replacement(
         self, table: Table, staged: Staged, generation: int, first: Mapping[int, int], last: Mapping[int, int]
     ) -> None:
-        files = {f"{table.location()}/data/{file.name}": staged.partitions.get(file.name, ()) for file in staged.files}
+        files = {f"{data_location(table)}/{file.name}": staged.partitions.get(file.name, ()) for file in staged.files}
         properties = {generation_key(self._name): str(generation)}
         self._commit_of(table, generation).replace(table, files, properties, first, last)
         self._refresh(table)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import StoreError, refuse
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores.evolution import DECIMAL, Change, changes, is_larger
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
-from kafka_ratchet.spark_sink.stores.iceberg.commit import KEEP_KEY, KEEP_SNAPSHOTS
+from kafka_ratchet.spark_sink.stores.iceberg.commit import AGE_KEY, KEEP_KEY, KEEP_SNAPSHOTS, MAX_AGE_MS
 from kafka_ratchet.spark_sink.stores.iceberg.partitions import add_partitions
-from kafka_ratchet.spark_sink.stores.store import require_columns
+from kafka_ratchet.spark_sink.stores.store import require_columns, without_free
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.types import IcebergType
     from pyspark.sql.types import StructType
 
 NAMESPACE = "ratchet"
@@ -27,6 +28,7 @@ RETRIES = {"commit.retry.num-retries": "0"}
 
 UPKEEP = {
     KEEP_KEY: str(KEEP_SNAPSHOTS),
+    AGE_KEY: str(MAX_AGE_MS),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
@@ -38,6 +40,12 @@ ADD_ATTEMPTS = 100
 
 INTEGERS = ("byte", "short", "integer", "long")
 WIDENINGS = "whole numbers become larger ones, float double, and decimals get more digits with as many places"
+
+NAMES = {"int": "integer", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
+"""Spark's names of types that Iceberg calls otherwise."""
+
+BORROWED = {"byte": "integer", "short": "integer"}
+"""Types of Spark that Iceberg keeps as a larger one."""
 
 SCHEMA_KEY = "ratchet-sink.schema"
 """Property with the columns as Spark describes them: Iceberg has fewer types, so its own would not tell all apart."""
@@ -90,7 +98,7 @@ def open_or_create(
 
 def require_same_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> None:
     """Raise SchemaDiffers where the table has other columns."""
-    require_columns(catalog, _types(table), _wanted(schema))
+    require_columns(catalog, _types(table), _wanted(schema), free=_free(table))
 
 
 def missing_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> list[Change]:
@@ -99,7 +107,8 @@ def missing_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -
     Raises:
         SchemaDiffers: it cannot be done.
     """
-    return changes(catalog, _types(table), _wanted(schema), _widens, WIDENINGS)
+    wanted = _wanted(schema)
+    return changes(catalog, without_free(_types(table), wanted, _free(table)), wanted, _widens, WIDENINGS)
 
 
 def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> None:
@@ -115,7 +124,7 @@ def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> No
         if not missing_columns(catalog, table, schema):
             return
         new = [field for field in schema.fields if field.name not in table.schema().column_names]
-        kept = [schema[field.name] for field in table.schema().fields]
+        kept = [schema[field.name] for field in table.schema().fields if field.name in schema.names]
         try:
             with table.transaction() as transaction:
                 with transaction.update_schema() as update:
@@ -132,9 +141,60 @@ def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> No
 
 def _types(table: Table) -> dict[str, str]:
     """Type of each column, by name: as a job has described it, or else Iceberg's."""
-    described = json.loads(table.properties.get(SCHEMA_KEY, '{"fields": []}'))["fields"]
-    stored = {field["name"]: _described(field["type"]) for field in described}
-    return {field.name: stored.get(field.name, str(field.field_type)) for field in table.schema().fields}
+    stored = _made(table)
+    found = {}
+    for field in table.schema().fields:
+        kind = spark_type(field.field_type)
+        made = stored.get(field.name, kind)
+        # Another writer may have changed the type since; several of Spark's types are one of Iceberg's.
+        found[field.name] = _described(made if borrowed(made) == kind else kind)
+    return found
+
+
+def _made(table: Table) -> dict[str, Any]:
+    """Return the columns that a job has made, by name, with Spark's descriptions of their types."""
+    fields = json.loads(table.properties.get(SCHEMA_KEY, '{"fields": []}'))["fields"]
+    return {field["name"]: field["type"] for field in fields}
+
+
+def _free(table: Table) -> set[str]:
+    """Return the columns that may be null and that no job has made."""
+    made = _made(table)
+    return {field.name for field in table.schema().fields if not field.required and field.name not in made}
+
+
+def borrowed(kind: Any) -> Any:
+    """Return a description of Spark's as that of the type that Iceberg keeps."""
+    if isinstance(kind, str):
+        return BORROWED.get(kind, kind)
+    inner = {name: borrowed(kind[name]) for name in ("elementType", "keyType", "valueType") if name in kind}
+    if kind["type"] == "struct":
+        inner["fields"] = [{**field, "type": borrowed(field["type"])} for field in kind["fields"]]
+    return {**kind, **inner}
+
+
+def spark_type(kind: IcebergType) -> Any:
+    """Return Spark's description of a type of Iceberg, as it stands in the JSON of a schema."""
+    from pyiceberg.types import ListType, MapType
+    from pyiceberg.types import StructType as Struct
+
+    if isinstance(kind, Struct):
+        fields = [(field.name, spark_type(field.field_type), not field.required) for field in kind.fields]
+        listed = [{"name": name, "type": inner, "nullable": null, "metadata": {}} for name, inner, null in fields]
+        return {"type": "struct", "fields": listed}
+    if isinstance(kind, ListType):
+        element = spark_type(kind.element_type)
+        return {"type": "array", "elementType": element, "containsNull": not kind.element_required}
+    if isinstance(kind, MapType):
+        return {
+            "type": "map",
+            "keyType": spark_type(kind.key_type),
+            "valueType": spark_type(kind.value_type),
+            "valueContainsNull": not kind.value_required,
+        }
+    name = str(kind)
+    digits = DECIMAL.fullmatch(name.replace(" ", ""))
+    return digits[0] if digits else NAMES.get(name, name)
 
 
 def _wanted(schema: StructType) -> dict[str, str]:

@@ -280,6 +280,18 @@ class Tables(SqlTables["Database"]):
                     f"than it is given. Nothing was added. Make it a plain {columns[name]}, or choose another table"
                 )
 
+    def free_columns(self, database: Database, table: str) -> set[str]:
+        """See `SqlTables.free_columns`."""
+        found = self._state.run(
+            database,
+            "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {schema} "
+            "AND TABLE_NAME = {name} AND (IS_NULLABLE = 'YES' OR COLUMN_DEFAULT IS NOT NULL "
+            "OR EXTRA LIKE '%auto_increment%' OR EXTRA LIKE '%GENERATED%')",
+            schema=literal(self._state.schema),
+            name=literal(table),
+        )
+        return {str(column) for of, column in found if of == table}
+
     def widens(self, before: str, after: str) -> bool:
         """See `SqlTables.widens`."""
         return widens(before, after)

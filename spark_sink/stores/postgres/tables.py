@@ -144,6 +144,16 @@ class Tables(SqlTables["Database"]):
         )
         return [Column(str(column), str(data_type)) for column, data_type in found]
 
+    def free_columns(self, database: Database, table: str) -> set[str]:
+        """See `SqlTables.free_columns`."""
+        found = self._state.run(
+            database,
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass({name}) AND attnum > 0 AND NOT attisdropped "
+            "AND (NOT attnotnull OR atthasdef OR attidentity <> '' OR attgenerated <> '')",
+            name=self._state.name_literal(table),
+        )
+        return {str(column) for (column,) in found}
+
     def widens(self, before: str, after: str) -> bool:
         """See `SqlTables.widens`."""
         return widens(before, after)

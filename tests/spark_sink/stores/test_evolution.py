@@ -115,6 +115,9 @@ def test_columns_appear_and_rows_that_are_there_have_null(site: Site, spark: Spa
     assert again.open(ddl(MORE)) == {0: 2}
     assert again.commit(spark.createDataFrame([row], MORE), {0: 2}, {0: 3}) == 1
     for kept in (False, True):
+        if site.location.kind != "iceberg":  # the others cannot tell it from a column of somebody else
+            store(site, evolve=kept).require_fits(ddl(BEFORE))
+            continue
         with pytest.raises(SchemaDiffers, match="in the table and absent in this job"):
             store(site, evolve=kept).require_fits(ddl(BEFORE))
 

@@ -302,11 +302,13 @@ def test_another_topic_of_the_same_name_is_refused(site: Site, frame: Frame) -> 
 def test_other_columns_are_refused_by_name_and_fence_nobody(site: Site, frame: Frame) -> None:
     store = site.make()
     store.open(ddl(SIMPLE))
-    for other, sentence in [
+    others = [
         ("_kafka_partition int, _kafka_offset long, who string, amount string", "column amount"),
-        ("_kafka_partition int, _kafka_offset long, who string", "column amount .* absent in this job"),
         (SIMPLE + ", more int", "column more .*is absent in the table"),
-    ]:
+    ]
+    if site.location.kind in ("iceberg", "folder"):  # the others cannot tell it from a column of somebody else
+        others.append(("_kafka_partition int, _kafka_offset long, who string", "column amount .* absent in this job"))
+    for other, sentence in others:
         with pytest.raises(SchemaDiffers, match=sentence):
             site.make().open(ddl(other))
     assert store.commit(frame((0, 0, "a", 1)), {0: 0}, {0: 1}) == 1

@@ -111,7 +111,9 @@ def test_iceberg_forgets_snapshots_and_neither_rows_nor_offsets(
     assert first is not None
     table.manage_snapshots().create_tag(first.snapshot_id, "kept by its name").commit()
     with table.transaction() as transaction:
-        transaction.set_properties({"history.expire.min-snapshots-to-keep": "2"})
+        transaction.set_properties(
+            {"history.expire.min-snapshots-to-keep": "2", "history.expire.max-snapshot-age-ms": "0"}
+        )
     counts = []
     for _ in range(6):
         other.open(schema)  # a snapshot each
