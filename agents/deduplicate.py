@@ -13,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents.extraction import Reader, Whose
 from kafka_ratchet.errors import FormUnclear
+from kafka_ratchet.rule.extraction import Reader, Whose
 from kafka_ratchet.rule.form_scan import FormWatch
 from kafka_ratchet.rule.identities import Identities, in_columns
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.kernels import FRESH, INVALID
 from kafka_ratchet.rule.number_forms import sentence
 from kafka_ratchet.rule.reasons import REASONS, SEQUENCE_NOT_A_NUMBER
-from kafka_ratchet.tables.map.kernels import FRESH, INVALID
 from kafka_ratchet.tables.map.map import UNASKED
 from kafka_ratchet.tables.table import Sequences, SequenceTable
 from kafka_ratchet.transport.assignment import QUEUE, LaneChannel

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.agents.event import EVENT_ID, Event, id_in, ids_sent_again, own_id
-from kafka_ratchet.agents.extraction import reads
 from kafka_ratchet.agents.outputs import encode_json, output_value
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
 from kafka_ratchet.errors import SendRefused
+from kafka_ratchet.rule.extraction import reads
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.rule.reasons import NONE, REASONS
 from kafka_ratchet.transport.batch import kernels as records

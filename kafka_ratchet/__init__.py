@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from kafka_ratchet.agents.event import Event
-    from kafka_ratchet.agents.extraction import Record
     from kafka_ratchet.agents.program import App
     from kafka_ratchet.app import create_app
     from kafka_ratchet.app.settings import Settings, load
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         StreamSource,
         publish,
     )
+    from kafka_ratchet.rule.extraction import Record
     from kafka_ratchet.transport.publishing.producer import BatchProducer
 
 _WHERE: Final = {

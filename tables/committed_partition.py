@@ -10,11 +10,11 @@ import structlog
 
 from kafka_ratchet.errors import Aborted, StateError, StoreDamaged
 from kafka_ratchet.rule.identity import Identity
+from kafka_ratchet.rule.windows import Kept
 from kafka_ratchet.tables.activity import Tally
 from kafka_ratchet.tables.edits import Edits, remaining_entries
 from kafka_ratchet.tables.known import KnownIdentities
 from kafka_ratchet.tables.map.map import LastSequence
-from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.policy_intervals import PolicyIntervals
 from kafka_ratchet.tables.recovery import Ownership, Replay, is_too_old, place_of, read_totals
 from kafka_ratchet.tables.snapshots import SnapshotTimer, read_store

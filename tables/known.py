@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from kafka_ratchet.errors import StateError, StoreDamaged
+from kafka_ratchet.rule.windows import PLAIN, Kept
 from kafka_ratchet.tables.map.map import LastSequence, LastSequences
-from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.store import Store
 from kafka_ratchet.transport.batch.encoding import pack_entries
 

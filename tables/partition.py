@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.errors import StoreDamaged
+from kafka_ratchet.rule import kernels
 from kafka_ratchet.rule.identities import Identities, in_columns
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity
+from kafka_ratchet.rule.windows import PLAIN, Kept
 from kafka_ratchet.tables.activity import MOST_MOVED
 from kafka_ratchet.tables.committed_partition import CommittedPartition
 from kafka_ratchet.tables.edits import edits_of, entries_of_decision
 from kafka_ratchet.tables.eviction import Bounds, Eviction
 from kafka_ratchet.tables.invalid_share import RecentShare
 from kafka_ratchet.tables.jumps import JumpReport
-from kafka_ratchet.tables.map import kernels
 from kafka_ratchet.tables.map.map import UNASKED
-from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.replays import LETTER, Replays
 from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, encode_entries
@@ -108,7 +108,7 @@ class SequencePartition(CommittedPartition):
             letters: prefix of the names of this stream's dead letters; see `kafka_ratchet.tables.replays`.
 
         Returns:
-            (verdicts uint8[batch.count] as in `kafka_ratchet.tables.map.kernels`; reasons uint8[batch.count], 0 unless
+            (verdicts uint8[batch.count] as in `kafka_ratchet.rule.kernels`; reasons uint8[batch.count], 0 unless
             invalid).
         """
         known, replays = self.known, None

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.rule.identities import ONCE, Identities
+from kafka_ratchet.rule.kernels import FRESH, INVALID
 from kafka_ratchet.rule.reasons import NONE, REPLAY_NOT_NEW
-from kafka_ratchet.tables.map.kernels import FRESH, INVALID
 from kafka_ratchet.transport.batch.record_batch import REPLAY_HEADERS, Header, RecordBatch
 
 REPLAYS: Final = f"{REPLAY_HEADERS}s"

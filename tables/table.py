@@ -14,9 +14,9 @@ from faust.tables.table import Table as FaustTable
 
 from kafka_ratchet.errors import StateError
 from kafka_ratchet.rule.identity import Identity
+from kafka_ratchet.rule.windows import PLAIN, Kept
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.map.map import LastSequence
-from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.values.table import Table
 

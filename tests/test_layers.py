@@ -80,7 +80,7 @@ ORDER = [
 ALONE = {
     "producers": {"errors"},
     "reader": {"errors", "producers"},
-    "rule": {"transport"},
+    "rule": {"errors", "transport"},
     "spark_sink": {"rule"},
     "topic_log": {"errors", "producers", "transport"},
     "transport": {"errors", "producers"},

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.app.settings import StreamSettings
+from kafka_ratchet.rule.extraction import reader_for, whose
 from kafka_ratchet.rule.identity import SequenceSource
+from kafka_ratchet.rule.kernels import FRESH, INVALID
 from kafka_ratchet.tables.edits import FORGET, Edit
-from kafka_ratchet.tables.map.kernels import FRESH, INVALID
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.partition_reader import Fetching, PartitionReader, Place

@@ -47,8 +47,8 @@ from kafka_ratchet.errors import (
     TransactionError,
 )
 from kafka_ratchet.producers import admin_client, explained
+from kafka_ratchet.rule.windows import PLAIN, Kept
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.topic_log.clients import consumer, partition_counts, ranges_of
 from kafka_ratchet.topic_log.reading import records

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents.kernels import GUESS, TEXT, VARINT_BYTE_MOST
 from kafka_ratchet.app.survey import kernels, seen
 from kafka_ratchet.app.survey.json_check import field_readers, parse_odd
 from kafka_ratchet.app.survey.places import KEY, PARTITION, WHOLE, Candidate, Candidates, Place, joined, joined_paths
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
+from kafka_ratchet.rule.parts import GUESS, TEXT, VARINT_BYTE_MOST, find_headers
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
@@ -204,7 +204,7 @@ class Found:
         }
         if reader.headers:
             starts, lengths = np.empty((2, len(reader.headers), batch.count), np.int64)
-            kernels.find_headers(batch.data, batch.columns, *reader.header_names, starts, lengths)
+            find_headers(batch.data, batch.columns, *reader.header_names, starts, lengths)
             spans.update(zip(reader.headers, zip(starts, lengths, strict=True), strict=True))
         if reader.fields:
             starts, lengths = np.empty((2, len(reader.fields), batch.count), np.int64)

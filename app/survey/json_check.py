@@ -13,10 +13,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents.extraction import field_reader, parse_id
-from kafka_ratchet.app.survey import kernels
 from kafka_ratchet.app.survey.kernels import I64, U8
+from kafka_ratchet.rule.extraction import field_reader, parse_id
 from kafka_ratchet.rule.nesting import NESTING_MOST
+from kafka_ratchet.rule.parts import ABSENT
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
@@ -272,7 +272,7 @@ def parse_odd(
         for place, text in enumerate(found):
             named = parse_id(text) if isinstance(text, bytes) else text
             if isinstance(named, str):
-                lengths[place, row] = kernels.ABSENT
+                lengths[place, row] = ABSENT
                 continue
             starts[place, row], lengths[place, row] = end, len(named)
             texts.append(named)

@@ -1,4 +1,4 @@
-"""Compiled passes that find identities in records: headers and JSON fields, hashes, numbers.
+"""Compiled passes of a survey: JSON fields by name, and hashes of places.
 
 They never raise and read nothing outside the given spans. A place is a header or field to find. The results of all
 places are two arrays, int64[places, records]: start and length, or ABSENT or REPEATED.
@@ -10,67 +10,20 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents.kernels import number_of
-from kafka_ratchet.tables.map.kernels import fold, hash_of, multiplier_of
+from kafka_ratchet.rule.kernels import fold, hash_of, multiplier_of
+from kafka_ratchet.rule.parts import ABSENT, read_sequences, same_text
 from kafka_ratchet.transport.batch import kernels as records
-
-ABSENT = -2
-"""Length of a missing part of a record; null is no identity either."""
-
-REPEATED = -3
-"""Length of a header that a record has more than once: the worker takes none of them."""
 
 DEPTH_MOST = 4
 """Parts of a field's path."""
 
 NO_NUMBER = -1
 _ZERO = np.zeros(1, np.int64)
+_ONCE = np.empty(0, np.int64)
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
-
-
-@njit(inline="always", **records.OPTIONS)
-def _same(data: U8, at: int, names: U8, start: int, length: int) -> bool:
-    for q in range(length):
-        if data[at + q] != names[start + q]:
-            return False
-    return True
-
-
-@njit(**records.OPTIONS)
-def find_headers(
-    data: U8, columns: I64, names: U8, name_starts: I64, name_ends: I64, starts: I64, lengths: I64
-) -> None:
-    """Find the values of some headers in each record.
-
-    Args:
-        data: uint8[bytes], of a sound record batch
-        columns: its columns
-        names: uint8[bytes], of the headers, one after the other
-        name_starts: int64[places]
-        name_ends: int64[places]
-        starts: int64[places, records], filled
-        lengths: int64[places, records], filled
-    """
-    wanted = len(name_starts)
-    for i in range(columns.shape[1]):
-        for place in range(wanted):
-            lengths[place, i] = ABSENT
-        end = columns[records.BODY_END, i]
-        count, at = records.read_varint(data, columns[records.HEADERS, i], end)
-        for _ in range(count):
-            length, name = records.read_varint(data, at, end)
-            size, at = records.read_varint(data, name + length, end)
-            for place in range(wanted):
-                begin = name_starts[place]
-                if name_ends[place] - begin == length and _same(data, name, names, begin, length):
-                    if lengths[place, i] != ABSENT:
-                        lengths[place, i] = REPEATED
-                    else:
-                        starts[place, i], lengths[place, i] = at, size
-            at += max(size, 0)
 
 
 @njit(inline="always", **records.OPTIONS)
@@ -235,7 +188,7 @@ def _fields_of(
             if (
                 (masks[depth] >> np.uint64(place)) & one
                 and length == key_end - key
-                and _same(data, key, names, begin, length)
+                and same_text(data, key, names, begin, length)
             ):
                 lengths[place, i] = ABSENT
                 if parts[place] > depth + 1:
@@ -304,11 +257,9 @@ def join_hashes(first: U64, second: U64, seed: np.uint64, hashes: U64) -> None:
         hashes[i] = np.uint64(0) if lacks else mixed(first[i], second[i], seed)
 
 
-@njit(**records.OPTIONS)
 def read_numbers(data: U8, starts: I64, lengths: I64, form: int, numbers: I64) -> None:
-    """Read numbers of one place, int64[records], by the worker's own function; NO_NUMBER where there is none."""
-    for i in range(len(starts)):
-        numbers[i] = number_of(data, starts[i], lengths[i], form)[0]
+    """Read numbers of one place, int64[records], as a worker does; NO_NUMBER where there is none."""
+    read_sequences(data, starts, lengths, _ONCE, form, numbers, np.empty(len(starts), np.uint8))
 
 
 def parse_number(text: bytes, form: int) -> int:

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kafka_ratchet.agents.kernels import GUESS, TEXT
 from kafka_ratchet.app.survey.kernels import DEPTH_MOST, parse_number
 from kafka_ratchet.app.survey.places import (
     KEY,
@@ -25,6 +24,7 @@ from kafka_ratchet.app.survey.places import (
 )
 from kafka_ratchet.rule.identity import path_of
 from kafka_ratchet.rule.nesting import decoded, is_too_deep
+from kafka_ratchet.rule.parts import GUESS, TEXT
 from kafka_ratchet.rule.reasons import has_registry_bytes
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 

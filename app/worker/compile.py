@@ -9,13 +9,13 @@ import numpy as np
 import structlog
 
 from kafka_ratchet.agents.deduplicate import VERDICT_NAMES, form_check
-from kafka_ratchet.agents.extraction import reader_for, whose
+from kafka_ratchet.rule.extraction import reader_for, whose
 from kafka_ratchet.rule.identities import in_columns
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.windows import Kept
 from kafka_ratchet.spark_sink.log_lines import announced
 from kafka_ratchet.tables.activity import Tally
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.totals import Progress
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.chunk import read_chunk

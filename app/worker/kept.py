@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafka_ratchet.app.settings import StreamSettings
-from kafka_ratchet.tables.map.windows import Kept
+from kafka_ratchet.rule.windows import Kept
 
 
 def kept_of(stream: StreamSettings) -> Kept:

@@ -16,7 +16,6 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.event_loop import loop_factory
 from kafka_ratchet.app.settings import Settings
@@ -26,6 +25,7 @@ from kafka_ratchet.app.worker.compile import compile_kernels
 from kafka_ratchet.app.worker.parent import Later, Parent, Role, ask, refuse_threads
 from kafka_ratchet.app.worker.process import STOP_WITHIN_S, Prepared, Seat, prepare, serve, state_folder
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, SetupError
+from kafka_ratchet.rule.extraction import reader_for, whose
 from kafka_ratchet.rule.identity import SequenceSource
 
 log = structlog.get_logger(__name__)

@@ -9,7 +9,6 @@ from types import MappingProxyType
 import structlog
 
 from kafka_ratchet.agents.deduplicate import Deduplicator, Then, form_check, forward, withhold
-from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.agents.program import App
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.sends import router
@@ -22,10 +21,11 @@ from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
 from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.app.worker.tracing import Tracing, totals_of
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.rule.extraction import reader_for, whose
 from kafka_ratchet.rule.identity import SequenceSource
+from kafka_ratchet.rule.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.rule.reasons import CONTENT_DIFFERS, LATE
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.lane import Lane

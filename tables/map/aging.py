@@ -1,6 +1,6 @@
 """Compiled passes over a map with evictions: recent activity, inactive identities, remaining slots.
 
-The layout is that of `kafka_ratchet.tables.map.kernels`; these passes run only where a stream has bounds.
+The layout is that of `kafka_ratchet.rule.kernels`; these passes run only where a stream has bounds.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kafka_ratchet.tables.map.kernels import ARENA, FRESH, I32, I64, INVALID, TOUCHED, U8, U32, U64, USED, find
+from kafka_ratchet.rule.kernels import ARENA, FRESH, I32, I64, INVALID, TOUCHED, U8, U32, U64, USED, find
 from kafka_ratchet.transport.batch import kernels as records
 
 
@@ -30,7 +30,7 @@ def touch(
     """Mark the identities of dropped records as active in the open transaction; those of fresh ones are changed anyway.
 
     Args:
-        data, begins, spans: as for `kafka_ratchet.tables.map.kernels.judge`
+        data, begins, spans: as for `kafka_ratchet.rule.kernels.judge`
         verdicts: uint8[records]
         seed, hashes, starts, lengths, arena, active, sizes: the map
         touched: int64[...], slots with `active`, each once, with room for all records

@@ -1,7 +1,7 @@
 """Compiled passes between the map of last sequences and its changelog entries, both ways.
 
-An entry is `ENTRY_PREFIX` and the identity as key, and the sequence as value; `kafka_ratchet.tables.map.kernels`
-describes the map. A map that keeps more (`kafka_ratchet.tables.map.windows`) writes longer values, all big-endian:
+An entry is `ENTRY_PREFIX` and the identity as key, and the sequence as value; `kafka_ratchet.rule.kernels`
+describes the map. A map that keeps more (`kafka_ratchet.rule.windows`) writes longer values, all big-endian:
 
     sequence 8 | flags 1 | words 1 | fingerprint 8 | first 8, seen 8 | bits 8 each word | seconds 4
 
@@ -16,9 +16,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kafka_ratchet.tables.map.kernels import CHANGED, I32, I64, KNOWN, U8, U32, U64, find, insert
-from kafka_ratchet.tables.map.windows import Extras, Kept, add, clear, missing, set_seen
+from kafka_ratchet.rule.kernels import CHANGED, I32, I64, KNOWN, U8, U32, U64, find, insert
+from kafka_ratchet.rule.windows import Extras, Kept, add, clear, missing, set_seen
 from kafka_ratchet.transport.batch import kernels as records
+
+# Numba finds a compiled function by its file, name and line, and reads that index before it compares sources. An index
+# of an earlier version names `Extras` in its earlier module and cannot be read: the functions that take it moved by
+# these lines when that class moved to kafka_ratchet.rule. Move them again if it moves again.
 
 ENTRY_PREFIX = 105
 """b"i": first byte of an identity's key in changelog and store."""
@@ -319,7 +323,7 @@ def load(
         mark: new value of `unsaved`: 1 for entries of the changelog, 0 for those of the store, which may have `seen`
             after the sequence, as 4 bytes.
         since: seconds, for `seen` where the record's timestamp is before that.
-        sums: `kafka_ratchet.tables.map.windows.add`, number of sequences added as missing; only for entries of the
+        sums: `kafka_ratchet.rule.windows.add`, number of sequences added as missing; only for entries of the
             changelog.
 
     Returns:

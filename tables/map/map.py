@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_ratchet.rule import kernels, windows
 from kafka_ratchet.rule.identities import Identities
-from kafka_ratchet.tables.map import aging, entries, kernels, windows, written
+from kafka_ratchet.rule.windows import PLAIN, Extras, Kept
+from kafka_ratchet.tables.map import aging, entries, moves, written
 from kafka_ratchet.tables.map.slots import FIRST_SLOTS, Slots, longer
-from kafka_ratchet.tables.map.windows import PLAIN, Extras, Kept
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
@@ -30,7 +31,7 @@ class LastSequence(NamedTuple):
 
 
 class Jumps(NamedTuple):
-    """Sequences of a batch that jumped, see `kafka_ratchet.tables.map.kernels.is_jump`.
+    """Sequences of a batch that jumped, see `kafka_ratchet.rule.kernels.is_jump`.
 
     record is the index of the last of them, or -1; before is its identity's last sequence, -1 where that was its first
     record.
@@ -245,7 +246,7 @@ class LastSequences:
         """Pushed falls back to persisted."""
         if self.kept != PLAIN:
             self.slots.extras.put(self._changed[: self.changes], self._before, slice(self.changes))
-        kernels.rollback(self.slots.pushed, self.slots.changed, self._changed, self._undo, self.slots.sizes)
+        moves.rollback(self.slots.pushed, self.slots.changed, self._changed, self._undo, self.slots.sizes)
         self._end_transaction()
 
     def commit(self, time: int = 0) -> None:
@@ -254,7 +255,7 @@ class LastSequences:
             self.slots.seen[self._changed[: self.changes]] = time
         self.slots.sizes[kernels.KNOWN] -= self._evicted
         self._add_missing()
-        kernels.commit(self.slots.changed, self.slots.unsaved, self._changed, self._undo, self.slots.sizes)
+        moves.commit(self.slots.changed, self.slots.unsaved, self._changed, self._undo, self.slots.sizes)
         self._end_transaction()
 
     def _end_transaction(self) -> None:

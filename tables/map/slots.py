@@ -1,6 +1,6 @@
 """The arrays of the map: which slot an identity has, and room for more.
 
-`kafka_ratchet.tables.map.kernels` has their layout and their inner loops.
+`kafka_ratchet.rule.kernels` has their layout and their inner loops.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.tables.map import aging, kernels, windows
-from kafka_ratchet.tables.map.windows import PLAIN, Extras, Kept
+from kafka_ratchet.rule import kernels, windows
+from kafka_ratchet.rule.windows import PLAIN, Extras, Kept
+from kafka_ratchet.tables.map import aging, moves
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -126,7 +127,7 @@ class Slots:
             longest: bytes; a longer one is left out
         """
         found = np.empty(len(begins), np.int64)
-        count = kernels.absent(data, begins, lengths, skip, longest, *self.index, self.arena, found)
+        count = moves.absent(data, begins, lengths, skip, longest, *self.index, self.arena, found)
         starts, ends = begins[found[:count]] + skip, (begins + lengths)[found[:count]]
         held = data.data
         return list({bytes(held[start:end]): None for start, end in zip(starts.tolist(), ends.tolist(), strict=True)})
@@ -182,7 +183,7 @@ class Slots:
         old, extras = self._per_slot, self.extras
         moved = np.full(len(self.hashes) if self.kept != PLAIN else 0, -1, np.int64)
         self.allocate(slots)
-        kernels.rehash(*old, changed, *self._per_slot, moved)
+        moves.rehash(*old, changed, *self._per_slot, moved)
         used = np.flatnonzero(moved >= 0)
         self.extras.put(moved[used], extras, used)
 

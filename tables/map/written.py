@@ -9,9 +9,10 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.tables.map import entries, kernels
+from kafka_ratchet.rule import kernels
+from kafka_ratchet.rule.windows import PLAIN
+from kafka_ratchet.tables.map import entries
 from kafka_ratchet.tables.map.slots import Slots
-from kafka_ratchet.tables.map.windows import PLAIN
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, entry_batch
 

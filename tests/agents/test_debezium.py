@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.rule import Rule
+from kafka_ratchet.rule.extraction import reader_for, whose
 from kafka_ratchet.rule.identity import SequenceSource
+from kafka_ratchet.rule.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.rule.reasons import REASONS
-from kafka_ratchet.tables.map.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.tables.partition import SequencePartition
 from tests.tables.fetched_records import Sent, fetched
 

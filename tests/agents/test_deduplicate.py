@@ -11,8 +11,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
 from kafka_ratchet.agents.deduplicate import Deduplicator, withhold
-from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import RecordTooLarge
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.map.map import LastSequence
 from kafka_ratchet.tables.table import Sequences

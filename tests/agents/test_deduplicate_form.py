@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kafka_ratchet.agents.deduplicate import Deduplicator, form_check
-from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import FormUnclear
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.delivery import Delivery

@@ -8,9 +8,9 @@ import structlog.testing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import SEQUENCE_MAX, Identity, SequenceSource
 from kafka_ratchet.rule.reasons import REASONS
 from tests.tables.fetched_records import Sent, fetched

@@ -12,9 +12,9 @@ import structlog.testing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.agents.extraction import whose
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.rule.extraction import whose
 from kafka_ratchet.rule.identities import in_columns
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource, joined
 from kafka_ratchet.rule.reasons import REASONS

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from kafka_ratchet.agents import kernels
-from kafka_ratchet.agents.extraction import reader_for, reads
 from kafka_ratchet.app.survey.counting import Found, PlaceReader
 from kafka_ratchet.app.survey.kernels import hash_spans
 from kafka_ratchet.app.survey.looking import Sample
 from kafka_ratchet.app.survey.places import KEY, Candidate, Candidates, Place
 from kafka_ratchet.app.verify.columns.judging import Judging, Places
 from kafka_ratchet.app.verify.rule import RecordView, Rule
+from kafka_ratchet.rule import parts
+from kafka_ratchet.rule.extraction import from_header, reader_for, reads
 from kafka_ratchet.rule.identity import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 from kafka_ratchet.rule.nesting import NESTING_MOST, is_too_deep
 from kafka_ratchet.rule.reasons import REASONS
@@ -166,11 +166,11 @@ def test_headers_are_read_alike_compiled_or_not(is_compiled: bool) -> None:
     batch = fetched(list(sent))
     sequences, reasons = np.empty(batch.count, np.int64), np.empty(batch.count, np.uint8)
     if is_compiled:
-        kernels.read_sequences(batch.data, batch.columns, sequences, reasons, kernels.GUESS)
+        sequences, reasons = from_header(batch, parts.GUESS)
     else:
         for i, record in enumerate(sent):
             text = np.frombuffer(record.headers[0][1] or b"", np.uint8)
-            sequences[i], reasons[i] = kernels.number_of.py_func(text, 0, len(text), kernels.GUESS)
+            sequences[i], reasons[i] = parts.number_of.py_func(text, 0, len(text), parts.GUESS)
     assert [REASONS[reasons[i]] or int(sequences[i]) for i in range(batch.count)] == list(meanings)
 
 

@@ -12,7 +12,6 @@ from typing import Final
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from kafka_ratchet.agents.deduplicate import VERDICT_NAMES
-from kafka_ratchet.agents.extraction import reader_for, reads
 from kafka_ratchet.app.survey import seen
 from kafka_ratchet.app.survey.counting import Counts, Found
 from kafka_ratchet.app.survey.places import Candidate, Candidates, Place, candidate_of
@@ -21,6 +20,7 @@ from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.worker.kept import kept_of
+from kafka_ratchet.rule.extraction import reader_for, reads
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SequenceSource
 from kafka_ratchet.rule.reasons import REASONS
 from kafka_ratchet.tables.map.map import LastSequences

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiokafka.record.util import calc_crc32c_py
 
-from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.partition import SequencePartition

@@ -10,7 +10,7 @@ import numpy as np
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents.extraction import Reader
+from kafka_ratchet.rule.extraction import Reader
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.table import Sequences

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_ratchet.rule.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.tables.activity import MOST_IN_A_BATCH, SAMPLE, Activity, Tally
-from kafka_ratchet.tables.map.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.transport.batch import kernels as records
 from tests.tables.fetched_records import fetched, named
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import StateError
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.edits import Edit, Edits
 from kafka_ratchet.tables.eviction import Bounds

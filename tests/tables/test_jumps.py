@@ -6,7 +6,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from tests.tables.fetched_records import Sent, fetched, judged, named

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
+from kafka_ratchet.rule.windows import PLAIN, Kept
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from tests.clock import Clock

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.app.status.lookup import verdict_of
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.partition import SequencePartition

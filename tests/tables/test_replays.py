@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
+from kafka_ratchet.rule.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.rule.reasons import NONE, REPLAY_NOT_NEW, SEQUENCE_MISSING
-from kafka_ratchet.tables.map.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.replays import REPLAYED_FROM, REPLAYS, identity_of
 from kafka_ratchet.transport.batch.record_batch import RecordBatch

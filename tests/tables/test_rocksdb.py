@@ -10,8 +10,8 @@ from typing import IO
 
 import pytest
 
-from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import StateError, StateFolderInUse, StoreDamaged
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.tables.store import Store

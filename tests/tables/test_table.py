@@ -5,8 +5,8 @@ import faust
 import pytest
 from faust.types import TP
 
-from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.errors import StateError
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences, SequenceTable
 from tests.tables.fetched_records import Sent, fetched, judged

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.chunk import read_chunk

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from numpy.typing import NDArray
 
 from kafka_ratchet.agents.deduplicate import Deduplicator
-from kafka_ratchet.agents.extraction import reader_for
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.map.map import LastSequence

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from rocksdict import Checkpoint
 
 from kafka_ratchet.agents.deduplicate import Deduplicator, forward
-from kafka_ratchet.agents.extraction import all_alike, reader_for, whose
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.errors import Aborted
+from kafka_ratchet.rule.extraction import all_alike, reader_for, whose
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
+from kafka_ratchet.rule.kernels import CONFLICT, TOO_LATE
+from kafka_ratchet.rule.windows import Kept
 from kafka_ratchet.tables.eviction import Bounds
-from kafka_ratchet.tables.map.kernels import CONFLICT, TOO_LATE
-from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.table import Sequences
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec

@@ -51,7 +51,7 @@ CONTROL_KEY_LEAST = 4
 """Fewest bytes of a control record's key: version and type, 16 bits each."""
 
 OPTIONS = {"cache": True, "nogil": True, "_nrt": False}
-"""Numba options of every compiled pass, here and in `kafka_ratchet.tables.map.kernels`.
+"""Numba options of every compiled pass, here and in `kafka_ratchet.rule.kernels`.
 
 No pass allocates, so none needs Numba's reference counting. With it each helper counts every array up and
 down, atomically: four fifths of the time of `read_records`.

@@ -4,6 +4,7 @@ Input and output are read at the same time. The records to forward are judged fr
 byte for byte, with the next one of the output. At the first difference the partition is given up:
 `kafka_ratchet.app.verify.compare` then compares it record by record, from its beginning.
 """
+# mypy: disallow-untyped-decorators=False
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from kafka_ratchet.app.event_loop import loop_factory
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.survey.reading import Range, Topic, ahead, open_topic
-from kafka_ratchet.app.verify.columns import kernels
 from kafka_ratchet.app.verify.columns.judging import Judged, Judging, Places
 from kafka_ratchet.app.verify.identities import Numbers
 from kafka_ratchet.app.verify.reading import OffsetRanges, plain_id
@@ -29,6 +31,7 @@ from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.state import Baseline, Known
 from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
@@ -38,6 +41,46 @@ SIDE_BY_SIDE: Final = max(2, min(4, os.cpu_count() or 2))
 """Partitions at a time: each holds up to some 80 MB of records, and its own identities."""
 NOT_A_NAME: Final = "\ufffd"
 """Stand-in for bytes of a header's name that are no text."""
+
+
+@njit(**records.OPTIONS)
+def same_records(
+    data: NDArray[np.uint8],
+    columns: Numbers,
+    rows: Numbers,
+    first: int,
+    other: NDArray[np.uint8],
+    other_columns: Numbers,
+    other_first: int,
+    count: int,
+) -> int:
+    """Count records up to the first that differs from another in key, value, headers or timestamp.
+
+    Args:
+        data: uint8[bytes].
+        columns: of these records.
+        rows: int64[], indices of the records to compare, in order.
+        first: index in rows of the first.
+        other: uint8[bytes].
+        other_columns: of the other records, all to be compared.
+        other_first: index of the first.
+        count: bound on the records compared.
+    """
+    for k in range(count):
+        i, j = rows[first + k], other_first + k
+        at, other_at = np.uint64(columns[records.BODY, i]), np.uint64(other_columns[records.BODY, j])
+        length = columns[records.BODY_END, i] - columns[records.BODY, i]
+        if (
+            length != other_columns[records.BODY_END, j] - other_columns[records.BODY, j]
+            or columns[records.TIMESTAMP, i] != other_columns[records.TIMESTAMP, j]
+        ):
+            return k
+        differing = np.uint8(0)
+        for q in range(np.uint64(length)):  # to its end: so it takes several bytes at a time
+            differing |= data[at + q] ^ other[other_at + q]
+        if differing:
+            return k
+    return count
 
 
 @dataclass(slots=True)
@@ -181,7 +224,8 @@ class Pair:
     async def look(self, partition: int, baseline: Baseline, ranges: OffsetRanges, name: str) -> Exact | str:
         """Compare one partition. name: of its connections."""
         begin, end, found = baseline.input_from, ranges.committed_to[partition], Exact(baseline)
-        given = _Given(self.input, Range(partition, begin, begin, end), self.places, f"{name}-input", found)
+        span = Range(partition, begin, begin, end)
+        given = _Given(self.input, span, self.places, f"{name}-input", found, keep=self.keep)
         first, last = baseline.output_from, ranges.output_ends[partition]
         output = ahead(self.output.records_of(Range(partition, first, first, last), f"{name}-output"))
         async with aclosing(given.judged) as _, aclosing(output) as batches:
@@ -218,13 +262,14 @@ class _Given:
         refused: reason for a comparison record by record
     """
 
-    def __init__(self, topic: Topic, span: Range, places: Places, connection: str, found: Exact) -> None:
-        """Nothing is read yet. found: gets the counts."""
+    def __init__(self, topic: Topic, span: Range, places: Places, connection: str, found: Exact, *, keep: bool) -> None:
+        """Begin with nothing read. found: gets the counts; keep: `last_sequences` follows at the end."""
+        self._keep = keep
         self._found, self._judging = found, Judging(places, found.baseline.last)
         self.records, self.is_whole = 0, True
         self._next_offset = span.begin
-        self._waiting: list[tuple[Numbers, Numbers]] = []
-        """Pending records: identities, and their last sequences before each record."""
+        self._waiting: list[tuple[list[bytes], list[int]]] = []
+        """Pending records: identities, and their last sequences before each."""
         self.refused: str | None = None
         self.judged = ahead(self._judged(ahead(topic.records_of(span, connection))))
         self._now: Judged | None = None
@@ -256,6 +301,8 @@ class _Given:
         found.duplicate += judged.duplicates
         if judged.doubt is not None:
             self.refused = "a sequence seems to be written in another form than it is read in"
+        if judged.contradicted:
+            self.refused = "the compiled rule and the plain one judge one of its first records differently"
         if judged.replayed:
             self.refused = "it has records replayed from dead letters"
         for index in judged.invalid.tolist():
@@ -274,7 +321,7 @@ class _Given:
                 return int(batch.offsets[done])
             count = min(batch.count - done, len(now.fresh) - self._at)
             same = await asyncio.to_thread(
-                kernels.same,
+                same_records,
                 now.batch.data,
                 now.batch.columns,
                 now.fresh,
@@ -303,12 +350,13 @@ class _Given:
                 return int(np.min(lost))
             found.pending += len(left)
             found.pending_from = int(left[0]) if found.pending_from is None else found.pending_from
-            self._waiting.append((now.owners[rows], now.before[rows]))
+            if self._keep:
+                self._waiting.append(now.pending(rows))
             self._at = len(now.fresh)
         return None
 
     def last_sequences(self) -> Judging:
         """Return the last sequences before the first pending record, after the end."""
-        for owners, before in self._waiting:
-            self._judging.take_back(owners, before)
+        for identities, before in self._waiting:
+            self._judging.take_back(identities, before)
         return self._judging

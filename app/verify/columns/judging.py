@@ -1,9 +1,8 @@
-"""Judges the batches of one input partition in turn, by verify's own rule over columns."""
+"""Verdicts over columns: the compiled rule, as a worker runs it, for the batches of one input partition in turn."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -11,76 +10,52 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents.kernels import find_header
-from kafka_ratchet.app.verify.columns import kernels
+from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.state import Known
+from kafka_ratchet.rule.extraction import FORMS, all_alike, find_header, from_spans, reads_by_name
 from kafka_ratchet.rule.form_scan import FormWatch
-from kafka_ratchet.rule.identity import (
-    MAX_IDENTITY_BYTES,
-    PRODUCER_HEADER,
-    Identity,
-    SequenceForm,
-    SequenceSource,
-)
+from kafka_ratchet.rule.identities import Identities
+from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity, SequenceForm, SequenceSource
+from kafka_ratchet.rule.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.rule.number_forms import Doubt
+from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
-ENTRIES_LEAST: Final = 1 << 12
-SLOTS_PER_ENTRY: Final = 2
-NAME_BYTES: Final = 16
-"""Room for an identity's name at the beginning; it grows as they come."""
-REPLAY: Final = np.frombuffer(b"ratchet-replay", np.uint8)
-
-KINDS: Final = {"key": kernels.KEY, "producer": kernels.HEADER, "header": kernels.HEADER, "partition": kernels.CONSTANT}
-FORMS: Final = {
-    SequenceForm.TEXT: kernels.TEXT,
-    SequenceForm.INTEGER: kernels.INTEGER,
-    SequenceForm.GUESS: kernels.GUESS,
-    SequenceForm.LITTLE_ENDIAN: kernels.LITTLE,
-}
-
 NOBODY: Final[Mapping[bytes, Known]] = MappingProxyType({})
+IN_VALUE: Final = frozenset({"field", "function"})
+"""Kinds of places that columns do not have."""
+TWICE: Final = 2_000
+"""First records of a partition that the plain rule judges too: some 60 ms."""
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Places of a stream's identity and sequence, in the form of the compiled passes; see `kernels.read`."""
+    """Places of identity and sequence, in headers and keys."""
 
-    names: NDArray[np.uint8]
-    name_ends: Numbers
-    kinds: Numbers
-    form: int
+    identity: Identity
+    sequence: SequenceSource
+    form: SequenceForm
 
     @classmethod
     def of(cls, identity: Identity, sequence: SequenceSource, form: SequenceForm) -> Places | None:
-        """None where something stands in the value, or is computed by a function."""
-        if sequence.kind not in ("header", "none") or not {part.kind for part in identity.parts} <= KINDS.keys():
-            return None
-        headers = [
-            part.name or PRODUCER_HEADER if KINDS[part.kind] == kernels.HEADER else "" for part in identity.parts
-        ]
-        names = [name.encode() for name in (sequence.name, *headers)]
-        return cls(
-            np.frombuffer(b"".join(names), np.uint8),
-            np.cumsum([len(name) for name in names], dtype=np.int64),
-            np.array([KINDS[part.kind] for part in identity.parts], np.int64),
-            kernels.NONE if sequence.kind == "none" else FORMS[form],
-        )
+        """Return the places; None where something stands in the value, or is computed by a function."""
+        kinds = {sequence.kind, *(part.kind for part in identity.parts)}
+        return None if kinds & IN_VALUE else cls(identity, sequence, form)
 
 
 @dataclass(slots=True)
 class Judged:
-    """Batch of the input, with its verdicts.
+    """Judged batch of the input.
 
     Attributes:
-        fresh: int64[], indices of records to forward, in order.
-        invalid: int64[], indices.
-        duplicates: number of duplicates.
-        replayed: number of records with the header of a re-sent dead letter; their verdicts are wrong.
-        owners: int64[records], number of each valid record's identity.
-        before: int64[records], its last sequence before the record; -1 for none.
+        fresh: int64[], indices of those that must be forwarded, in order
+        invalid: int64[], indices
+        duplicates: count
+        replayed: count of records sent again from a dead letter, which have wrong verdicts.
+        identities: one for each valid record
+        before: int64[records], its last sequence before the record; -1 for none
     """
 
     batch: RecordBatch
@@ -88,135 +63,96 @@ class Judged:
     invalid: Numbers
     duplicates: int
     replayed: int
-    owners: Numbers
+    identities: Identities
     before: Numbers
     doubt: Doubt | None = None
     """A sequence that seems to have another form than it is read in."""
+    contradicted: bool = False
+    """Tells whether the plain rule judges one of these records otherwise."""
+
+    def pending(self, rows: Numbers) -> tuple[list[bytes], list[int]]:
+        """Return identities of records, and their last sequences before each."""
+        return [self.identities.of(row) for row in rows.tolist()], self.before[rows].tolist()
+
+
+class Twice:
+    """Plain rule over the first records of a partition: the compiled one has to give the same verdicts."""
+
+    def __init__(self, places: Places, known: Mapping[bytes, Known]) -> None:
+        self._rule = Rule(places.identity, places.sequence, places.form)
+        self._known, self._last, self._left = known, dict[bytes, int](), TWICE
+
+    def contradicts(self, batch: RecordBatch, verdicts: NDArray[np.uint8]) -> bool:
+        """Tell whether a verdict on the next batch is another."""
+        count, self._left = min(batch.count, self._left), max(0, self._left - batch.count)
+        return any(self._judge(batch, index) != verdicts[index] for index in range(count))
+
+    def _judge(self, batch: RecordBatch, index: int) -> int:
+        headers = [(name, value) for name, value in batch.headers(index)]
+        found = self._rule.judge(RecordView(batch.key(index), batch.value(index), headers, 0))
+        if found is None:
+            return INVALID
+        identity, sequence = found
+        start = self._known.get(identity)
+        last = self._last.get(identity, -1 if start is None else start.sequence)
+        self._last[identity] = max(last, sequence)
+        return FRESH if sequence > last else DUPLICATE
 
 
 class Judging:
-    """The last sequences of one partition. In memory an identity takes 48 to 96 bytes, and its name up to twice."""
+    """The last sequences of one partition. In memory an identity takes 50 to 100 bytes, and its name."""
 
     def __init__(self, places: Places, known: Mapping[bytes, Known] = NOBODY) -> None:
         """known: last sequences before the first record."""
-        self._places, self._watch = places, FormWatch()
-        self._seed = np.uint64(secrets.randbits(64))
-        names, entries = b"".join(known), max(ENTRIES_LEAST, 1 << len(known).bit_length())
-        self._slots = np.full(SLOTS_PER_ENTRY * entries, kernels.FREE, np.int64)
-        self._hashes = np.zeros(entries, np.uint64)
-        self._entries = np.zeros((3, entries), np.int64)
-        self._names = np.zeros(NAME_BYTES * entries + len(names), np.uint8)
-        self._used = np.array([len(known), len(names)], np.int64)
-        self._starts = np.fromiter((each.sequence for each in known.values()), np.int64, len(known))
-        self._exact = np.fromiter((each.exact for each in known.values()), np.bool_, len(known))
+        self._form = FORMS[places.form]
+        self._watch = FormWatch() if places.form is SequenceForm.GUESS else None
+        self._header = np.frombuffer(places.sequence.name.encode(), np.uint8) if places.sequence.name else None
+        self._read_identities = reads_by_name(places.identity)
+        self._map, self._known = LastSequences(), known
+        self._twice = Twice(places, known)
         if known:
-            self._begin(known, names)
+            names = b"".join(known)
+            lengths = np.fromiter(map(len, known), np.int64, len(known))
+            lasts = np.fromiter((each.sequence for each in known.values()), np.int64, len(known))
+            starts = np.cumsum(lengths) - lengths
+            identities = Identities(np.frombuffer(names or b"\0", np.uint8), starts, lengths)
+            self._map.judge(identities, MAX_IDENTITY_BYTES, lasts, np.zeros(len(known), np.uint8))
+            self._map.commit()
 
-    def _begin(self, known: Mapping[bytes, Known], names: bytes) -> None:
-        count = len(known)
-        self._names[: len(names)] = np.frombuffer(names, np.uint8)
-        lengths = np.fromiter(map(len, known), np.int64, count)
-        self._entries[0, :count] = np.cumsum(lengths) - lengths
-        self._entries[1, :count], self._entries[2, :count] = lengths, self._starts
-        kernels.hash_all(self._names, self._entries, self._seed, self._hashes[:count])
-        kernels.place_again(self._slots, self._hashes, count)
-
-    def take_back(self, owners: Numbers, before: Numbers) -> None:
-        """Undo the last judged records: their identities get the last sequences before each."""
-        np.minimum.at(self._entries[2], owners, before)  # of several of one identity, the first has the lowest
+    def take_back(self, identities: Sequence[bytes], before: Sequence[int]) -> None:
+        """Undo the records judged last. before: last sequence of its identity before each, -1 for none."""
+        lowest: dict[bytes, int] = {}
+        for identity, last in zip(identities, before, strict=True):
+            lowest[identity] = min(last, lowest.get(identity, last))
+        self._map.put_back(lowest)
+        self._map.commit()
 
     def known(self) -> Iterator[tuple[bytes, Known]]:
-        """Yield the last sequence of each identity that has one.
-
-        Exact where a record of it was forwarded since the start.
-        """
-        names, (starts, lengths, lasts) = self._names.tobytes(), self._entries[:, : self._used[0]].tolist()
-        exact = np.ones(len(lasts), np.bool_)
-        exact[: len(self._starts)] = self._exact | (self._entries[2, : len(self._starts)] > self._starts)
-        for start, length, last, is_exact in zip(starts, lengths, lasts, exact.tolist(), strict=True):
-            if last >= 0:
-                yield names[start : start + length], Known(last, is_exact)
+        """Yield each identity and its last sequence; exact where a record of it was forwarded since the start."""
+        slots = self._map.slots
+        used = np.flatnonzero((slots.hashes != 0) & (slots.pushed >= 0))
+        for identity, last in zip(slots.identities(used), slots.pushed[used].tolist(), strict=True):
+            start = self._known.get(identity)
+            yield identity, Known(last, start is None or start.exact or last > start.sequence)
 
     def judge(self, batch: RecordBatch) -> Judged:
         """Judge the next batch."""
-        places, count = self._places, batch.count
-        starts = np.zeros((len(places.kinds), count), np.int64)
-        lengths, sequences = np.empty_like(starts), np.empty(count, np.int64)
-        replayed = kernels.read(
-            batch.data,
-            batch.columns,
-            places.names,
-            places.name_ends,
-            places.kinds,
-            places.form,
-            REPLAY,
-            starts,
-            lengths,
-            sequences,
-        )
-        data, at, sizes = batch.data, starts[0], lengths[0]
-        if len(places.kinds) > 1:
-            data, at, sizes = _joined(batch, starts, lengths)
-        verdicts = np.empty(count, np.uint8)
-        owners, before = np.empty(count, np.int64), np.empty(count, np.int64)
-        done = 0
-        while True:
-            done = kernels.judge(
-                data,
-                at,
-                sizes,
-                sequences,
-                done,
-                MAX_IDENTITY_BYTES,
-                self._seed,
-                self._slots,
-                self._hashes,
-                self._entries,
-                self._names,
-                self._used,
-                verdicts,
-                owners,
-                before,
-            )
-            if done == count:
-                break
-            self._grow(int(sizes[done]))
-        fresh, invalid = (np.flatnonzero(verdicts == each) for each in (kernels.FRESH, kernels.INVALID))
-        doubt = self._doubt(batch, verdicts, before)
-        return Judged(batch, fresh, invalid, count - len(fresh) - len(invalid), int(replayed), owners, before, doubt)
-
-    def _doubt(self, batch: RecordBatch, verdicts: NDArray[np.uint8], before: Numbers) -> Doubt | None:
-        """Look at the form of the sequences, where it is guessed."""
-        places = self._places
-        if places.form != kernels.GUESS:
-            return None
-        name = places.names[: places.name_ends[0]]
-        starts, lengths, times = (np.empty(batch.count, np.int64) for _ in range(3))
-        find_header(batch.data, batch.columns, name, starts, lengths, times)
-        lengths[times > 1] = -1
-        invalid = np.flatnonzero((verdicts == kernels.INVALID) & (lengths > 0) & (lengths != 8))
-        return self._watch.look(batch.data, starts, lengths, verdicts, kernels.INVALID, before, invalid)
-
-    def _grow(self, length: int) -> None:
-        """Make room for one more identity of that length."""
-        entries, used = int(self._used[0]), int(self._used[1])
-        if entries == len(self._hashes):
-            self._hashes = np.concatenate((self._hashes, np.zeros_like(self._hashes)))
-            self._entries = np.concatenate((self._entries, np.zeros_like(self._entries)), axis=1)
-            self._slots = np.full(SLOTS_PER_ENTRY * len(self._hashes), kernels.FREE, np.int64)
-            kernels.place_again(self._slots, self._hashes, entries)
-        if used + length > len(self._names):
-            names = np.zeros(2 * len(self._names) + length, np.uint8)
-            names[:used] = self._names[:used]
-            self._names = names
-
-
-def _joined(batch: RecordBatch, starts: Numbers, lengths: Numbers) -> tuple[NDArray[np.uint8], Numbers, Numbers]:
-    """Identities of several parts, in memory of their own: bytes, starts, lengths."""
-    taken = np.where(lengths > MAX_IDENTITY_BYTES, 0, np.maximum(lengths, 0))
-    # The length in front of a part takes two bytes at most.
-    out = np.zeros(int(taken.sum()) + 2 * lengths.size, np.uint8)
-    at, sizes = np.zeros(batch.count, np.int64), np.zeros(batch.count, np.int64)
-    kernels.join(batch.data, starts, lengths, MAX_IDENTITY_BYTES, out, at, sizes)
-    out.flags.writeable = False  # as a batch's own bytes, so that the pass is compiled once
-    return out, at, sizes
+        if self._header is None:
+            spans, (sequences, reasons) = None, all_alike(batch)
+        else:
+            spans = find_header(batch, self._header)
+            sequences, reasons = from_spans(batch, spans, self._form)
+        identities = self._read_identities(batch, reasons)
+        before = np.empty(batch.count, np.int64)
+        verdicts = self._map.judge(identities, MAX_IDENTITY_BYTES, sequences, reasons, before)
+        self._map.commit()
+        fresh, invalid = (np.flatnonzero(verdicts == each) for each in (FRESH, INVALID))
+        doubt = None
+        if self._watch is not None and spans is not None:
+            starts, lengths, times = spans
+            lengths[times > 1] = -1
+            not_numbers = np.flatnonzero((verdicts == INVALID) & (lengths > 0) & (lengths != 8))
+            doubt = self._watch.look(batch.data, starts, lengths, verdicts, INVALID, before, not_numbers)
+        duplicates, replayed = int(np.count_nonzero(verdicts == DUPLICATE)), len(batch.replays)
+        contradicted = self._twice.contradicts(batch, verdicts)
+        return Judged(batch, fresh, invalid, duplicates, replayed, identities, before, doubt, contradicted)

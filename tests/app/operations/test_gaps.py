@@ -13,8 +13,8 @@ from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.cli.gaps import _render
 from kafka_ratchet.app.operations.gaps import gaps_of
 from kafka_ratchet.app.operations.state_rows import Row
+from kafka_ratchet.rule.windows import Kept
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.map.windows import Kept
 from tests.app.worker_process import Site, WorkerProcess
 from tests.tables.map.test_windows import judged, reloaded
 

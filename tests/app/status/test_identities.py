@@ -20,7 +20,7 @@ from kafka_ratchet.app.status.identities import (
 from kafka_ratchet.app.status.lookup import QueryError
 from kafka_ratchet.app.status.producers import list_producers
 from kafka_ratchet.rule.identity import Identity
-from kafka_ratchet.tables.map.windows import Kept
+from kafka_ratchet.rule.windows import Kept
 from kafka_ratchet.tables.table import Sequences
 from tests.app.status.test_producers import judge
 

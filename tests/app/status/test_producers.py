@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.app.status.answers import Forgotten
 from kafka_ratchet.app.status.lookup import Verdict, answer_of
 from kafka_ratchet.app.status.model import KnownIdentity
@@ -25,6 +24,7 @@ from kafka_ratchet.app.status.producers import (
     with_published,
 )
 from kafka_ratchet.producers import Progress
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.tables.table import Sequences
 from tests.app.fetched import named_batch

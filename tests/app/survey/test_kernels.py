@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.agents.kernels import GUESS, TEXT
 from kafka_ratchet.app.survey import kernels
 from kafka_ratchet.app.survey.places import joined, joined_paths
-from kafka_ratchet.tables.map.kernels import hash_of
+from kafka_ratchet.rule.kernels import hash_of
+from kafka_ratchet.rule.parts import ABSENT, GUESS, REPEATED, TEXT, find_headers
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from tests.app.survey.batches import batch_of
 from tests.app.survey.plain_count import PlainRecord
@@ -103,7 +103,7 @@ def test_a_quote_behind_a_backslash_ends_nothing_and_stays_as_it_is_written() ->
 
 def headers(batch: RecordBatch, names: tuple[str, ...]) -> list[dict[str, bytes | int]]:
     starts, lengths = np.zeros((2, len(names), batch.count), np.int64)
-    kernels.find_headers(batch.data, batch.columns, *joined(names), starts, lengths)
+    find_headers(batch.data, batch.columns, *joined(names), starts, lengths)
     return [
         {
             name: batch.data[start : start + length].tobytes() if length >= 0 else int(length)
@@ -117,9 +117,9 @@ def test_headers_are_found_by_their_whole_name_and_not_where_there_are_two() -> 
     several = (("x", b"1"), ("xy", b"2"), ("n", None), ("x", b"3"), ("y", b""))
     long = b"\xff" * 70_000
     records = [PlainRecord(0, 0, 1, None, None, several), PlainRecord(0, 1, 1, None, None, (("xy", long),))]
-    absent = kernels.ABSENT
+    absent = ABSENT
     assert headers(batch_of(records), ("x", "xy", "n", "y", "missing")) == [
-        {"x": kernels.REPEATED, "xy": b"2", "n": -1, "y": b"", "missing": absent},
+        {"x": REPEATED, "xy": b"2", "n": -1, "y": b"", "missing": absent},
         {"x": absent, "xy": long, "n": absent, "y": absent, "missing": absent},
     ]
 

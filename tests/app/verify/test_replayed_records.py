@@ -8,13 +8,13 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.agents.extraction import reader_for, whose
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.letters import DEAD_LETTER_HEADERS, own_headers
 from kafka_ratchet.app.verify.rule import Rule
+from kafka_ratchet.rule.extraction import reader_for, whose
 from kafka_ratchet.rule.identity import Identity, SequenceSource
-from kafka_ratchet.tables.map.kernels import DUPLICATE, FRESH, INVALID
+from kafka_ratchet.rule.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.tables.partition import SequencePartition
 from tests.tables.fetched_records import Sent, fetched
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.agents.extraction import reader_for
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.letters import Letters
 from kafka_ratchet.app.verify.rule import Rule
 from kafka_ratchet.app.verify.state import Baseline
+from kafka_ratchet.rule.extraction import reader_for
 from kafka_ratchet.rule.identities import in_columns
 from kafka_ratchet.rule.identity import Identity, SequenceSource
+from kafka_ratchet.rule.windows import Kept
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.partition import SequencePartition
 from kafka_ratchet.transport.batch.encoding import pack_entries
 from kafka_ratchet.transport.owner import JudgingFrom

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from kafka_ratchet.tables.map import kernels
+from kafka_ratchet.rule import kernels
 
 MASK = (1 << 64) - 1
 EARLIER = [14378528423830764860, 11131523117997257573, 14614602609183721926, 18103930002421323696, 12906924789898431771]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.agents.extraction import reader_for, whose
+from kafka_ratchet.rule.extraction import reader_for, whose
 from kafka_ratchet.rule.identities import in_columns
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.rule.reasons import REASONS

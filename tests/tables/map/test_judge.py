@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.agents.extraction import Reader, reader_for
+from kafka_ratchet.rule import kernels
+from kafka_ratchet.rule.extraction import Reader, reader_for
 from kafka_ratchet.rule.identities import in_columns
 from kafka_ratchet.rule.identity import (
     MAX_IDENTITY_BYTES,
@@ -21,7 +22,6 @@ from kafka_ratchet.rule.identity import (
     SequenceSource,
 )
 from kafka_ratchet.rule.reasons import REASONS
-from kafka_ratchet.tables.map import kernels
 from kafka_ratchet.tables.map.map import LastSequences
 from kafka_ratchet.tables.map.slots import FIRST_SLOTS
 from tests.tables.fetched_records import Sent, fetched, named

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kafka_ratchet.rule import windows
 from kafka_ratchet.rule.identities import Identities
-from kafka_ratchet.tables.map import windows
+from kafka_ratchet.rule.windows import PLAIN, Kept
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.map.windows import PLAIN, Kept
 from kafka_ratchet.transport.batch.encoding import pack_entries
 from tests.tables.fetched_records import Sent, fetched
 from tests.tables.map.plain_window import PlainWindow

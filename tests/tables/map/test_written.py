@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from kafka_ratchet.rule.identities import Identities
+from kafka_ratchet.rule.windows import Kept
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.map.written import telling
 
 

@@ -1,4 +1,4 @@
-"""The rule over columns against the rule record by record, which shares nothing with it."""
+"""The compiled rule over columns against the plain rule, record by record."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import struct
 
 import pytest
 
-from kafka_ratchet.app.verify.columns import kernels
+from kafka_ratchet.app.verify.columns.exact import same_records
 from kafka_ratchet.app.verify.columns.judging import Judged, Judging, Places
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.state import Known
+from kafka_ratchet.rule import extraction, parts
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.transport.batch.chunk import read_chunk
 from tests import hostile
@@ -115,8 +116,19 @@ def test_it_goes_on_from_what_is_known_and_takes_back_what_is_pending() -> None:
     assert dict(judging.known()) == now
     waiting = judged((b"6", 8), (b"", 4), (b"6", 9), (b"newer", 5), (b"newer", 6))
     assert waiting.fresh.tolist() == [0, 2, 3, 4]
-    judging.take_back(waiting.owners[waiting.fresh], waiting.before[waiting.fresh])
+    judging.take_back(*waiting.pending(waiting.fresh))
     assert dict(judging.known()) == now
+
+
+def test_a_verdict_that_the_plain_rule_contradicts_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    header = SequenceSource.parse(f"header:{SEQUENCE}")
+    places = Places.of(Identity.KEY, header, SequenceForm.INTEGER)
+    assert places is not None
+    sources = [Source(b"a", b"", ((SEQUENCE, struct.pack(">q", number)),)) for number in (1, 256, 2)]
+    batch = read_chunk("t", 0, 0, encode(sources), [])
+    assert not Judging(places).judge(batch).contradicted
+    monkeypatch.setitem(extraction.FORMS, SequenceForm.INTEGER, parts.LITTLE)
+    assert Judging(places).judge(batch).contradicted
 
 
 @pytest.mark.parametrize("name", ["ratchet-replays", "ratchet-replayed-from", "ratchet-replay"])
@@ -155,7 +167,7 @@ def test_records_are_the_same_only_to_the_last_byte() -> None:
     batch, other = read_chunk("t", 0, 0, encode([whole]), []), read_chunk("t", 0, 0, encode(others), [])
     rows = Judging.judge(Judging(_by_id()), batch).fresh
     same = [
-        kernels.same(batch.data, batch.columns, rows, 0, other.data, other.columns, at, 1) for at in range(len(others))
+        same_records(batch.data, batch.columns, rows, 0, other.data, other.columns, at, 1) for at in range(len(others))
     ]
     assert same == [1] + [0] * (len(others) - 1)
 

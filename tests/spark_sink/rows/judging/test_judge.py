@@ -27,9 +27,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafka_ratchet.agents.extraction import reader_for, reads
+from kafka_ratchet.rule.extraction import reader_for, reads
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.rule.reasons import REASONS
+from kafka_ratchet.rule.windows import Kept
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.judging import task
 from kafka_ratchet.spark_sink.rows.judging.judge import judged, merged, sequences_schema
@@ -39,7 +40,6 @@ from kafka_ratchet.spark_sink.rows.judging.windows import judged_at_once
 from kafka_ratchet.spark_sink.spark.session import BATCH_RECORDS
 from kafka_ratchet.spark_sink.stores.sequence_files import looking
 from kafka_ratchet.tables.map.map import LastSequences
-from kafka_ratchet.tables.map.windows import Kept
 from kafka_ratchet.tables.replays import Replays
 from tests import hostile
 from tests.tables.fetched_records import Sent, fetched

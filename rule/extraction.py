@@ -17,8 +17,8 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from kafka_ratchet.agents import kernels
 from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.rule import kernels, parts
 from kafka_ratchet.rule.identities import Identities, in_columns
 from kafka_ratchet.rule.identity import (
     MAX_IDENTITY_BYTES,
@@ -39,7 +39,7 @@ from kafka_ratchet.rule.reasons import (
     SEQUENCE_OUT_OF_RANGE,
     not_json,
 )
-from kafka_ratchet.tables.map import kernels as map_kernels
+from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.record_batch import Header, RecordBatch
 
 log = structlog.get_logger(__name__)
@@ -47,6 +47,9 @@ log = structlog.get_logger(__name__)
 Sequences = tuple[NDArray[np.int64], NDArray[np.uint8]]
 """sequences int64[records] (-1 where there is none), reasons uint8[records]"""
 
+
+Spans = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""starts, lengths and times of a header, each int64[records]"""
 
 Found = TypeVar("Found")
 
@@ -67,11 +70,11 @@ class Reader(Protocol):
         """Sequences and reasons of the batch's records, in their order."""
 
 
-_FORMS: Final = {
-    SequenceForm.GUESS: kernels.GUESS,
-    SequenceForm.TEXT: kernels.TEXT,
-    SequenceForm.INTEGER: kernels.INTEGER,
-    SequenceForm.LITTLE_ENDIAN: kernels.LITTLE,
+FORMS: Final = {
+    SequenceForm.GUESS: parts.GUESS,
+    SequenceForm.TEXT: parts.TEXT,
+    SequenceForm.INTEGER: parts.INTEGER,
+    SequenceForm.LITTLE_ENDIAN: parts.LITTLE,
 }
 
 
@@ -84,7 +87,7 @@ def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) 
         SettingsError: the user's function cannot be imported.
     """
     if source.kind == "header":
-        return partial(from_header, form=_FORMS[form])
+        return partial(from_header, form=FORMS[form])
     if source.kind == "none":
         return all_alike
     read = _field(source.name) if source.kind == "field" else _function(source.name)
@@ -94,12 +97,27 @@ def reader_for(source: SequenceSource, form: SequenceForm = SequenceForm.GUESS) 
 def from_header(batch: RecordBatch, form: int) -> Sequences:
     """Read sequences from the lane's first header in one compiled pass.
 
-    form: as in `kafka_ratchet.agents.kernels`.
+    form: as in `kafka_ratchet.rule.parts`.
     """
+    columns = batch.columns
+    spans = columns[records.FIRST], columns[records.FIRST_LENGTH], columns[records.FIRST_TIMES]
+    return from_spans(batch, spans, form)
+
+
+def from_spans(batch: RecordBatch, spans: Spans, form: int) -> Sequences:
+    """Extract sequences from header values found before."""
     sequences = np.empty(batch.count, np.int64)
     reasons = np.empty(batch.count, np.uint8)
-    kernels.read_sequences(batch.data, batch.columns, sequences, reasons, form)
+    parts.read_sequences(batch.data, *spans, form, sequences, reasons)
     return sequences, reasons
+
+
+def find_header(batch: RecordBatch, name: NDArray[np.uint8]) -> Spans:
+    """Find one header in each record; batches of a lane have those of its stream in their columns."""
+    starts, lengths = np.empty((2, 1, batch.count), np.int64)
+    ends = np.array([len(name)], np.int64)
+    parts.find_headers(batch.data, batch.columns, name, np.zeros(1, np.int64), ends, starts, lengths)
+    return starts[0], lengths[0], np.where(lengths[0] == parts.REPEATED, 2, 1)
 
 
 def all_alike(batch: RecordBatch) -> Sequences:
@@ -260,8 +278,8 @@ def whose(identity: Identity) -> Whose | None:
     """
     if not identity.is_computed:
         return None
-    parts = [_part(part) for part in identity.parts]
-    return parts[0] if len(parts) == 1 else partial(_joined, parts)
+    readers = [_part(part) for part in identity.parts]
+    return readers[0] if len(readers) == 1 else partial(_joined, readers)
 
 
 def reads(identity: Identity) -> Whose:
@@ -271,6 +289,17 @@ def reads(identity: Identity) -> Whose:
         SettingsError: the user's function cannot be imported.
     """
     return whose(identity) or partial(_in_columns, identity)
+
+
+def reads_by_name(identity: Identity) -> Whose:
+    """Return the extractor of identities for batches fetched without names of headers.
+
+    Raises:
+        SettingsError: the user's function cannot be imported.
+    """
+    if identity.header is not None:
+        return partial(_header, np.frombuffer(identity.header.encode(), np.uint8))
+    return reads(identity)
 
 
 def _part(part: IdentityPart) -> Whose:
@@ -291,15 +320,13 @@ def _in_columns(identity: Identity, batch: RecordBatch, reasons: NDArray[np.uint
 
 
 def _header(name: NDArray[np.uint8], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
-    begins, lengths, times = (np.empty(batch.count, np.int64) for _ in range(3))
-    kernels.find_header(batch.data, batch.columns, name, begins, lengths, times)
-    found = Identities(batch.data, begins, lengths, times, least=1)
+    found = Identities(batch.data, *find_header(batch, name), least=1)
     _note(reasons, found)
     return found
 
 
 def _note(reasons: NDArray[np.uint8], found: Identities) -> None:
-    map_kernels.note(found.lengths, found.times, found.least, MAX_IDENTITY_BYTES, reasons)
+    kernels.note(found.lengths, found.times, found.least, MAX_IDENTITY_BYTES, reasons)
 
 
 def _identities(
@@ -326,18 +353,18 @@ def _identities(
     return Identities(np.frombuffer(b"".join(found), np.uint8), ends - np.maximum(lengths, 0), lengths)
 
 
-def _joined(parts: Sequence[Whose], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
+def _joined(readers: Sequence[Whose], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
     """Join all parts of each record's identity, as `kafka_ratchet.rule.identity.joined` does."""
-    found = [part(batch, reasons) for part in parts]
+    found = [read(batch, reasons) for read in readers]
     lengths = np.zeros(batch.count, np.int64)
     for each in found:
-        lengths += each.lengths + np.where(each.lengths > kernels.VARINT_BYTE_MOST, 2, 1)
+        lengths += each.lengths + np.where(each.lengths > parts.VARINT_BYTE_MOST, 2, 1)
     is_good = reasons == NONE
     lengths[~is_good] = 0
     begins = np.cumsum(lengths) - lengths
     data, at = np.empty(int(lengths.sum()), np.uint8), begins.copy()
     for each in found:
-        kernels.append_part(each.data, each.begins, each.lengths, is_good, data, at)
+        parts.append_part(each.data, each.begins, each.lengths, is_good, data, at)
     data.flags.writeable = False  # the passes are compiled for one kind of array
     return Identities(data, begins, np.where(is_good, lengths, -1))
 

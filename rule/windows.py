@@ -2,7 +2,7 @@
 
 That is: the sequences seen below the last (RFC 4303, section 3.4.3; RFC 6479), a fingerprint of the last value, and
 the number of sequences seen since the first. A map then has the columns of `Extras` in addition to those of
-`kafka_ratchet.tables.map.kernels`, and a copy from before the open transaction. A stream without these settings runs
+`kafka_ratchet.rule.kernels`, and a copy from before the open transaction. A stream without these settings runs
 none of it.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from kafka_ratchet.tables.map.kernels import (
+from kafka_ratchet.rule.kernels import (
     CHANGED,
     CONFLICT,
     DUPLICATE,
@@ -209,7 +209,7 @@ def judge(
         sums: see `add`, for missing sequences.
 
     Returns:
-        as `kafka_ratchet.tables.map.kernels.judge`.
+        as `kafka_ratchet.rule.kernels.judge`.
     """
     jumps, jumped, jumped_from = np.int64(0), np.int64(-1), np.int64(-1)
     bits, prints, firsts, counts = extras

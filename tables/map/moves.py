@@ -1,0 +1,114 @@
+"""Compiled passes over the whole map: commit, roll back, grow; `kafka_ratchet.rule.kernels` has its layout."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from kafka_ratchet.rule.kernels import CHANGED, I32, I64, KNOWN, U8, U32, U64, find
+from kafka_ratchet.transport.batch import kernels as records
+
+
+@njit(**records.OPTIONS)
+def absent(
+    data: U8,
+    begins: I64,
+    spans: I64,
+    skip: int,
+    longest: int,
+    seed: np.uint64,
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    arena: U8,
+    found: I64,
+) -> int:
+    """Find the records with an identity without a slot.
+
+    Args:
+        data, begins, spans: as for `judge`.
+        skip: bytes before the identity.
+        longest: bytes of the longest possible identity; a negative length is none.
+        seed, hashes, starts, lengths, arena: the map.
+        found: int64[records], filled here from the start with the records' indices.
+
+    Returns:
+        number found.
+    """
+    count = 0
+    for i in range(len(begins)):
+        length = spans[i] - skip
+        if length < 0 or length > longest:
+            continue
+        slot, _ = find(data, begins[i] + skip, length, seed, hashes, starts, lengths, arena)
+        if slot < 0:
+            found[count] = i
+            count += 1
+    return count
+
+
+@njit(**records.OPTIONS)
+def rollback(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
+    """Pushed falls back to persisted, for every identity (PIP-6: a failed write)."""
+    for c in range(sizes[CHANGED]):
+        pushed[slots[c]] = undo[c]
+        changed[slots[c]] = 0
+    sizes[CHANGED] = 0
+
+
+@njit(**records.OPTIONS)
+def commit(changed: I32, unsaved: U8, slots: I64, undo: I64, sizes: I64) -> None:
+    """Pushed becomes persisted, and waits to be saved."""
+    for c in range(sizes[CHANGED]):
+        changed[slots[c]] = 0
+        unsaved[slots[c]] = 1
+        if undo[c] < 0:
+            sizes[KNOWN] += 1
+    sizes[CHANGED] = 0
+
+
+@njit(**records.OPTIONS)
+def rehash(
+    hashes: U64,
+    starts: I64,
+    lengths: I32,
+    pushed: I64,
+    changed: I32,
+    unsaved: U8,
+    seen: U32,
+    active: U8,
+    slots: I64,
+    new_hashes: U64,
+    new_starts: I64,
+    new_lengths: I32,
+    new_pushed: I64,
+    new_changed: I32,
+    new_unsaved: U8,
+    new_seen: U32,
+    new_active: U8,
+    moved: I64,
+) -> None:
+    """Move every identity into larger arrays; the open transaction's entries follow.
+
+    moved: int64[old slots], filled here with the new slot of each used one, else -1; or int64[0]
+    """
+    mask = len(new_hashes) - 1
+    for old in range(len(hashes)):
+        if hashes[old] == np.uint64(0):
+            continue
+        slot = np.int64(hashes[old] & np.uint64(mask))
+        while new_hashes[slot] != np.uint64(0):
+            slot = (slot + 1) & mask
+        new_hashes[slot] = hashes[old]
+        new_starts[slot] = starts[old]
+        new_lengths[slot] = lengths[old]
+        new_pushed[slot] = pushed[old]
+        new_changed[slot] = changed[old]
+        new_unsaved[slot] = unsaved[old]
+        if len(seen):
+            new_seen[slot] = seen[old]
+            new_active[slot] = active[old]
+        if len(moved):
+            moved[old] = slot
+        if changed[old]:
+            slots[changed[old] - 1] = slot
