@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def count_headers(data: U8, begins: I64, ends: I64, offsets: NDArray[np.int32]) -> None:
     """Count the headers before each record's own into offsets int32[records + 1], from 0.
 
@@ -23,7 +23,7 @@ def count_headers(data: U8, begins: I64, ends: I64, offsets: NDArray[np.int32]) 
         offsets[i + 1] = offsets[i] + count
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def find_headers(data: U8, begins: I64, ends: I64, names: I64, values: I64) -> None:
     """Find the names and values of headers in sound records.
 
@@ -43,7 +43,7 @@ def find_headers(data: U8, begins: I64, ends: I64, names: I64, values: I64) -> N
             found += 1
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def find_header(data: U8, columns: I64, name: U8, begins: I64, lengths: I64, times: I64) -> None:
     """Find the value of the header with this name in sound records.
 
@@ -70,7 +70,7 @@ def find_header(data: U8, columns: I64, name: U8, begins: I64, lengths: I64, tim
             at += max(length, 0)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def write_headers(
     first: I64,
     counts: I64,

@@ -33,7 +33,7 @@ _WHERE: Final = {
     "FileSource": "producers",
     "Producer": "producers",
     "RatchetError": "errors",
-    "Record": "agents.extraction",
+    "Record": "rule.extraction",
     "Settings": "app.settings",
     "Source": "producers",
     "StreamSource": "producers",

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.rule.number_forms import (
@@ -35,7 +34,7 @@ from kafka_ratchet.rule.number_forms import (
     Doubt,
     is_hexadecimal,
 )
-from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 
 NO_ROW = -1
 
@@ -43,7 +42,7 @@ U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _reversed(number: np.int64) -> Any:
     """Return the number of the same eight bytes in the other order."""
     left, made = np.uint64(number), np.uint64(0)
@@ -53,7 +52,7 @@ def _reversed(number: np.int64) -> Any:
     return np.int64(made)
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _double(bits: np.int64) -> Any:
     """Return the whole number in a double of these bits, from 1 to 2^53; -1 for none."""
     exponent = (bits >> 52) - 1023
@@ -64,7 +63,7 @@ def _double(bits: np.int64) -> Any:
     return whole if whole << (52 - exponent) == mantissa else np.int64(-1)
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _goes_on(number: np.int64, last: np.int64) -> bool:
     """Tell whether a number is next to the last one as little-endian, and far from it as big-endian."""
     little, little_last = _reversed(number), _reversed(last)
@@ -79,7 +78,7 @@ def _goes_on(number: np.int64, last: np.int64) -> bool:
     return bool(is_short and distance >= FAR and step < STEP)
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _integer(data: U8, start: int) -> Any:
     number = np.uint64(0)
     for q in range(start, start + 8):
@@ -87,7 +86,7 @@ def _integer(data: U8, start: int) -> Any:
     return np.int64(number)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _is_decimal(data: U8, start: int) -> bool:
     """Tell whether eight bytes are digits, or a minus and digits."""
     for q in range(start + 1 if data[start] == MINUS else start, start + 8):
@@ -96,7 +95,7 @@ def _is_decimal(data: U8, start: int) -> bool:
     return True
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _is_printable(data: U8, start: int) -> bool:
     for q in range(start, start + 8):
         if data[q] < SPACE or data[q] > TILDE:
@@ -104,7 +103,7 @@ def _is_printable(data: U8, start: int) -> bool:
     return True
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _speaks_for_it(number: np.int64, other: np.int64) -> bool:
     """Tell whether a neighbour is near as big-endian, and not as little-endian."""
     if number == other or number < 0 or other < 0:
@@ -115,13 +114,13 @@ def _speaks_for_it(number: np.int64, other: np.int64) -> bool:
     return bool(distance < NEXT_TO or (distance < NEAR_NEIGHBOUR and is_far))
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _counts_beside(number: np.int64, other: np.int64) -> bool:
     """Tell whether a neighbour is a few numbers away, and no double."""
     return bool(number != other and abs(number - other) <= DOUBLE_STEP and _double(_reversed(other)) < 0)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _is_among_its_like(data: U8, starts: I64, lengths: I64, row: int, recent: I64, form: int) -> bool:
     """Tell whether integers around a record say that it is big-endian, as where older records are sent again."""
     number = _integer(data, starts[row])
@@ -137,7 +136,7 @@ def _is_among_its_like(data: U8, starts: I64, lengths: I64, row: int, recent: I6
     return False
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def remember(data: U8, starts: I64, lengths: I64, recent: I64) -> None:
     """Keep the last integers of a batch, int64[NEIGHBOURS]; -1 for none."""
     for i in range(max(len(starts) - NEIGHBOURS, 0), len(starts)):
@@ -147,7 +146,7 @@ def remember(data: U8, starts: I64, lengths: I64, recent: I64) -> None:
             recent[-1] = _integer(data, starts[i])
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def scan(data: U8, starts: I64, lengths: I64, verdicts: U8, invalid: int, against: I64, recent: I64) -> tuple[Any, Any]:
     """Return the first record with eight bytes that seem to have another form.
 

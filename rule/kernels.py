@@ -29,11 +29,11 @@ only the given arrays; tests/tables/map/plain_judge.py is their oracle.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.rule.reasons import IDENTITY_MISSING, IDENTITY_REPEATED, IDENTITY_TOO_LONG, NONE
 from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 
 USED, ARENA, CHANGED, KNOWN, TOUCHED = range(5)
 
@@ -61,7 +61,7 @@ U64 = NDArray[np.uint64]
 U32 = NDArray[np.uint32]
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def is_jump(last: np.int64, sequence: np.int64) -> np.bool:
     """Return whether a sequence that rises is so far above the last one (-1: none) that it is reported."""
     if last < 0:
@@ -70,7 +70,7 @@ def is_jump(last: np.int64, sequence: np.int64) -> np.bool:
     return sequence - last > JUMP and is_far
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def fold(a: np.uint64, b: np.uint64) -> np.uint64:
     """Return the two halves of the 128-bit product a * b, one xor the other."""
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
@@ -80,13 +80,13 @@ def fold(a: np.uint64, b: np.uint64) -> np.uint64:
     return (a * b) ^ (a_high * b_high + (first >> half) + (second >> half) + (middle >> half))
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def multiplier_of(seed: np.uint64) -> np.uint64:
     """Return the odd multiplier of `fold`."""
     return (((seed << np.uint64(32)) | (seed >> np.uint64(32))) ^ np.uint64(0xD6E8FEB86659FD93)) | np.uint64(1)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
     """Return a seeded 64-bit hash of data[start:start+length], eight bytes at a time; never 0.
 
@@ -115,7 +115,7 @@ def hash_of(data: U8, start: int, length: int, seed: np.uint64) -> np.uint64:
     return h if h != np.uint64(0) else np.uint64(1)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def find(
     data: U8, start: int, length: int, seed: np.uint64, hashes: U64, starts: I64, lengths: I32, arena: U8
 ) -> tuple[np.int64, np.uint64]:
@@ -134,7 +134,7 @@ def find(
     return -1 - slot, h
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def why_none(times: int, length: int, least: int, longest: int) -> int:
     """Return why the bytes are no identity; NONE where they are one."""
     if times > 1:
@@ -144,7 +144,7 @@ def why_none(times: int, length: int, least: int, longest: int) -> int:
     return IDENTITY_TOO_LONG if length > longest else NONE
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def note(spans: I64, times: I64, least: int, longest: int, reasons: U8) -> None:
     """Fill in the reason of good records without an identity; arguments as in `judge`."""
     for i in range(len(spans)):
@@ -152,7 +152,7 @@ def note(spans: I64, times: I64, least: int, longest: int, reasons: U8) -> None:
             reasons[i] = why_none(times[i] if len(times) else 1, spans[i], least, longest)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def insert(
     data: U8,
     start: int,
@@ -178,7 +178,7 @@ def insert(
     sizes[USED] += 1
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def judge(
     data: U8,
     begins: I64,
@@ -251,7 +251,7 @@ def judge(
     return jumps, jumped, jumped_from
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def locate(
     data: U8,
     begins: I64,

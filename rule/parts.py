@@ -7,7 +7,6 @@ two arrays, int64[places, records]: start and length, or ABSENT or REPEATED.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.rule.reasons import (
@@ -19,6 +18,7 @@ from kafka_ratchet.rule.reasons import (
     SEQUENCE_REPEATED,
 )
 from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 
 GUESS, TEXT, INTEGER, LITTLE = 0, 1, 2, 3
 """Forms of a sequence in a header, see `kafka_ratchet.rule.identity.SequenceForm`."""
@@ -36,7 +36,7 @@ U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def eight_bytes(data: U8, start: int, is_little: bool) -> np.int64:
     """Return the signed number in eight bytes, in either order."""
     raw = np.uint64(0)
@@ -46,7 +46,7 @@ def eight_bytes(data: U8, start: int, is_little: bool) -> np.int64:
     return np.int64(raw)
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def is_decimal(data: U8, start: int, length: int) -> bool:
     """Tell whether bytes are decimal digits, with or without a minus before them."""
     first = start + 1 if length > 1 and data[start] == 45 else start
@@ -56,7 +56,7 @@ def is_decimal(data: U8, start: int, length: int) -> bool:
     return length > 0
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def number_of(data: U8, start: int, length: int, form: int) -> tuple[np.int64, int]:
     """Return the sequence in some bytes, -1 where there is none, and the reason for that.
 
@@ -83,7 +83,7 @@ def number_of(data: U8, start: int, length: int, form: int) -> tuple[np.int64, i
     return np.int64(total), NONE
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def read_sequences(
     data: U8, starts: I64, lengths: I64, times: I64, form: int, sequences: I64, reasons: NDArray[np.uint8]
 ) -> None:
@@ -105,7 +105,7 @@ def read_sequences(
             sequences[i], reasons[i] = number_of(data, starts[i], lengths[i], form)
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def same_text(data: U8, at: int, names: U8, start: int, length: int) -> bool:
     """Tell whether bytes are those of a name."""
     for q in range(length):
@@ -114,7 +114,7 @@ def same_text(data: U8, at: int, names: U8, start: int, length: int) -> bool:
     return True
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def find_headers(
     data: U8, columns: I64, names: U8, name_starts: I64, name_ends: I64, starts: I64, lengths: I64
 ) -> None:
@@ -148,7 +148,7 @@ def find_headers(
             at += max(size, 0)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def append_part(data: U8, begins: I64, lengths: I64, is_good: NDArray[np.bool_], out: U8, at: I64) -> None:
     """Write a part of each good record's identity, with its length as a varint before it.
 

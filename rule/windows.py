@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.rule.kernels import (
@@ -28,6 +27,7 @@ from kafka_ratchet.rule.kernels import (
     is_jump,
 )
 from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 
 FINGERPRINT_SEED: Final = np.uint64(0x52617463686574)
 NULL_SEED: Final = np.uint64(0x6E756C6C)
@@ -95,14 +95,14 @@ class Extras(NamedTuple):
                 mine[at] = theirs[of]
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def fingerprint(data: U8, start: int, length: int) -> np.uint64:
     """64 bits of a value, never 0. length: -1 is null."""
     found: np.uint64 = hash_of(data, start, max(length, 0), FINGERPRINT_SEED if length >= 0 else NULL_SEED)
     return found
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def is_seen(bits: U64, slot: int, sequence: int) -> bool:
     """Return True if a sequence within the window was seen."""
     at = sequence % (64 * bits.shape[1])
@@ -110,21 +110,21 @@ def is_seen(bits: U64, slot: int, sequence: int) -> bool:
     return found
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def set_seen(bits: U64, slot: int, sequence: int) -> None:
     """Mark a sequence within the window as seen."""
     at = sequence % (64 * bits.shape[1])
     bits[slot, at >> 6] |= np.uint64(1) << np.uint64(at & 63)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def clear(bits: U64, slot: int) -> None:
     """None of the window was seen."""
     for w in range(bits.shape[1]):
         bits[slot, w] = np.uint64(0)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def advance(bits: U64, slot: int, last: int, sequence: int) -> None:
     """Move the window up, from below last to below sequence; all between the two is unseen."""
     size = 64 * bits.shape[1]
@@ -142,7 +142,7 @@ def advance(bits: U64, slot: int, last: int, sequence: int) -> None:
     set_seen(bits, slot, last)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def put_back(extras: Extras, slot: int, last: int, to: int) -> None:
     """Lower an identity's last sequence, so that later ones come again.
 
@@ -163,21 +163,21 @@ def put_back(extras: Extras, slot: int, last: int, to: int) -> None:
         firsts[slot], counts[slot] = ~to, 1
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def missing(first: int, last: int, count: int) -> np.int64:
     """Return the number of missing sequences of an identity, from its columns."""
     start = first if first >= 0 else ~first
     return np.int64(last - start - (count - 1))
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def add(sums: I64, number: int) -> None:
     """Add to a sum that may be larger than 64 bits. sums: int64[2], in units of 2^32 and of 1."""
     sums[0] += number >> 32
     sums[1] += number & 0xFFFFFFFF
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def judge(
     data: U8,
     columns: I64,
@@ -275,7 +275,7 @@ def judge(
     return jumps, jumped, jumped_from
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _count_late(firsts: I64, counts: I64, slot: int, sequence: int, sums: I64) -> None:
     first = firsts[slot]
     if first < 0 and sequence < ~first:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.rule.kernels import INVALID, hash_of
-from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 SAMPLE: Final = 256
@@ -108,7 +107,7 @@ class Tally:
         return self._seen.get(name)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def tally(
     data: Any, columns: Any, row: int, verdicts: Any, sample: Any, seed: np.uint64, table: Any, firsts: Any, counts: Any
 ) -> int:
@@ -152,7 +151,7 @@ def tally(
     return found
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _same(data: Any, columns: Any, row: int, other: int, start: int, length: int) -> bool:
     if columns[row + 1, other] != length:
         return False

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.app.survey.kernels import I64, U8
@@ -18,6 +17,7 @@ from kafka_ratchet.rule.extraction import field_reader, parse_id
 from kafka_ratchet.rule.nesting import NESTING_MOST
 from kafka_ratchet.rule.parts import ABSENT
 from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 DEEPEST = NESTING_MOST
@@ -29,19 +29,19 @@ BROKEN = -1
 """Position returned where the text is not plain."""
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _skip_space(data: U8, at: int, end: int) -> int:
     while at < end and (data[at] == SPACE or data[at] == 10 or data[at] == 13 or data[at] == 9):
         at += 1
     return at
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _is_hex(byte: int) -> bool:
     return 48 <= byte <= 57 or 65 <= byte <= 70 or 97 <= byte <= 102
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _after_string(data: U8, at: int, end: int, is_key: bool) -> int:
     """Return the position after a string that begins at `at`; BROKEN for one that is not plain.
 
@@ -84,14 +84,14 @@ def _after_string(data: U8, at: int, end: int, is_key: bool) -> int:
     return BROKEN
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _after_digits(data: U8, at: int, end: int) -> int:
     while at < end and 48 <= data[at] <= 57:
         at += 1
     return at
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _after_number(data: U8, at: int, end: int) -> int:
     """Return the position after a number; BROKEN where it is none, or a minus zero."""
     is_negative = data[at] == MINUS
@@ -114,12 +114,12 @@ def _after_number(data: U8, at: int, end: int) -> int:
     return at
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _is_word(data: U8, at: int, end: int, a: int, b: int, c: int) -> bool:
     return at + 4 <= end and data[at + 1] == a and data[at + 2] == b and data[at + 3] == c
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _after_scalar(data: U8, at: int, end: int) -> Any:
     byte = data[at]
     if byte == QUOTE:
@@ -135,7 +135,7 @@ def _after_scalar(data: U8, at: int, end: int) -> Any:
     return BROKEN
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def is_plain(data: U8, at: int, end: int, opened: U8) -> bool:
     """Return True if a value is an object in strict JSON, with names and numbers in plain form.
 
@@ -192,7 +192,7 @@ def is_plain(data: U8, at: int, end: int, opened: U8) -> bool:
                 return bool(_skip_space(data, at, end) == end)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _to_value(data: U8, at: int, end: int) -> int:
     """Return the position of the value after the name at `at`; BROKEN where there is none."""
     if data[at] != QUOTE:
@@ -207,7 +207,7 @@ def _to_value(data: U8, at: int, end: int) -> int:
     return at if at < end else BROKEN
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def find_odd(data: U8, columns: I64, starts: I64, lengths: I64, opened: U8, is_odd: U8) -> int:
     """Mark records with fields that need a parser.
 

@@ -7,12 +7,12 @@ places are two arrays, int64[places, records]: start and length, or ABSENT or RE
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.rule.kernels import fold, hash_of, multiplier_of
 from kafka_ratchet.rule.parts import ABSENT, read_sequences, same_text
 from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 
 DEPTH_MOST = 4
 """Parts of a field's path."""
@@ -26,14 +26,14 @@ I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _skip_space(data: U8, at: int, end: int) -> int:
     while at < end and (data[at] == 32 or data[at] == 10 or data[at] == 13 or data[at] == 9):
         at += 1
     return at
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _string_end(data: U8, at: int, end: int) -> int:
     """Return the position of the quote that ends the string beginning at `at`.
 
@@ -46,7 +46,7 @@ def _string_end(data: U8, at: int, end: int) -> int:
     return -1
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _value_end(data: U8, at: int, end: int) -> int:
     """Return the position after the JSON value that begins at `at`; -1 where it has no end. Without recursion."""
     if at >= end:
@@ -79,7 +79,7 @@ def _value_end(data: U8, at: int, end: int) -> int:
     return -1
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _is_whole(data: U8, at: int, end: int) -> bool:
     """Return True if a number is written as a whole one."""
     for q in range(at + 1, end):
@@ -88,7 +88,7 @@ def _is_whole(data: U8, at: int, end: int) -> bool:
     return True
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def find_fields(
     data: U8,
     columns: I64,
@@ -134,7 +134,7 @@ def find_fields(
     return broken
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _fields_of(
     data: U8,
     at: int,
@@ -214,7 +214,7 @@ def _fields_of(
             return False
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def mixed(a: np.uint64, b: np.uint64, seed: np.uint64) -> np.uint64:
     """Return one seeded hash of two, in this order; never 0."""
     multiplier = multiplier_of(seed)
@@ -222,7 +222,7 @@ def mixed(a: np.uint64, b: np.uint64, seed: np.uint64) -> np.uint64:
     return found if found != np.uint64(0) else np.uint64(1)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U64) -> None:
     """Hashes of each record's value, and of all of it: key, value and headers.
 
@@ -241,7 +241,7 @@ def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U
         wholes[i] = mixed(mixed(key, values[i], seed), rest, seed)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def hash_spans(data: U8, starts: I64, lengths: I64, least: int, most: int, seed: np.uint64, hashes: U64) -> None:
     """Hash one place, uint64[records]; 0 where it is missing, or shorter or longer than an identity may be."""
     for i in range(len(starts)):
@@ -249,7 +249,7 @@ def hash_spans(data: U8, starts: I64, lengths: I64, least: int, most: int, seed:
         hashes[i] = hash_of(data, starts[i], lengths[i], seed) if is_one else np.uint64(0)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def join_hashes(first: U64, second: U64, seed: np.uint64, hashes: U64) -> None:
     """Hashes of pairs, uint64[records]; 0 where a record lacks one of the two."""
     for i in range(len(first)):
@@ -269,7 +269,7 @@ def parse_number(text: bytes, form: int) -> int:
     return int(numbers[0])
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def join_numbers(owners: U64, numbers: I64, seed: np.uint64, hashes: U64) -> None:
     """Hashes of an owner with its number, uint64[records]; 0 where a record lacks one of the two."""
     for i in range(len(owners)):

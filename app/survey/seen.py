@@ -19,11 +19,10 @@ Their results count 2^level times.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.app.survey.kernels import I64, U64, mixed
-from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 
 U8 = NDArray[np.uint8]
 
@@ -47,7 +46,7 @@ BUCKETS = 65
 EXAMPLES = 3
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def bits_of(number: int) -> int:
     """Bits that a number has; 0 has none."""
     bits = 0
@@ -57,7 +56,7 @@ def bits_of(number: int) -> int:
     return bits
 
 
-@njit(inline="always", **records.OPTIONS)
+@compiled(inline="always")
 def _slot_of(table: I64, wanted: np.uint64) -> np.int64:
     mask = np.uint64(table.shape[0] - 1)
     slot = (wanted >> np.uint64(LEVEL_MOST)) & mask
@@ -67,7 +66,7 @@ def _slot_of(table: I64, wanted: np.uint64) -> np.int64:
     return np.int64(slot)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _in_partition(wanted: np.uint64, partition: int) -> np.uint64:
     """Return the hash of an identity in a partition, in the same sample as the identity's."""
     low = (np.uint64(1) << np.uint64(LEVEL_MOST)) - np.uint64(1)
@@ -75,7 +74,7 @@ def _in_partition(wanted: np.uint64, partition: int) -> np.uint64:
     return found if found != np.uint64(0) else np.uint64(1) << np.uint64(63)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def judge(
     hashes: U64,
     values: U64,
@@ -190,7 +189,7 @@ def judge(
     return len(hashes)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def refill(old: I64, new: I64, level: int) -> int:
     """Put the entries within a level's sample into an empty table with room; return their number."""
     outside = (np.int64(1) << np.int64(level)) - np.int64(1)
@@ -216,7 +215,7 @@ HIGHEST, LOWEST = 1, 2
 """Columns of a table of owners; LOWEST is the first number read."""
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def order(
     owners: U64,
     numbers: I64,

@@ -6,13 +6,13 @@ The layout is that of `kafka_ratchet.rule.kernels`; these passes run only where 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from kafka_ratchet.rule.kernels import ARENA, FRESH, I32, I64, INVALID, TOUCHED, U8, U32, U64, USED, find
 from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def touch(
     data: U8,
     begins: I64,
@@ -45,7 +45,7 @@ def touch(
             sizes[TOUCHED] += 1
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def quiet(
     before: int, at: int, most: int, hashes: U64, pushed: I64, changed: I32, active: U8, seen: U32, found: I64
 ) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def quiet(
     return count, at
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def keep(
     kept: I64,
     hashes: U64,

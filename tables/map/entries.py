@@ -14,15 +14,11 @@ otherwise, and a missing fingerprint equals any other.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from kafka_ratchet.rule.kernels import CHANGED, I32, I64, KNOWN, U8, U32, U64, find, insert
 from kafka_ratchet.rule.windows import Extras, Kept, add, clear, missing, set_seen
 from kafka_ratchet.transport.batch import kernels as records
-
-# Numba finds a compiled function by its file, name and line, and reads that index before it compares sources. An index
-# of an earlier version names `Extras` in its earlier module and cannot be read: the functions that take it moved by
-# these lines when that class moved to kafka_ratchet.rule. Move them again if it moves again.
+from kafka_ratchet.transport.batch.compiled import compiled
 
 ENTRY_PREFIX = 105
 """b"i": first byte of an identity's key in changelog and store."""
@@ -49,14 +45,14 @@ def longest_value(kept: Kept) -> int:
     return LONGER + kept.bytes + 4
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _put(out: U8, at: int, raw: np.uint64) -> int:
     for q in range(8):
         out[at + q] = np.uint8((raw >> np.uint64(56 - 8 * q)) & np.uint64(255))
     return at + 8
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _get(data: U8, at: int) -> np.uint64:
     raw = np.uint64(0)
     for q in range(8):
@@ -64,13 +60,13 @@ def _get(data: U8, at: int) -> np.uint64:
     return raw
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def is_plain(extras: Extras) -> bool:
     """Return True if only sequences are kept."""
     return len(extras.bits) == 0 and len(extras.prints) == 0 and len(extras.firsts) == 0
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _size(extras: Extras, slot: int) -> int:
     """Bytes of an identity's value, without seconds."""
     if is_plain(extras):
@@ -83,7 +79,7 @@ def _size(extras: Extras, slot: int) -> int:
     return size
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _write_value(out: U8, at: int, sequence: int, extras: Extras, slot: int) -> int:
     """Write an identity's value, without seconds; returns the position after it."""
     at = _put(out, at, np.uint64(sequence))
@@ -108,7 +104,7 @@ def _write_value(out: U8, at: int, sequence: int, extras: Extras, slot: int) -> 
     return at
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def write_values(slots: I64, pushed: I64, seen: U32, extras: Extras, out: U8, ends: I64) -> None:
     """Write the values of these slots, one after the other, as in the store.
 
@@ -130,7 +126,7 @@ def write_values(slots: I64, pushed: I64, seen: U32, extras: Extras, out: U8, en
         ends[i] = at
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _length_of(data: U8, value: int, length: int) -> np.int64:
     """Bytes of a value without seconds, as it says itself; -1 where it cannot be one."""
     if length in (8, 12):
@@ -148,7 +144,7 @@ def _length_of(data: U8, value: int, length: int) -> np.int64:
     return size
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _are_counts(data: U8, value: int, size: int) -> bool:
     """Return True if a value's first and seen are possible: at least 1, and no more than up to its sequence."""
     if size == 8 or not data[value + 8] & COUNTED:
@@ -160,7 +156,7 @@ def _are_counts(data: U8, value: int, size: int) -> bool:
     return bool(first <= last and count >= 1 and count - 1 <= last - first)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def _read_extras(data: U8, value: int, size: int, last: int, extras: Extras, slot: int) -> None:
     """Take over a value's further state, as far as this map keeps it; size: from `_length_of`."""
     bits, prints, firsts, counts = extras
@@ -199,7 +195,7 @@ def _read_extras(data: U8, value: int, size: int, last: int, extras: Extras, slo
             set_seen(bits, slot, last - distance)
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def write_keys(starts: I64, lengths: I32, arena: U8, slots: I64, out: U8, ends: I64) -> None:
     """Write the keys of these slots, one after the other.
 
@@ -216,7 +212,7 @@ def write_keys(starts: I64, lengths: I32, arena: U8, slots: I64, out: U8, ends: 
         ends[i] = at
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def beginnings(starts: I64, lengths: I32, arena: U8, slots: I64, first: U64, second: U64) -> None:
     """Fill in the first 16 bytes of the identities in slots, as two sortable numbers.
 
@@ -240,7 +236,7 @@ def beginnings(starts: I64, lengths: I32, arena: U8, slots: I64, first: U64, sec
         first[i], second[i] = high, low
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def write_entries(
     first: int,
     starts: I64,
@@ -295,7 +291,7 @@ def write_entries(
     return i, at, count
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def load(
     data: U8,
     columns: I64,

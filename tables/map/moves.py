@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from kafka_ratchet.rule.kernels import CHANGED, I32, I64, KNOWN, U8, U32, U64, find
-from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def absent(
     data: U8,
     begins: I64,
@@ -47,7 +46,7 @@ def absent(
     return count
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def rollback(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
     """Pushed falls back to persisted, for every identity (PIP-6: a failed write)."""
     for c in range(sizes[CHANGED]):
@@ -56,7 +55,7 @@ def rollback(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> No
     sizes[CHANGED] = 0
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def commit(changed: I32, unsaved: U8, slots: I64, undo: I64, sizes: I64) -> None:
     """Pushed becomes persisted, and waits to be saved."""
     for c in range(sizes[CHANGED]):
@@ -67,7 +66,7 @@ def commit(changed: I32, unsaved: U8, slots: I64, undo: I64, sizes: I64) -> None
     sizes[CHANGED] = 0
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def rehash(
     hashes: U64,
     starts: I64,

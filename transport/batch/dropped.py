@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.transport.batch import kernels
+from kafka_ratchet.transport.batch.compiled import compiled
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, varint
-from kafka_ratchet.transport.batch.kernels import OPTIONS, copy_bytes, read_varint, write_varint
+from kafka_ratchet.transport.batch.kernels import copy_bytes, read_varint, write_varint
 from kafka_ratchet.transport.batch.record_batch import Column, RecordBatch
 from kafka_ratchet.transport.batch.rows import Spans, encode_rows, spans
 
@@ -44,7 +44,7 @@ class Dropped(NamedTuple):
     names: Sequence[bytes]
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def _write_number(out, at, number):  # type: ignore[no-untyped-def]
     """Write a number as a header's value, in decimal text: its length, then its digits; -1 as null."""
     if number < 0:
@@ -62,7 +62,7 @@ def _write_number(out, at, number):  # type: ignore[no-untyped-def]
     return at + digits
 
 
-@njit(**OPTIONS)
+@compiled()
 def append_headers(  # type: ignore[no-untyped-def]
     data, begins, ends, offsets, verdicts, against, said, said_starts, said_lengths, out, starts, lengths
 ):

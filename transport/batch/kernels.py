@@ -26,7 +26,8 @@ Columns are one int64 array of shape (COLUMNS, capacity), a row per column, so t
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from kafka_ratchet.transport.batch.compiled import compiled
 
 OFFSET, TIMESTAMP, BODY, BODY_END, KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, HEADERS = range(9)
 FIRST, FIRST_LENGTH, FIRST_TIMES, SECOND, SECOND_LENGTH, SECOND_TIMES = range(9, 15)
@@ -50,15 +51,8 @@ NO_APPEND_TIME = -(2**63)
 CONTROL_KEY_LEAST = 4
 """Fewest bytes of a control record's key: version and type, 16 bits each."""
 
-OPTIONS = {"cache": True, "nogil": True, "_nrt": False}
-"""Numba options of every compiled pass, here and in `kafka_ratchet.rule.kernels`.
 
-No pass allocates, so none needs Numba's reference counting. With it each helper counts every array up and
-down, atomically: four fifths of the time of `read_records`.
-"""
-
-
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def read_varint(data, at, end):
     """Read a zig-zag varint of at most 64 bits from data[at:end].
 
@@ -82,7 +76,7 @@ def read_varint(data, at, end):
     return np.int64(0), np.int64(-1)
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def write_varint(data, at, value):
     """Write value as a zig-zag varint at data[at:]; returns the position after it. The caller has made room."""
     raw = np.uint64((value << 1) ^ (value >> 63))
@@ -94,7 +88,7 @@ def write_varint(data, at, value):
     return at + 1
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def copy_bytes(out, at, data, start, length):
     """Put data[start:start+length] at out[at:], which has room for it; returns the position after it."""
     # Unsigned: a signed index may count from the end, and LLVM does not vectorise a loop that may (five times as slow).
@@ -104,7 +98,7 @@ def copy_bytes(out, at, data, start, length):
     return at + length
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def varint_size(value):
     """Bytes that `write_varint` takes for value."""
     raw = np.uint64((value << 1) ^ (value >> 63))
@@ -115,7 +109,7 @@ def varint_size(value):
     return size
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def read_word(data, at):
     """Return eight bytes of data as a number, the first one lowest. It is one load: no loop, no signed index."""
     begin = np.uint64(at)
@@ -130,7 +124,7 @@ def read_word(data, at):
     return word
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def same_bytes(data, at, other, start, length):
     """Return True if data[at:at+length] equals other[start:start+length]; eight bytes at a time."""
     if length >= 8:
@@ -146,7 +140,7 @@ def same_bytes(data, at, other, start, length):
     return True
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def _is_name(data, at, length, name):
     # The end first: names of one program begin alike.
     return (
@@ -156,7 +150,7 @@ def _is_name(data, at, length, name):
     )
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def _span(data, at, end):
     """Read a length-prefixed span of a record.
 
@@ -170,7 +164,7 @@ def _span(data, at, end):
     return at, length, at + length
 
 
-@njit(**OPTIONS)
+@compiled()
 def read_records(
     data,
     starts,
@@ -284,7 +278,7 @@ def read_records(
     return row, -1, False, found
 
 
-@njit(**OPTIONS)
+@compiled()
 def control_key(data):
     """Return the start of the key of a control batch's first record; -1 where there is no sound one."""
     end = len(data)
@@ -303,7 +297,7 @@ def control_key(data):
     return key
 
 
-@njit(**OPTIONS)
+@compiled()
 def write_records(data, columns, keep, first, out, limit):
     """Copy kept records, bodies byte for byte, into the record section of one new batch.
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from kafka_ratchet.transport.batch.kernels import OPTIONS
+from kafka_ratchet.transport.batch.compiled import compiled
 from kafka_ratchet.transport.batch.rows import Ints, Spans
 
 SEED, FACTOR = 0x9747B28C, 0x5BD1E995
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def murmur2(data, start, length):  # type: ignore[no-untyped-def]
     """Hash of data[start : start + length], as org.apache.kafka.common.utils.Utils.murmur2 has it, unsigned."""
     mask = np.int64(0xFFFFFFFF)  # a factor has 31 bits and its multiplicand 32: no product leaves an int64
@@ -37,7 +36,7 @@ def murmur2(data, start, length):  # type: ignore[no-untyped-def]
     return h ^ h >> 15
 
 
-@njit(**OPTIONS)
+@compiled()
 def _choose(data, starts, lengths, partitions, count):  # type: ignore[no-untyped-def]
     for i in range(len(partitions)):
         if partitions[i] < 0 and lengths[i] >= 0:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.errors import RecordTooLarge
+from kafka_ratchet.transport.batch.compiled import compiled
 from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, finish
-from kafka_ratchet.transport.batch.kernels import HEADER_SIZE, OPTIONS, copy_bytes, varint_size, write_varint
+from kafka_ratchet.transport.batch.kernels import HEADER_SIZE, copy_bytes, varint_size, write_varint
 from kafka_ratchet.transport.batch.record_batch import Bytes
 
 ROW_OVERHEAD: Final = 37
@@ -23,7 +23,7 @@ Spans = tuple[Bytes, Ints, Ints]
 """Bytes, and where in them each part begins and how long it is; -1 is null."""
 
 
-@njit(**OPTIONS)
+@compiled()
 def write_rows(  # type: ignore[no-untyped-def]
     keys,
     key_starts,

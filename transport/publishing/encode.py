@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from kafka_ratchet.errors import RecordTooLarge
 from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER, partition_of
+from kafka_ratchet.transport.batch.compiled import compiled
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, finish, varint
-from kafka_ratchet.transport.batch.kernels import HEADER_SIZE, OPTIONS, copy_bytes, varint_size, write_varint
+from kafka_ratchet.transport.batch.kernels import HEADER_SIZE, copy_bytes, varint_size, write_varint
 from kafka_ratchet.transport.batch.rows import Ints, Spans, spans
 from kafka_ratchet.transport.publishing.lines import find_lines
 
@@ -116,7 +116,7 @@ class Encoder:
         return found
 
 
-@njit(**OPTIONS)
+@compiled()
 def _by_partition(  # type: ignore[no-untyped-def]
     keys, key_starts, key_lengths, value_lengths, table, keyless, each, chosen, order, ends, room
 ):
@@ -162,7 +162,7 @@ def _by_partition(  # type: ignore[no-untyped-def]
     ends[0] = 0
 
 
-@njit(**OPTIONS)
+@compiled()
 def _write(  # type: ignore[no-untyped-def]
     keys,
     key_starts,

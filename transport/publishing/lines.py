@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
-from kafka_ratchet.transport.batch.kernels import OPTIONS
+from kafka_ratchet.transport.batch.compiled import compiled
 
 BLANK, RECORD, ODD = 0, 1, 2
 """Kinds of lines: no record; one; to be read by `LineFormat`."""
@@ -29,14 +28,14 @@ _IN_STRING[:32] = _CONTROL
 _IN_STRING[QUOTE], _IN_STRING[BACKSLASH] = _END, _ESCAPE
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def _blanks(data, at, end):  # type: ignore[no-untyped-def]
     while at < end and (data[at] == SPACE or data[at] == TAB):
         at += 1
     return at
 
 
-@njit(**OPTIONS)
+@compiled()
 def _string(data, at, end, in_string):  # type: ignore[no-untyped-def]
     """Return the byte after a string's closing quote and whether there are escapes; or -1.
 
@@ -84,7 +83,7 @@ def _string(data, at, end, in_string):  # type: ignore[no-untyped-def]
     return -1, escaped
 
 
-@njit(**OPTIONS)
+@compiled()
 def _number(data, at, end):  # type: ignore[no-untyped-def]
     """Return the byte after a number without an exponent, or -1."""
     if data[at] == 0x2D:
@@ -108,7 +107,7 @@ def _number(data, at, end):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(**OPTIONS)
+@compiled()
 def _word(data, at, end):  # type: ignore[no-untyped-def]
     """Return the byte after true, false or null, or -1."""
     if at + 4 <= end and data[at] == 0x74 and data[at + 1] == 0x72 and data[at + 2] == 0x75 and data[at + 3] == 0x65:
@@ -127,7 +126,7 @@ def _word(data, at, end):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(**OPTIONS)
+@compiled()
 def _is_name(data, at, end, name):  # type: ignore[no-untyped-def]
     if end - at != len(name):
         return False
@@ -137,7 +136,7 @@ def _is_name(data, at, end, name):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def _scalar(data, at, end, in_string):  # type: ignore[no-untyped-def]
     """Return the byte after a string, number or word, and whether it has escapes; -1 where there is none."""
     c = data[at]
@@ -146,7 +145,7 @@ def _scalar(data, at, end, in_string):  # type: ignore[no-untyped-def]
     return (_number(data, at, end) if c == 0x2D or 0x30 <= c <= 0x39 else _word(data, at, end)), False
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def _next_value(data, at, end, depth, objects):  # type: ignore[no-untyped-def]
     """Pass the ends of levels after a value, and a comma.
 
@@ -168,7 +167,7 @@ def _next_value(data, at, end, depth, objects):  # type: ignore[no-untyped-def]
     return _blanks(data, at, end), depth, objects
 
 
-@njit(inline="always", **OPTIONS)
+@compiled(inline="always")
 def _member(data, at, end, in_string):  # type: ignore[no-untyped-def]
     """Read the name of a member.
 
@@ -185,7 +184,7 @@ def _member(data, at, end, in_string):  # type: ignore[no-untyped-def]
     return _blanks(data, at + 1, end), began, behind - 1, escaped
 
 
-@njit(**OPTIONS)
+@compiled()
 def _json(data, at, end, name, wanted, in_string):  # type: ignore[no-untyped-def]
     """Read one JSON text in data[at:end], which does not begin with a blank.
 
@@ -236,7 +235,7 @@ def _json(data, at, end, name, wanted, in_string):  # type: ignore[no-untyped-de
     return ODD, key, key_length
 
 
-@njit(**OPTIONS)
+@compiled()
 def _find(data, ends, is_json, name, wanted, in_string, out):  # type: ignore[no-untyped-def]
     at = np.int64(0)
     for row in range(out.shape[1]):

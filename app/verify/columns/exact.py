@@ -14,10 +14,10 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from kafka_ratchet.app.event_loop import loop_factory
@@ -32,6 +32,7 @@ from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.state import Baseline, Known
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.transport.batch import kernels as records
+from kafka_ratchet.transport.batch.compiled import compiled
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import Cluster
 from kafka_ratchet.transport.client.security import client_options
@@ -43,7 +44,7 @@ NOT_A_NAME: Final = "\ufffd"
 """Stand-in for bytes of a header's name that are no text."""
 
 
-@njit(**records.OPTIONS)
+@compiled()
 def same_records(
     data: NDArray[np.uint8],
     columns: Numbers,
@@ -268,8 +269,8 @@ class _Given:
         self._found, self._judging = found, Judging(places, found.baseline.last)
         self.records, self.is_whole = 0, True
         self._next_offset = span.begin
-        self._waiting: list[tuple[list[bytes], list[int]]] = []
-        """Pending records: identities, and their last sequences before each."""
+        self._waiting: list[list[tuple[bytes, int]]] = []
+        """Pending records by batch: identity, and its last sequence before the record."""
         self.refused: str | None = None
         self.judged = ahead(self._judged(ahead(topic.records_of(span, connection))))
         self._now: Judged | None = None
@@ -357,6 +358,5 @@ class _Given:
 
     def last_sequences(self) -> Judging:
         """Return the last sequences before the first pending record, after the end."""
-        for identities, before in self._waiting:
-            self._judging.take_back(identities, before)
+        self._judging.take_back(chain.from_iterable(self._waiting))
         return self._judging

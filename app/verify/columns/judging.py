@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -70,9 +70,10 @@ class Judged:
     contradicted: bool = False
     """Tells whether the plain rule judges one of these records otherwise."""
 
-    def pending(self, rows: Numbers) -> tuple[list[bytes], list[int]]:
-        """Return identities of records, and their last sequences before each."""
-        return [self.identities.of(row) for row in rows.tolist()], self.before[rows].tolist()
+    def pending(self, rows: Numbers) -> list[tuple[bytes, int]]:
+        """Return the identity of each of these records, and its last sequence before the record."""
+        names = [self.identities.of(row) for row in rows.tolist()]
+        return list(zip(names, self.before[rows].tolist(), strict=True))
 
 
 class Twice:
@@ -119,12 +120,15 @@ class Judging:
             self._map.judge(identities, MAX_IDENTITY_BYTES, lasts, np.zeros(len(known), np.uint8))
             self._map.commit()
 
-    def take_back(self, identities: Sequence[bytes], before: Sequence[int]) -> None:
-        """Undo the records judged last. before: last sequence of its identity before each, -1 for none."""
-        lowest: dict[bytes, int] = {}
-        for identity, last in zip(identities, before, strict=True):
-            lowest[identity] = min(last, lowest.get(identity, last))
-        self._map.put_back(lowest)
+    def take_back(self, pending: Iterable[tuple[bytes, int]]) -> None:
+        """Undo all records judged last, once.
+
+        pending: identity of each, in their order, and its last sequence before the record; -1 for none.
+        """
+        first: dict[bytes, int] = {}
+        for identity, last in pending:
+            first.setdefault(identity, last)
+        self._map.put_back(first)
         self._map.commit()
 
     def known(self) -> Iterator[tuple[bytes, Known]]:

@@ -116,7 +116,7 @@ def test_it_goes_on_from_what_is_known_and_takes_back_what_is_pending() -> None:
     assert dict(judging.known()) == now
     waiting = judged((b"6", 8), (b"", 4), (b"6", 9), (b"newer", 5), (b"newer", 6))
     assert waiting.fresh.tolist() == [0, 2, 3, 4]
-    judging.take_back(*waiting.pending(waiting.fresh))
+    judging.take_back(waiting.pending(waiting.fresh))
     assert dict(judging.known()) == now
 
 

@@ -1,0 +1,83 @@
+"""Decorator of every function that Numba compiles, and its cache on disk.
+
+Numba keeps machine code by file, name and line, and trusts it while that one file is unchanged. Two things go wrong
+after an update. A function takes in constants and functions of other files, so that its old code would judge by an
+old rule. And the index of a cache is unpickled before sources are compared: it names the classes in signatures, and
+one that has moved would end the start of a worker. Here code is kept while none of `SHARED` changes, and an index
+that cannot be read is no index.
+"""
+
+# ruff: noqa: SLF001  Numba lets nobody choose the file of a cache.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from numba import njit
+from numba.core.caching import IndexDataCacheFile
+
+OPTIONS: Final = {"cache": True, "nogil": True, "_nrt": False}
+"""Numba options of every compiled pass.
+
+No pass allocates, so none needs Numba's reference counting. With it each helper counts every array up and
+down, atomically: four fifths of the time of `read_records`.
+"""
+
+SHARED: Final = (
+    "app/survey/kernels.py",
+    "rule/kernels.py",
+    "rule/nesting.py",
+    "rule/number_forms.py",
+    "rule/parts.py",
+    "rule/reasons.py",
+    "rule/windows.py",
+    "transport/batch/compiled.py",
+    "transport/batch/kernels.py",
+    "transport/publishing/lines.py",
+)
+"""Files with functions and constants that compiled functions of other files take in."""
+
+PACKAGE: Final = Path(__file__).parents[2]
+
+
+def compiled(**options: Any) -> Callable[[Any], Any]:
+    """Return the decorator that compiles a function at its first call.
+
+    options: of Numba, in addition to `OPTIONS`.
+    """
+
+    def compile_later(function: Any) -> Any:
+        made = njit(**OPTIONS, **options)(function)
+        cache = getattr(made, "_cache", None)
+        if cache is not None:  # None with NUMBA_DISABLE_JIT: the function stays plain Python
+            place, base, stamp = cache.cache_path, cache._impl.filename_base, cache._impl.locator.get_source_stamp()
+            cache._cache_file = SafeIndex(place, base, (stamp, STAMP))
+        return made
+
+    return compile_later
+
+
+def stamp_of(package: Path) -> tuple[tuple[int, int], ...]:
+    """Return time and size of each of `SHARED`; empty in an archive, whose files Numba dates itself."""
+    try:
+        found = [(package / name).stat() for name in SHARED]
+    except OSError:
+        return ()
+    return tuple((each.st_mtime_ns, each.st_size) for each in found)
+
+
+STAMP: Final = stamp_of(PACKAGE)
+
+
+class SafeIndex(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no types
+    """Index of one function's compiled forms, empty where it cannot be read."""
+
+    def _load_index(self) -> Any:
+        try:
+            return super()._load_index()
+        except Exception:
+            # Unpickling raises anything: of a class that moved, a truncated file, another pickle's protocol. The code
+            # is compiled again, and the index replaced.
+            return {}
