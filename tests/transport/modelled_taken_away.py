@@ -150,7 +150,8 @@ class TakenAway(CommitPath):
             for record in batch.records
             if record.key == PROGRESS and Progress.unpack(record.value or b"").next >= self.committed_offset
         )
-        log.truncate(data.draw(st.integers(log.start, last)))
+        # A share, not an offset: how many commits there are may differ by one when Hypothesis repeats a run.
+        log.truncate(log.start + (last - log.start) * data.draw(st.integers(0, 100)) // 100)
         self._fill_the_changelog(end)
 
     def _fill_the_changelog(self, end: int) -> None:
