@@ -61,6 +61,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("kafka_ratchet.app.version").ratchet_version()
     if name not in _WHERE:
         raise AttributeError(f"module 'kafka_ratchet' has no attribute {name!r}")
     try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -31,10 +33,16 @@ from kafka_ratchet.app.cli.web import web
 from kafka_ratchet.app.cli.why import why
 from kafka_ratchet.app.cli.worker import worker
 from kafka_ratchet.app.clone import clone_root
-from kafka_ratchet.errors import RatchetError
+from kafka_ratchet.errors import RatchetError, SettingsError
 
 TOOLS: Final = ("bench", "faults")
 """Commands of the repository: a clone has them, the wheel and the image do not."""
+
+FIRST_STEPS: Final = """\
+There is no ratchet.toml in this folder. To begin:
+  ratchet demo                                 the whole pipeline on this machine, with crashes and the proof
+  ratchet init TOPIC --bootstrap HOST:PORT     write a ratchet.toml for a topic, from a survey of it
+  ratchet verify --from SOURCE --to TARGET     compare a topic with the table that another program fills"""
 
 cli = typer.Typer(
     name="ratchet",
@@ -133,12 +141,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Raises:
         ModuleNotFoundError: a package is missing that no extra of kafka-ratchet brings.
     """
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         cli(arguments, prog_name="ratchet")
     except RatchetError as error:
         from kafka_ratchet.app.log_setup import say_error
 
         say_error(str(error))
+        if isinstance(error, SettingsError) and not _has_settings(given):
+            typer.echo(FIRST_STEPS, err=True)
         return 2
     except ModuleNotFoundError as error:
         from kafka_ratchet.app.extras import missing_extra
@@ -150,5 +161,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
         say_error(sentence)
         return 2
     except SystemExit as ended:
+        if not given and not _has_settings(given):
+            typer.echo(FIRST_STEPS)
         return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 2
     return 0
+
+
+def _has_settings(arguments: Sequence[str]) -> bool:
+    """Return True if an argument, a variable or this folder names settings."""
+    variables = any(name == "RATCHET_CONFIG" or name.startswith("RATCHET_STREAMS") for name in os.environ)
+    options = any(argument.split("=")[0] in ("-c", "--config") for argument in arguments)
+    return variables or options or Path("ratchet.toml").exists()

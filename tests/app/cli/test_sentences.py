@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 
 import pytest
 
+import kafka_ratchet
 from kafka_ratchet.app.cli import run
 from kafka_ratchet.app.settings import Settings
 from kafka_ratchet.app.status.server import StatusServer
@@ -51,6 +53,31 @@ def test_usage_calls_the_command_by_its_name(capsys: pytest.CaptureFixture[str])
     out, err = capsys.readouterr()
     assert "Usage: ratchet [OPTIONS]" in out
     assert "Try 'ratchet --help'" in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["worker"], ["tables"], ["verify"], ["sink"]])
+def test_an_empty_folder_gets_the_first_steps(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("RATCHET_")]:
+        monkeypatch.delenv(name)
+    run(arguments)
+    said = "".join(capsys.readouterr())
+    assert "There is no ratchet.toml in this folder" in said
+    assert "ratchet init TOPIC --bootstrap HOST:PORT" in said
+    Path("ratchet.toml").write_text("")
+    run(arguments)
+    assert "There is no ratchet.toml" not in "".join(capsys.readouterr())
+
+
+def test_a_named_file_needs_no_first_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RATCHET_CONFIG", raising=False)
+    assert run(["worker", "-c", "none.toml"]) == 2
+    assert "There is no ratchet.toml" not in capsys.readouterr().err
 
 
 def test_a_worker_without_a_stream_is_refused_before_any_kafka_is_started(
@@ -122,3 +149,8 @@ def test_ending_an_open_transaction_needs_its_partition(tmp_path: Path, capsys: 
     command = ["resume", "--stream", "orders", "--open-transaction", "abort", "--execute", "--reason", "hangs"]
     assert run([*command, "--config", str(config)]) == 2
     assert "--open-transaction with --execute needs --partition" in capsys.readouterr().err
+
+
+def test_the_package_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"ratchet {kafka_ratchet.__version__}\n"
