@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from kafka_ratchet.rule import number_forms as forms
 from kafka_ratchet.spark_sink.rows.judging.reading import IDENTITY, REASON, RECORD, REPLAYED, SEQUENCE
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.spark.python_worker import Task
@@ -28,11 +29,6 @@ met before, so there should be few chunks; and it has them in memory."""
 
 STATE_ROWS: Final = 50_000
 """Last sequences that a task hands out at a time."""
-
-NEAR, FAR = 1 << 48, 1 << 56
-NEXT_TO, NEAR_NEIGHBOUR = 1 << 48, 1 << 53
-STEP, FIRST_BYTE = 256, 1 << 56
-"""Bounds of a doubt whether a sequence is big-endian. As `kafka_ratchet.rule.number_forms` has them."""
 
 Known = Callable[[int, Sequence[bytes]], Iterable[tuple[bytes, int, Sequence[int] | None]]]
 """Last sequences from before a slice: asked for identities of a Kafka partition, it yields those that it knows, with
@@ -99,7 +95,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
     window, late_is_rejected = rule.reorder_window, rule.late == "dead-letter"
     too_late, not_new = TOO_LATE, NOT_NEW
     is_guessed, header, is_misread = rule.sequence_form == "guess", rule.sequence_header, _misreading()
-    first_byte = FIRST_BYTE
+    first_byte = forms.FIRST_BYTE
     of_reason, of_identity, of_sequence, of_replayed = REASON, IDENTITY, SEQUENCE, REPLAYED
 
     class Partition:
@@ -191,12 +187,19 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
 
 
 def _misreading() -> Callable[[int, int, Sequence[int | None]], bool]:
-    """Return a function that tells a little-endian number, as `kafka_ratchet.rule.number_forms` has the bounds."""
-    near, far, next_to, near_neighbour = NEAR, FAR, NEXT_TO, NEAR_NEIGHBOUR
-    step_most, first_byte = STEP, FIRST_BYTE
+    """Return a function that tells a little-endian number, as `kafka_ratchet.rule.form_look` does in the driver."""
+    near, far, next_to, near_neighbour = forms.NEAR, forms.FAR, forms.NEXT_TO, forms.NEAR_NEIGHBOUR
+    step_most, first_byte = forms.STEP, forms.FIRST_BYTE
 
     def swapped(number: int) -> int:
         return int.from_bytes(number.to_bytes(8, "big"), "little", signed=True)
+
+    def is_double(number: int) -> bool:
+        """Tell whether a number has the bits of a whole double from 1 to 2^53."""
+        import struct
+
+        (found,) = struct.unpack(">d", number.to_bytes(8, "big"))
+        return bool(1 <= found < 1 << 53) and found == int(found)
 
     def speaks_for_it(number: int, other: int | None) -> bool:
         if other is None or other in (number, -1):
@@ -210,8 +213,8 @@ def _misreading() -> Callable[[int, int, Sequence[int | None]], bool]:
         if distance < far or swapped(last) < 0:
             return False
         step = swapped(number) - swapped(last)
-        if step <= 0:
-            return False
+        if step <= 0 or (is_double(number) and is_double(last)):
+            return False  # big-endian floating point numbers rise as integers
         if number <= last:
             goes_on = step < near
         else:

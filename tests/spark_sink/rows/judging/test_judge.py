@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import random
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from kafka_ratchet.rule.extraction import reader_for, reads
+from kafka_ratchet.rule.form_look import FormLook
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.rule.reasons import REASONS
 from kafka_ratchet.rule.windows import Kept
@@ -283,27 +285,29 @@ def test_records_that_are_not_in_the_order_of_their_offsets_are_an_error() -> No
             list(judging(rule, None)(wrong))
 
 
+def numbered(numbers: Sequence[int], size: int = 1_000) -> list[pa.RecordBatch]:
+    """Records of one identity with these sequences, `size` of them in a batch; a negative one is a reject."""
+    count = len(numbers)
+    columns = {
+        "partition": pa.array([0] * count, pa.int32()),
+        "offset": list(range(count)),
+        "timestamp": pa.array([WHEN] * count, pa.timestamp("us", "UTC")),
+        **{name: [b"k"] * count for name in ("key", "value")},
+        "_ratchet_replayed": [False] * count,
+        "_ratchet_identity": [b"a"] * count,
+        "_ratchet_sequence": pa.array([number if number >= 0 else None for number in numbers], pa.int64()),
+        "_ratchet_reason": [None if number >= 0 else "sequence-negative" for number in numbers],
+    }
+    whole = pa.RecordBatch.from_pydict(columns)
+    return [whole.slice(begin, size) for begin in range(0, count, size)]
+
+
 @pytest.mark.parametrize("size", [1, 1_000])
 def test_little_endian_numbers_are_an_error_before_one_is_dropped(size: int) -> None:
-    def batches(numbers: Sequence[int]) -> list[pa.RecordBatch]:
-        count = len(numbers)
-        columns = {
-            "partition": pa.array([0] * count, pa.int32()),
-            "offset": list(range(count)),
-            "timestamp": pa.array([WHEN] * count, pa.timestamp("us", "UTC")),
-            **{name: [b"k"] * count for name in ("key", "value")},
-            "_ratchet_replayed": [False] * count,
-            "_ratchet_identity": [b"a"] * count,
-            "_ratchet_sequence": pa.array([number if number >= 0 else None for number in numbers], pa.int64()),
-            "_ratchet_reason": [None if number >= 0 else "sequence-negative" for number in numbers],
-        }
-        whole = pa.RecordBatch.from_pydict(columns)
-        return [whole.slice(begin, size) for begin in range(0, count, size)]
-
     misread = [int.from_bytes(n.to_bytes(8, "little"), "big", signed=True) for n in range(1, 300)]
     with pytest.raises(ValueError, match=r'offset 1, identity .* Set sequence_form = "little-endian"'):
-        list(judging(JudgeRule("t"), None)(batches(misread)))
-    stated = judging(JudgeRule("t", sequence_form="integer"), None)(batches(misread))
+        list(judging(JudgeRule("t"), None)(numbered(misread, size)))
+    stated = judging(JudgeRule("t", sequence_form="integer"), None)(numbered(misread, size))
     assert sum(each.num_rows for each in stated) > 0
     right = [
         *range(300),
@@ -311,7 +315,54 @@ def test_little_endian_numbers_are_an_error_before_one_is_dropped(size: int) -> 
         *(18 * 10**17 + n * 4_194_304 for n in range(300)),
         *(n << 40 for n in range(300)),
     ]
-    assert sum(each.num_rows for each in judging(JudgeRule("t"), None)(batches(right))) == 601
+    assert sum(each.num_rows for each in judging(JudgeRule("t"), None)(numbered(right, size))) == 601
+
+
+def bits(number: float) -> int:
+    """Return the eight bytes of a big-endian double as an integer."""
+    (found,) = struct.unpack(">q", struct.pack(">d", number))
+    return int(found)
+
+
+def test_big_endian_doubles_are_no_little_endian_numbers() -> None:
+    for numbers in ([3, 196_608], [196_608, 5, 196_609], [2**40, *range(1, 30)]):
+        found = judging(JudgeRule("t"), None)(numbered([bits(number) for number in numbers]))
+        new = {number for number in numbers if number >= numbers[0]}
+        assert sum(each.num_rows for each in found) == len(new) + 1  # and the last sequence
+
+
+def test_the_form_of_a_number_is_judged_as_a_worker_judges_it() -> None:
+    """Streams of one identity: doubles, little-endian and big-endian counters, some sent again, some far ahead."""
+    draw = random.Random(33)
+    halted = 0
+    for _ in range(400):
+        first, step = draw.choice((1, 3, 200, 65_000, 2**40)), draw.choice((1, 7, 2**17))
+        counted = [first + step * n for n in range(draw.randrange(2, 30))]
+        counted += draw.choices([*counted, 1, 2**33], k=3)
+        form = draw.choice(("double", "little", "big"))
+        if form == "double":
+            numbers = [bits(number) for number in counted]
+        else:
+            numbers = [
+                int.from_bytes(number.to_bytes(8, "little" if form == "little" else "big")) for number in counted
+            ]
+        numbers = [number for number in numbers if number < 2**63]
+        look, last = FormLook("h"), -1
+        for offset, number in enumerate(numbers):
+            look.add(offset, number.to_bytes(8, "big"), last)
+            last = max(last, number)
+        look.finish()
+        if look.found is not None and "floating point" in look.found[1]:
+            continue
+        expected = None if look.found is None else look.found[0]
+        try:
+            list(judging(JudgeRule("t"), None)(numbered(numbers)))
+            found = None
+        except ValueError as error:
+            found = int(str(error).partition("offset ")[2].partition(",")[0])
+            halted += 1
+        assert found == expected, (form, counted)
+    assert halted > 50
 
 
 def test_executors_need_nothing_of_this_package(tmp_path: Path) -> None:
