@@ -26,7 +26,7 @@ from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors_named
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
-from kafka_ratchet.spark_sink.spark.micro_batch import micro_batch
+from kafka_ratchet.spark_sink.spark.micro_batch import MicroBatch, micro_batch
 from kafka_ratchet.spark_sink.stores.location import TableAddress, TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, require_local_master
@@ -222,7 +222,17 @@ class Sink:
             SinkError: see `commit`.
         """
         given = micro_batch(dataframe)
-        topic, start, topic_id = given.topic, given.start, given.topic_id()
+        with given.topic_id() as ask:
+            topic_id = ask()
+            if self._commit_micro_batch(dataframe, number, given, topic_id) and ask() != topic_id:
+                raise TopicRecreated(
+                    f"topic {given.topic} was deleted and created again while micro-batch {number} read it "
+                    f"({ranges(dict(given.start), dict(given.end))}): rows of both may be in the table. {NEW_TOPIC}"
+                )
+
+    def _commit_micro_batch(self, dataframe: DataFrame, number: int, given: MicroBatch, topic_id: int) -> bool:
+        """Commit the rows of offsets that the table does not have; False where it has all."""
+        topic, start = given.topic, given.start
         store = self._open_store(dataframe.sparkSession, topic, topic_id)
         if self._offsets is None:
             require_first_job(Job("", topic, self.job, second_job=self._options.get("second_job", False)), store)
@@ -239,15 +249,11 @@ class Sink:
         ahead = {each: at for each, at in begin.items() if at > start[each]}
         if all(begin[each] >= at for each, at in given.end.items()):
             log.info("job %s: micro-batch %s is in the table already", self.job, number)
-            return
+            return False
         end = {each: max(at, begin[each]) for each, at in given.end.items()}
         with _described(dataframe.sparkSession, f"{self.job}: {topic} {ranges(begin, end)}"):
             self._commit(_without_stored(dataframe, ahead, self.job) if ahead else dataframe, topic, begin, end)
-        if given.topic_id() != topic_id:
-            raise TopicRecreated(
-                f"topic {topic} was deleted and created again while micro-batch {number} read it ({ranges(begin, end)})"
-                f": rows of both may be in the table. {NEW_TOPIC}"
-            )
+        return True
 
     def starting_offsets(self, topic: str) -> str:
         """Return the table's offsets of a topic as Spark's Kafka source takes them in `startingOffsets`.

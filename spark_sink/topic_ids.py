@@ -13,6 +13,11 @@ POSITIVE_63_BITS = 2**63 - 1
 """What fits into the signed integers that stores have."""
 
 
+def of_halves(high: int, low: int) -> int:
+    """Return the id of two halves, which Java and librdkafka have as signed numbers."""
+    return (high & HALF) << 64 | low & HALF
+
+
 def text(topic_id: int) -> str:
     """The id as Kafka's own tools print it; "" where it is not known."""
     if not topic_id:

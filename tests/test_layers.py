@@ -35,6 +35,7 @@ ORDER = [
     "spark_sink.errors",
     "spark_sink.extras",
     "spark_sink.secrets",
+    "spark_sink.topic_ids",
     "spark_sink.log_lines",
     "spark_sink.spark",
     "spark_sink.files",

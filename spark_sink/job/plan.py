@@ -12,7 +12,7 @@ from typing import Any, cast
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OffsetsLost, TopicMissing, TopicRecreated
 from kafka_ratchet.spark_sink.job.first_unread import first_unread_timestamps
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC
-from kafka_ratchet.spark_sink.stores.topic_ids import HALF, text
+from kafka_ratchet.spark_sink.topic_ids import of_halves, text
 
 log = logging.getLogger("spark_sink")
 
@@ -299,8 +299,7 @@ class TopicPlanner:
 
 def _topic_id(topic: Any) -> int:
     found = topic.topic_id
-    high, low = (int(half) & HALF for half in (found.get_most_significant_bits(), found.get_least_significant_bits()))
-    return high << 64 | low
+    return of_halves(int(found.get_most_significant_bits()), int(found.get_least_significant_bits()))
 
 
 def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, int]:

@@ -7,13 +7,14 @@ query's last plan, and pyspark has no public way to it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ratchet.spark_sink.errors import KafkaUnavailable, OptionRefused, TopicMissing
 from kafka_ratchet.spark_sink.spark.errors import reason_of
+from kafka_ratchet.spark_sink.topic_ids import of_halves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,9 +24,6 @@ QUERY_ID: Final = "sql.streaming.queryId"
 
 KAFKA_PREFIX: Final = "kafka."
 """Beginning of the client's options in those of Spark's Kafka source."""
-
-HALF: Final = 2**64 - 1
-"""Bits of half a topic id, which Java has as a signed number."""
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 """Milliseconds that Kafka has to describe a topic."""
@@ -45,8 +43,11 @@ class MicroBatch:
     jvm: Any
     """Java side of the session."""
 
-    def topic_id(self) -> int:
-        """Ask Kafka for the topic's id (KIP-516), with the source's own client options.
+    @contextmanager
+    def topic_id(self) -> Iterator[Callable[[], int]]:
+        """Yield a function that asks Kafka for the topic's id (KIP-516).
+
+        One client asks each time, with the client options of the source. The function raises as this does.
 
         Raises:
             TopicMissing: there is no such topic.
@@ -56,12 +57,24 @@ class MicroBatch:
         for name, value in self.client.items():
             options.setProperty(name, value)
         options.setProperty("default.api.timeout.ms", str(REQUEST_TIMEOUT_MS))
-        admin = None
-        try:
+        with self._errors_named():
             admin = self.jvm.org.apache.kafka.clients.admin.AdminClient.create(options)
-            names = self.jvm.java.util.Collections.singletonList(self.topic)
-            found = admin.describeTopics(names).allTopicNames().get().get(self.topic).topicId()
-            high, low = found.getMostSignificantBits(), found.getLeastSignificantBits()
+        names = self.jvm.java.util.Collections.singletonList(self.topic)
+
+        def ask() -> int:
+            with self._errors_named():
+                found = admin.describeTopics(names).allTopicNames().get().get(self.topic).topicId()
+                return of_halves(int(found.getMostSignificantBits()), int(found.getLeastSignificantBits()))
+
+        try:
+            yield ask
+        finally:
+            admin.close()
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
             reason = reason_of(error)
             if "UnknownTopicOrPartition" in reason:
@@ -69,10 +82,6 @@ class MicroBatch:
             raise KafkaUnavailable(
                 f"topic {self.topic}: Kafka does not say the topic's id ({reason}). Start the query again once it does"
             ) from None
-        finally:
-            if admin is not None:
-                admin.close()
-        return (int(high) & HALF) << 64 | int(low) & HALF
 
 
 def micro_batch(dataframe: DataFrame) -> MicroBatch:

@@ -23,7 +23,7 @@ from kafka_ratchet.spark_sink.stores.store import (
 )
 from kafka_ratchet.spark_sink.stores.stored_write_mode import require_write_mode
 from kafka_ratchet.spark_sink.stores.table_store import REPLACING, TableStore
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
+from kafka_ratchet.spark_sink.topic_ids import StoredId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

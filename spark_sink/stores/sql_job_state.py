@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+from kafka_ratchet.spark_sink import topic_ids
 from kafka_ratchet.spark_sink.errors import StoreError
-from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.decision import Decision
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
+from kafka_ratchet.spark_sink.topic_ids import StoredId
 
 Database = TypeVar("Database")
 DatabaseIn = TypeVar("DatabaseIn", contravariant=True)

@@ -11,7 +11,7 @@ from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND, WriteMode
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, ResultStore, require_names
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId, text
+from kafka_ratchet.spark_sink.topic_ids import StoredId, text
 
 if TYPE_CHECKING:
     import pyarrow as pa

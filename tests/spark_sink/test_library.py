@@ -190,6 +190,32 @@ def test_foreach_batch_and_a_lost_checkpoint(
     assert ids(path) == list(range(70))
 
 
+def clients_made(spark: SparkSession, broker: str) -> int:
+    """Return the number that Kafka's library gives the next client: it counts those of the process."""
+    jvm: Any = spark._jvm
+    options = jvm.java.util.Properties()
+    options.setProperty("bootstrap.servers", broker)
+    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(options)
+    name = admin.metrics().keySet().iterator().next().tags()["client-id"]
+    admin.close()
+    return int(name.removeprefix("adminclient-"))
+
+
+def test_a_micro_batch_asks_by_one_client(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    counts = []
+    for micro_batches in (1, 4):
+        topic = new_topic(1)
+        fill(broker, topic, range(7 * micro_batches), partitions=1)
+        before = clients_made(spark, broker)
+        sink = exactly_once(str(tmp_path / topic), job="orders")
+        run_query(stream(spark, broker, topic), sink, tmp_path / f"checkpoint of {topic}")
+        counts.append(clients_made(spark, broker) - before)
+        assert len(ids(tmp_path / topic)) == 7 * micro_batches
+    assert counts[1] - counts[0] == 3
+
+
 def test_a_query_that_begins_behind_the_table_is_refused(
     spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:

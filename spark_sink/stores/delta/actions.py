@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.stores import topic_ids
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
+from kafka_ratchet.spark_sink import topic_ids
+from kafka_ratchet.spark_sink.topic_ids import StoredId
 
 if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.delta.transactions import Transactions

@@ -64,7 +64,7 @@ from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
 from kafka_ratchet.spark_sink.stores.store import require_columns, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
+from kafka_ratchet.spark_sink.topic_ids import StoredId
 
 if TYPE_CHECKING:
     import pyarrow as pa

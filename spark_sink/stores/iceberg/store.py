@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kafka_ratchet.spark_sink import topic_ids
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.extras import require_package
 from kafka_ratchet.spark_sink.files.bucket import Folder
@@ -26,7 +27,6 @@ from kafka_ratchet.spark_sink.files.parquet import (
 )
 from kafka_ratchet.spark_sink.rows.columns import DELETED
 from kafka_ratchet.spark_sink.spark.dialect import to_arrow
-from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.decision import Decision
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
@@ -54,7 +54,7 @@ from kafka_ratchet.spark_sink.stores.orphans import Orphan, files_of_older_holde
 from kafka_ratchet.spark_sink.stores.sequence_files import FOLDER, SequenceFiles
 from kafka_ratchet.spark_sink.stores.store import rows_lost, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import has_key, write_mode_text
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId
+from kafka_ratchet.spark_sink.topic_ids import StoredId
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kafka_ratchet.spark_sink import topic_ids
 from kafka_ratchet.spark_sink.errors import StoreError
-from kafka_ratchet.spark_sink.stores import topic_ids
 from kafka_ratchet.spark_sink.stores.mysql.connection import literal
 from kafka_ratchet.spark_sink.stores.mysql.types import comment_literal
 from kafka_ratchet.spark_sink.stores.sql_job_state import OF_JOB

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kafka_ratchet.spark_sink.stores import topic_ids
+from kafka_ratchet.spark_sink import topic_ids
 from kafka_ratchet.spark_sink.stores.sql_job_state import OF_JOB, SqlJobState
 
 if TYPE_CHECKING:

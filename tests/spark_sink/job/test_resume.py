@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from kafka_ratchet.spark_sink.stores.delta.log import read_entry
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.optimistic import Staged
 from kafka_ratchet.spark_sink.stores.results import count
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId, first_bits, of_parts, parts, text
+from kafka_ratchet.spark_sink.topic_ids import StoredId, first_bits, of_halves, of_parts, parts, text
 from tests.spark_sink.sites import delta_store
 
 Run = Callable[..., Outcome]
@@ -151,6 +152,8 @@ def test_an_output_that_has_lost_its_end_is_refused_and_goes_on_where_somebody_s
 def test_an_id_comes_back_from_its_parts_as_kafka_prints_it() -> None:
     for topic_id in (3, 2**127, 2**128 - 1, 0x4123456789ABCDEF_8000000000000001):
         assert of_parts(*parts(topic_id)) == topic_id
+        halves = struct.unpack(">2q", topic_id.to_bytes(16, "big"))  # signed, as Java and librdkafka have them
+        assert of_halves(*halves) == topic_id
         assert all(0 <= part < 2**63 for part in parts(topic_id))
         assert not StoredId(text(topic_id)).is_other(topic_id)
         assert StoredId(text(topic_id)).is_other(topic_id ^ 1)

@@ -30,7 +30,7 @@ from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore, Staged
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.store import require_columns, rows_lost, tuples
 from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
-from kafka_ratchet.spark_sink.stores.topic_ids import StoredId, text
+from kafka_ratchet.spark_sink.topic_ids import StoredId, text
 
 
 @dataclass
