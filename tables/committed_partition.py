@@ -56,7 +56,7 @@ class CommittedPartition:
         self.edits = Edits()
         """Operators' changes."""
         self.ownership = Ownership()
-        self.tables = PartitionTables(self._find, self._scan, (changelog, partition))
+        self.tables = PartitionTables(self._find, self._scan, (changelog, partition), self._passed)
         """Tables of one's own, which the same transactions move."""
         self.tally: Tally | None = None
         """Activity of producers since the store was opened; None for other identities."""
@@ -81,6 +81,11 @@ class CommittedPartition:
     def input_position(self) -> int | None:
         """Next input offset as of `position`; None where nothing was ever committed."""
         return self.progress.next if self.progress else None
+
+    def _passed(self) -> int | None:
+        """Return the next input offset; None where no record was taken."""
+        taken = self.progress is not None and (self.progress.judged or self.intervals.unjudged)
+        return self.input_position if taken else None
 
     @property
     def progress_epoch(self) -> int:

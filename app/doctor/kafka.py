@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -14,7 +15,10 @@ from kafka_ratchet.app.doctor.findings import Finding, Mark
 from kafka_ratchet.app.names import OWNERS_TOPIC, changelog_name, policy_topic
 from kafka_ratchet.app.repartition import Arrivals
 from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.answers import WorkerStatus
 from kafka_ratchet.app.status.group import describe_commits, describe_group, sentence_of_strangers
+from kafka_ratchet.app.status.problems import about_programs
+from kafka_ratchet.app.status.worker_client import WorkerClient
 from kafka_ratchet.app.worker.topics import config_of
 from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.producers import admin_client, explained
@@ -155,6 +159,7 @@ class KafkaChecks:
         if not sentence:
             members = f"{group.members} member{'s' * (group.members != 1)}" if group.members else "no members"
             yield _ok("group", f"group {self._settings.app}: {members}, and no others use it")
+        yield from asyncio.run(_programs(group.workers))
 
     def _config(self, name: str, topic: str) -> Iterator[Finding]:
         try:
@@ -250,3 +255,15 @@ def _ok(check: str, sentence: str) -> Finding:
 
 def _error(check: str, sentence: str) -> Finding:
     return Finding(check, Mark.ERROR, sentence)
+
+
+async def _programs(urls: Sequence[str]) -> list[Finding]:
+    """Tell the digests of the workers' programs apart."""
+    async with WorkerClient() as client:
+        answers, _ = await client.ask_all(urls, "/status", WorkerStatus)
+    if said := about_programs(answers.values()):
+        return [Finding("group", Mark.WARNING, sentence) for sentence in said]
+    programs = Counter(each.program for each in answers.values() if each.program)
+    return [
+        _ok("group", f"program {digest}: on {number} worker{'s' * (number > 1)}") for digest, number in programs.items()
+    ]

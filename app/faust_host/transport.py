@@ -41,6 +41,7 @@ from kafka_ratchet.app.worker.application import Application
 from kafka_ratchet.app.worker.compile import compile_kernels
 from kafka_ratchet.app.worker.faust_app import credentials
 from kafka_ratchet.app.worker.process import allow_many_files, prepare, state_folder
+from kafka_ratchet.app.worker.program import digest_of
 from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.steps import with_steps
 from kafka_ratchet.app.worker.topics import create
@@ -156,11 +157,15 @@ class Lanes(Service):
         self._connect(hosted, made)
         pages = str(app.conf.canonical_url) if app.conf.web_enabled else None
         web = settings.web
-        self._status = StatusServer(made.answers, web.host, web.status_port, history=made.past, pages=pages)
+        digest = digest_of([agent.fun for agent in app.agents.values()])
+        self._status = StatusServer(
+            made.answers, web.host, web.status_port, history=made.past, pages=pages, program=digest
+        )
         url = await self._status.start()
         config = write_for_commands(settings, transport.folder or settings.state_folder)
         await made.start(url)
-        log.info("worker runs", app=settings.app, streams=list(settings.streams), status=url, config=str(config))
+        code = {"status": url, "config": str(config), "program": digest}
+        log.info("worker runs", app=settings.app, streams=list(settings.streams), **code)
         self.add_future(self._run(made))
 
     async def _run(self, application: Application) -> None:

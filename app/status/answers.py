@@ -203,11 +203,15 @@ class GlobalTableStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """The body of GET /status."""
+    """The body of GET /status.
+
+    program is the digest of the worker's program (`kafka_ratchet.app.worker.program.digest_of`); "" without one.
+    """
 
     worker: str
     tables: list[TableStatus]
     global_tables: list[GlobalTableStatus] = field(default_factory=list)
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)

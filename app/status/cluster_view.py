@@ -39,6 +39,7 @@ from kafka_ratchet.app.status.problems import (
     about_input,
     about_invalid,
     about_late,
+    about_programs,
 )
 from kafka_ratchet.app.status.producers import ProducersAnswer, ProducersPage, merge_pages
 from kafka_ratchet.app.status.unserved import Unserved
@@ -332,6 +333,7 @@ class ClusterView:
             for each in streams
             if positions.get(each.stream) == []
         ]
+        problems += about_programs(answers.values())
         problems += about_foreign_offsets(group, streams)
         problems += [said for each in streams for said in about_input(each)]
         problems += [said for name in sorted(answers) for said in about_invalid(answers[name])]
@@ -346,7 +348,7 @@ class ClusterView:
             taken_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             group=group.state if group else None,
             workers=sorted(
-                (WorkerView(url, answers[url].worker if url in answers else None, failures.get(url)) for url in urls),
+                (_worker(url, answers.get(url), failures.get(url)) for url in urls),
                 key=lambda worker: (worker.name is None, worker.name, worker.url),
             ),
             streams=streams,
@@ -396,6 +398,11 @@ class ClusterView:
                         "start this command with the worker's settings file"
                     )
         return said
+
+
+def _worker(url: str, answer: WorkerStatus | None, failure: str | None) -> WorkerView:
+    name, program = (None, "") if answer is None else (answer.worker, answer.program)
+    return WorkerView(url, name, failure, program)
 
 
 async def lookup(

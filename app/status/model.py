@@ -56,11 +56,12 @@ SUMMED = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One live worker; error says why it did not answer."""
+    """One live worker; error says why it did not answer, program is the digest of its program ("" without one)."""
 
     url: str
     name: str | None
     error: str | None = None
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,13 +33,17 @@ KEPT_MOST: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class WorkerPast:
-    """A worker with its version and start; None: it does not tell (an earlier version, or no answer)."""
+    """A worker with its version and start; None: it does not tell (an earlier version, or no answer).
+
+    program is the digest of its program; "" without one.
+    """
 
     name: str
     url: str
     error: str | None
     version: str | None = None
     started_at: float | None = None
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,6 @@ class PastView:
             name = worker.name or worker.url
             told = answers.get(name)
             version, started = (told.version, told.started_at) if told else (None, None)
-            workers.append(WorkerPast(name, worker.url, worker.error, version, started))
+            workers.append(WorkerPast(name, worker.url, worker.error, version, started, worker.program))
         events = [WorkerEvent(name, event) for name, answer in answers.items() for event in answer.events]
         return Pasts(workers, sorted(events, key=lambda each: -each.event.at))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,21 @@ def about_group(settings: Settings, group: Group | None, urls: Sequence[str]) ->
             "Start one with: ratchet worker"
         )
     return said
+
+
+def about_programs(workers: Iterable[WorkerStatus]) -> list[str]:
+    """Return the problem of workers that run different code, by the digests of their programs."""
+    found: dict[str, list[str]] = {}
+    for worker in workers:
+        if worker.program:
+            found.setdefault(worker.program, []).append(worker.worker)
+    if len(found) < 2:
+        return []
+    named = "; ".join(f"{digest} on {', '.join(sorted(names))}" for digest, names in sorted(found.items()))
+    return [
+        f"workers run different code of the program: {named}. A partition goes by the code of its worker, until the "
+        "new version is on all"
+    ]
 
 
 def about_foreign_offsets(group: Group | None, views: Sequence[StreamView]) -> list[str]:

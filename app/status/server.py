@@ -82,6 +82,7 @@ class StatusServer:
         history: the worker's past; None: none is kept.
         listening: a socket bound to the host; port is then unused.
         pages: address of the pages of a hosted Faust app; None: there are none.
+        program: digest of the worker's program; "" without one.
     """
 
     def __init__(
@@ -95,8 +96,9 @@ class StatusServer:
         history: HistoryProvider | None = None,
         listening: socket.socket | None = None,
         pages: str | None = None,
+        program: str = "",
     ) -> None:
-        self._provider, self._listening, self._pages = provider, listening, pages
+        self._provider, self._listening, self._pages, self._program = provider, listening, pages, program
         self._host, self._port = host, port
         self._worker = worker or worker_name()
         self._registry = registry
@@ -150,7 +152,8 @@ class StatusServer:
             self._runner = None
 
     async def _status(self, request: web.Request) -> web.Response:
-        return _json(WorkerStatus(self._worker, self._provider.tables(), self._provider.global_tables()))
+        found = self._provider
+        return _json(WorkerStatus(self._worker, found.tables(), found.global_tables(), self._program))
 
     async def _pages_address(self, request: web.Request) -> web.Response:
         return web.json_response({"url": self._pages})

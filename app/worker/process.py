@@ -30,6 +30,7 @@ from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.worker.application import Application
 from kafka_ratchet.app.worker.compile import compile_kernels
 from kafka_ratchet.app.worker.global_tables import prepare_global_tables
+from kafka_ratchet.app.worker.program import digest_of, functions_of
 from kafka_ratchet.app.worker.sent_topics import prepare_sent_topics
 from kafka_ratchet.app.worker.steps import prepare_streams, refuse_abandoned
 from kafka_ratchet.app.worker.topics import StreamTopics, check_event_time, prepare_policy
@@ -145,13 +146,20 @@ async def _serve(
         loop.add_signal_handler(number, asked_to_stop)
     instance_id, listening = seat or (None, None)
     application = Application(settings, bootstrap, prepared.topics, program, prepared.sends, instance_id)
+    digest = digest_of(functions_of(program)) if program else ""
     status = StatusServer(
-        application.answers, settings.web.host, settings.web.status_port, history=application.past, listening=listening
+        application.answers,
+        settings.web.host,
+        settings.web.status_port,
+        history=application.past,
+        listening=listening,
+        program=digest,
     )
     url = await status.start()
     try:
         if await done_before(stop, application.start(url)):
-            log.info("worker runs", app=settings.app, streams=list(settings.streams), status=url)
+            code = {"program": digest} if digest else {}
+            log.info("worker runs", app=settings.app, streams=list(settings.streams), status=url, **code)
             await application.run_until(stop)
     finally:
         log.info("worker stops", app=settings.app)

@@ -1,10 +1,17 @@
-"""Loader of programs that options of `ratchet worker` name as MODULE:NAME."""
+"""Loader of programs that options of `ratchet worker` name as MODULE:NAME, and the digest of their code."""
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import inspect
 import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
 from importlib import import_module
+from importlib.util import resolve_name
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from kafka_ratchet.agents.program import App
@@ -12,6 +19,10 @@ from kafka_ratchet.errors import SettingsError
 
 EXAMPLES: Final = {"--app": "app = App()", "--faust": "app = faust.App(...)"}
 """Line that an option's program has in shop.py."""
+DIGEST_DIGITS: Final = 12
+"""Hexadecimal digits of a program's digest."""
+_LIBRARIES: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_OWN: Final = __name__.partition(".")[0]
 
 
 def names_in(text: str, option: str) -> tuple[str, str]:
@@ -78,3 +89,74 @@ def load_program(text: str) -> App:
     if not isinstance(found, App):
         raise SettingsError(f"--app {text}: {name} is a {type(found).__name__}, not an App of kafka_ratchet")
     return found
+
+
+def digest_of(functions: Iterable[Any]) -> str:
+    """Return a digest of a program's source, equal on all machines with the same code.
+
+    It covers the modules of its functions, and modules of the program that these import, at whatever depth. Libraries
+    and data are no part of it.
+
+    functions: agents, timers and tasks; "" is returned without any
+    """
+    left = [found for each in functions if (found := _module_of(each)) is not None]
+    packages = {_package_of(module) for module in left}
+    sources: dict[str, bytes] = {}
+    while left:
+        module = left.pop()
+        path = Path(getattr(module, "__file__", None) or "")
+        name = path.stem if module.__name__ == "__main__" else module.__name__
+        if name not in sources and path.suffix == ".py" and path.is_file():
+            sources[name] = path.read_bytes()
+            left += [each for each in _imported(module, sources[name]) if _is_of_program(each, packages)]
+    if not sources:
+        return ""
+    content = [f"{name} {hashlib.sha256(source).hexdigest()}" for name, source in sorted(sources.items())]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:DIGEST_DIGITS]
+
+
+def functions_of(program: App) -> Iterator[Any]:
+    """Yield the functions of a program: agents, timers and tasks."""
+    for stream in program.streams.values():
+        yield from (agent.function for agent in stream.agents if not agent.is_step)
+        yield from (timer.function for timer in stream.timers)
+    yield from (timer.function for timer in program.timers)
+    yield from program.tasks
+
+
+def _module_of(function: Any) -> ModuleType | None:
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    return sys.modules.get(getattr(function, "__module__", None) or "")
+
+
+def _imported(module: ModuleType, source: bytes) -> Iterator[ModuleType]:
+    """Yield the modules that a module imports when it is imported itself."""
+    left: list[ast.AST] = [ast.parse(source)]
+    while left:
+        node = left.pop()
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), module.__package__)
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            left += ast.iter_child_nodes(node)
+        for name in names:
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):
+                if (found := sys.modules.get(".".join(parts[:end]))) is not None:
+                    yield found
+
+
+def _package_of(module: ModuleType) -> str:
+    return module.__name__.partition(".")[0]
+
+
+def _is_of_program(module: ModuleType, packages: set[str]) -> bool:
+    """Return True for a module of the program: one of its packages', or of no library."""
+    package = _package_of(module)
+    if package == _OWN:
+        return False  # it has a version of its own
+    path = getattr(module, "__file__", None)
+    return package in packages or (path is not None and not path.startswith(_LIBRARIES))

@@ -26,6 +26,11 @@ def form_key(table: str) -> str:
     return f"form {table}"
 
 
+def begin_key(table: str) -> str:
+    """Return the key of a table's beginning in Ratchet's own table: an input offset, where it is not the first."""
+    return f"begin {table}"
+
+
 def late_key(table: str) -> str:
     """Return the key of a table's dropped late writes in Ratchet's own table."""
     return f"late {table}"

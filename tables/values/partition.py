@@ -5,7 +5,8 @@ Entries, in the stream's changelog, after those of the last sequences:
     b"t" + length of the name (1 byte) + name + key      the value's bytes; null: the key is gone
 
 The table without a name is Ratchet's own: the form of each table's keys and values, and for tables with windows the
-stream time and the windows (`own_table.py`).
+stream time and the windows (`own_table.py`). It also has the input offset at which a table began that a later version
+of the program has added.
 """
 
 from __future__ import annotations
@@ -17,15 +18,27 @@ from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
+import structlog
 
 from kafka_ratchet.errors import RatchetError, StateError, TableError
 from kafka_ratchet.tables.values.codec import Codec, Encoded
-from kafka_ratchet.tables.values.own_table import OWN, TIME, form_key, late_key, late_writes, stream_time, windows_key
+from kafka_ratchet.tables.values.own_table import (
+    OWN,
+    TIME,
+    begin_key,
+    form_key,
+    late_key,
+    late_writes,
+    stream_time,
+    windows_key,
+)
 from kafka_ratchet.tables.values.table_partition import ABSENT, PREFIX, Find, Scan, TablePartition, prefix_of
 from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import EncodedBatch
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.batch.rows import encode_columns
+
+log = structlog.get_logger(__name__)
 
 SMALL_BYTES: Final = 100
 """bytes of a value that ENTRY_BYTES has in it"""
@@ -34,15 +47,24 @@ SMALL_BYTES: Final = 100
 class PartitionTables:
     """State of all tables of a stream for one input partition."""
 
-    def __init__(self, find: Find, scan: Scan, place: tuple[str, int] = ("", 0)) -> None:
+    def __init__(
+        self,
+        find: Find,
+        scan: Scan,
+        place: tuple[str, int] = ("", 0),
+        passed: Callable[[], int | None] = lambda: None,
+    ) -> None:
         """Start without tables.
 
         Args:
-            find: function that looks a key up in the partition's store
-            scan: function that scans the partition's store
-            place: the stream's changelog, and the number of its partition
+            find: function that looks a key up in the partition's store.
+            scan: function that scans the partition's store.
+            place: the stream's changelog, and the number of its partition.
+            passed: function that returns the next input offset; None while no record was taken.
         """
-        self.place = place
+        self.place, self._passed = place, passed
+        self._new: dict[str, int] = {}
+        """Input offset at which tables begin in the open transaction, by name."""
         self._find, self._scan = self._noting(find), self._noting_scan(scan)
         self._failure: RatchetError | None = None
         """Failure of a look-up: a program that went on in spite of it commits nothing."""
@@ -157,6 +179,9 @@ class PartitionTables:
         before = own.get(key)
         if before is ABSENT:
             own.set(key, codec.form)
+            if (offset := self._passed()) is not None:
+                own.set(begin_key(codec.table), offset)
+                self._new[codec.table] = offset
         elif before != codec.form:
             raise TableError(
                 f"table {codec.table}: its entries are {before}, and the program means {codec.form}. Give the table "
@@ -213,8 +238,18 @@ class PartitionTables:
         for table in self._tables.values():
             self.unsaved.update(zip(repeat(table.prefix), table.before))
             table.before.clear()
+        self._report_new()
         for tell in self.committed:
             tell()
+
+    def _report_new(self) -> None:
+        changelog, number = self.place
+        for name, offset in self._new.items():
+            log.info(
+                f"table {name} is new: it begins at offset {offset} of partition {number}, without earlier records",
+                changelog=changelog,
+            )
+        self._new.clear()
 
     def rollback(self) -> None:
         """Pushed falls back to persisted; runs that wrote it can do so no more."""
@@ -224,6 +259,7 @@ class PartitionTables:
 
     def _fall_back(self) -> None:
         self._failure = None
+        self._new.clear()
         self.lent.clear()
         for prefix, table in self._tables.items():
             table.values.update(table.before)

@@ -230,6 +230,12 @@ class TablePartition:
         self._put(kept, ABSENT)
         self.lent.pop((self.prefix, kept), None)
 
+    def delete_all(self) -> None:
+        """Push the removal of every key."""
+        for kept in list(self.kept_keys()):
+            self._put(kept, ABSENT)
+        self.lent.clear()
+
     def _put(self, kept: Any, value: Any) -> None:
         values, before = self.values, self.writable
         if kept not in before:

@@ -158,16 +158,17 @@ class ReplayedPartition:
                 for number, leg in enumerate(legs, 1):
                     self._take_leg(leg, self._begin if number == 1 else 0)
                     stops = (cut, judged) if number == len(legs) else ()
+                    begins = self._begins_in(legs[number - 1 :])
                     start = leg.start
-                    for stop in sorted(
-                        {each for each in stops if each is not None and leg.start <= each <= leg.end} | {leg.end}
-                    ):
+                    for stop in sorted({each for each in (*stops, *begins) if _is_in(each, leg)} | {leg.end}):
                         is_due, is_saved = not stops or stop <= judged, not stops or cut is None or stop <= cut
                         for rows in _at_once(read(start, stop)):
                             yield from self._through(runner, rows, is_due, is_saved)
                             if self.failure is not None:
                                 return
                         self._follow_edits(stop if stop == leg.end and leg.until is not None else stop - 1)
+                        if stop in begins:
+                            self._kept.begin_tables(stop)
                         if stops and stop == cut:
                             at_cut()
                         start = stop
@@ -177,6 +178,12 @@ class ReplayedPartition:
                     self._forms.finish()
                     if self._forms.found is not None:
                         self._report.doubtful[self._spec.partition] = self._forms.found
+
+    def _begins_in(self, legs: Sequence[Leg]) -> set[int]:
+        """Return the input offsets in the first leg, and in no later one, at which workers began tables."""
+        leg, *later = legs
+        begins = {each for each in self._kept.begins.values() if _is_in(each, leg)}
+        return {each for each in begins if not any(_is_in(each, other) for other in later)}
 
     def _take_leg(self, leg: Leg, begin: int) -> None:
         """Go on with a leg: set its rule, its policy intervals, and its edits from an offset on."""
@@ -285,6 +292,10 @@ class _Origins:
             return None
         self._newest = next((offset for offset in found if offset >= self._newest), found[0])
         return self._newest
+
+
+def _is_in(offset: int | None, leg: Leg) -> bool:
+    return offset is not None and leg.start <= offset <= leg.end
 
 
 def _at_once(records: Iterator[tuple[int, RecordView]]) -> Iterator[Rows]:

@@ -37,6 +37,8 @@ class ReplayReport:
     """Records that the program sent to topics other than the stream's own, ..."""
     of_others: Counter[str] = field(default_factory=Counter)
     """... and other records in those topics: of other streams, or of other programs."""
+    begun: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Input offset by partition at which workers began a table that an earlier version did not have, by name."""
     without_time: bool = False
     """True if timestamps of outputs were left out."""
     not_compared: list[NotCompared] = field(default_factory=list)
@@ -51,6 +53,9 @@ class ReplayReport:
         """Note, after a run, loosened comparisons, and causes of findings other than a fault."""
         if self.without_time:
             self.notes.append("agents take batches: timestamps of their outputs were not compared")
+        for table, offsets in sorted(self.begun.items()):
+            places = ", ".join(f"offset {offset} of partition {number}" for number, offset in sorted(offsets.items()))
+            self.notes.append(f"table {table} begins at {places}, where a version of the program began it")
         if not found_any:
             return
         self.notes.append(

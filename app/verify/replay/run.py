@@ -249,6 +249,8 @@ class _Replay:
         _, newest = reader.spans(name).get(number, (0, 0))
         kept.read_changelog(entries, reader.records(name, number, newest, end))
         self.found.evicted += kept.evicted
+        for table, offset in kept.begins.items():
+            self.found.begun.setdefault(table, {})[number] = offset
 
     def _legs(self, number: int, owner: Owner | None, baseline: Baseline, kept: ReplayTables) -> list[Leg]:
         decisions = owner.decisions if owner is not None else ()

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from kafka_ratchet.app.verify.findings import Finding, FindingKind
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView
@@ -22,15 +24,17 @@ from kafka_ratchet.errors import TableError
 from kafka_ratchet.tables.store import Store
 from kafka_ratchet.tables.totals import EVICTED, PROGRESS, Evicted, Progress
 from kafka_ratchet.tables.values.codec import Codec
-from kafka_ratchet.tables.values.own_table import OWN
+from kafka_ratchet.tables.values.own_table import OWN, TIME, begin_key, late_key
 from kafka_ratchet.tables.values.partition import ENTRY_BYTES, PartitionTables
 from kafka_ratchet.tables.values.table import Table
-from kafka_ratchet.tables.values.table_partition import PREFIX, prefix_of
+from kafka_ratchet.tables.values.table_partition import ABSENT, PREFIX, prefix_of
 
 _VIEW: Final = b"v"
 _SAVED: Final = b"w"
 _FORMS: Final = OWN + b'"form '
 """Prefix of the keys of `form_key`."""
+_BEGINS: Final = OWN + b'"begin '
+"""Prefix of the keys of `begin_key`."""
 _OFFSET: Final = struct.Struct(">q")
 WRITTEN_AT_ONCE: Final = 10_000
 """Entries, and commits of the replay, between two writes to the store."""
@@ -63,6 +67,10 @@ class ReplayTables:
         for table in tables:
             self.partition.add(table.codec, table.default, table.kind)
         self._most, self._unsaved = memory_bytes // ENTRY_BYTES, 0
+        self._windowed = [table.name for table in tables if table.window]
+        self._begins = {OWN + msgspec.json.encode(begin_key(table.name)): table.name for table in tables}
+        self.begins: dict[str, int] = {}
+        """Input offset at which workers began a table that an earlier version did not have, by name."""
         self.position: int | None = None
         """Input offset at which the changelog was read; None where it has none."""
         self.is_compared = False
@@ -113,8 +121,29 @@ class ReplayTables:
                 self.position = Progress.unpack(value).next
             elif key == EVICTED and value is not None:
                 self.evicted = sum(Evicted.unpack(value))
+            elif key in self._begins and value is not None:
+                self.begins[self._begins[key]] = msgspec.json.decode(value, type=int)
             elif key[:1] == PREFIX:
                 yield _VIEW + key, None if value is None else _OFFSET.pack(offset) + value
+
+    def begin_tables(self, offset: int) -> None:
+        """Empty the tables that workers began at this input offset.
+
+        Raises:
+            RatchetError: a value cannot be kept.
+        """
+        names = [name for name, begin in self.begins.items() if begin == offset]
+        gone = [late_key(name) for name in names]
+        if all(self.begins.get(name, -1) >= offset for name in self._windowed):
+            gone.append(TIME)  # no table had used the events' time before
+        with self.partition.opened():
+            for name in names:
+                self.partition.of(name).delete_all()
+            own = self.partition.of("")
+            for key in gone:
+                if own.get(key) is not ABSENT:
+                    own.delete(key)
+        self.commit(0)
 
     def _write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         waiting: list[tuple[bytes, bytes | None]] = []
@@ -136,7 +165,7 @@ class ReplayTables:
         compared, unknown = 0, Counter[str]()
         view = ((key[len(_VIEW) :], value) for key, value in self._scan(_VIEW + PREFIX))
         for key, mine, theirs in merged(self._scan(PREFIX), view):
-            if key.startswith(_FORMS):
+            if key.startswith((_FORMS, _BEGINS)):
                 continue  # written for the worker; of the program that runs here, no event makes them
             prefix = key[: 2 + key[1]] if len(key) > 1 else key
             if prefix not in self._codecs:

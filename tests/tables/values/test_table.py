@@ -13,10 +13,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from kafka_ratchet.errors import SettingsError, TableError
 from kafka_ratchet.tables.values.partition import PartitionTables
 from kafka_ratchet.tables.values.table import Table
+from kafka_ratchet.tables.values.table_partition import nothing
 from kafka_ratchet.transport.batch.chunk import read_chunk
 
 LIMIT = 1 << 20
@@ -393,3 +395,46 @@ def test_large_values_leave_memory_as_small_ones_do() -> None:
     assert table[7] == "x" * 50_000
     kept.save(3_500)
     assert list(kept.partition.of("t").values) == [7]
+
+
+def test_a_table_that_a_later_version_adds_says_where_it_begins() -> None:
+    taken: list[int | None] = [None]
+    store = dict[bytes, bytes]()
+
+    def partition(*tables: Table) -> PartitionTables:
+        made = PartitionTables(store.get, nothing, ("log", 3), lambda: taken[-1])
+        for table in tables:
+            made.add(table.codec, table.default)
+        made.open()
+        return made
+
+    def save(made: PartitionTables) -> None:
+        store.update({key: value for key, value in made.unsaved_entries() if value is not None})
+        made.saved(0)
+
+    orders, totals = Table("orders"), Table("totals")
+    with capture_logs() as lines:
+        first = partition(orders)
+        first.begin()
+        first.commit()
+        save(first)
+    assert not lines
+    taken.append(54)
+    with capture_logs() as lines:
+        second = partition(orders, totals)
+        second.begin()
+        second.rollback()
+        assert not lines
+        taken.append(57)
+        second.begin()
+        second.begin()  # another agent
+        second.commit()
+        second.commit()
+        save(second)
+        taken.append(60)
+        partition(orders, totals).begin()
+    assert [each["event"] for each in lines] == [
+        "table totals is new: it begins at offset 57 of partition 3, without earlier records"
+    ]
+    assert store[b't\0"begin totals"'] == b"57"
+    assert b't\0"begin orders"' not in store

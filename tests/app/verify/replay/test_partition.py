@@ -306,6 +306,52 @@ def test_tables_are_compared_entry_by_entry(
     assert (entries, unknown) == (3 + (there.get(b't\x06totals"eve"') is not None), {})
 
 
+@pytest.mark.parametrize("cut", [2, 3, 4])
+def test_a_table_of_a_later_version_begins_where_workers_began_it(shop: Shop, cut: int) -> None:
+    rows = [row(1, 5), row(2, 8, "bob"), row(3, 1), row(4, 2)]
+    there: dict[bytes, bytes | None] = {
+        b't\x06totals"ann"': b"%d" % {2: 0, 3: 1, 4: 3}[cut],
+        b't\x04seen"all"': b'["ann","bob"]',
+        b't\x00"begin totals"': b"2",
+        b't\x00"begin gone"': b"1",
+    }
+    if cut == 2:
+        del there[b't\x06totals"ann"']
+    shop.kept.read_changelog(written(there), [])
+    assert shop.kept.begins == {"totals": 2}
+    found: list[Any] = []
+    outputs = shop.run(rows, cut=cut, at_cut=lambda: found.append(shop.kept.compare("log", 0, shop.report)))
+    assert values(outputs) == [5, 8, 1, 3]
+    assert [str(finding) for finding in shop.report.findings] == []
+    assert found == [(2 if cut > 2 else 1, {})]
+
+
+def test_windows_of_a_later_version_begin_without_a_time(tmp_path: Path) -> None:
+    app = App()
+    counts = app.Table("counts", default=int).tumbling(10, expires=20)
+
+    @app.agent(app.stream("clicks"))
+    async def count(clicks: Any) -> Any:
+        async for _ in clicks:
+            counts["all"] += 1
+
+    kept = ReplayTables(tmp_path / "store", app.tables_of("clicks"), 0)
+    rule = Rule(Identity.PRODUCER, SequenceSource.parse("header:ratchet-sequence"))
+    spec, report = spec_of(("in", "out", "dead"), 0, Identity.PRODUCER, {}), Report("clicks")
+    kept.read_changelog(written({b't\x00"begin counts"': b"2"}), [])
+    partition = ReplayedPartition(
+        spec, rule, app.of("clicks"), app.tables_of("clicks"), kept, {}, (), report, lambda *_: None
+    )
+    rows = [replace(row(number, "a"), timestamp_ms=time) for number, time in enumerate([60_000, 1_000, 1_500, 2_000])]
+    read = lambda start, end: ((offset, rows[offset]) for offset in range(start, min(end, 4)))  # noqa: E731
+    assert list(partition.outputs(read, [Leg(0, 4)], 4, 4, kept.keep_state)) == []
+    after = dict(kept.state())
+    assert [value for key, value in after.items() if key.startswith(b"t\x06counts")] == [b"2"]
+    assert after[b't\x00"time"'] == b"2000"
+    assert b't\x00"late counts"' not in after
+    kept.close()
+
+
 def test_a_table_that_the_program_does_not_have_is_named_and_a_key_that_moved_on_is_pending(shop: Shop) -> None:
     shop.run([row(1, 5)])
     entries: dict[bytes, bytes | None] = {
