@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -45,7 +45,7 @@ from kafka_ratchet.app.worker.program import digest_of
 from kafka_ratchet.app.worker.sent_topics import check_topics
 from kafka_ratchet.app.worker.steps import with_steps
 from kafka_ratchet.app.worker.topics import create
-from kafka_ratchet.errors import PartitionsDiffer, SettingsError, StateError
+from kafka_ratchet.errors import BrokerUnavailable, PartitionsDiffer, RatchetError, SettingsError, StateError
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.spark_sink.secrets import hidden
 from kafka_ratchet.topic_log.clients import partition_counts
@@ -121,6 +121,49 @@ class NoConductor(driver.Transport.Conductor):
         )
 
 
+@contextmanager
+def ending_with_a_sentence() -> Iterator[None]:
+    """End the process with the sentence of a RatchetError.
+
+    Raises:
+        SystemExit: 2, as for every command; Faust prints a page of traceback for an exception.
+    """
+    try:
+        yield
+    except RatchetError as error:
+        log.error(str(error))
+        raise SystemExit(2) from None
+
+
+class Preparation(Service):
+    """First service of a hosted worker: reads program and settings, and waits for Kafka."""
+
+    def __init__(self, app: Any, lanes: Lanes, **options: Any) -> None:
+        self.app, self.lanes = app, lanes
+        super().__init__(**options)
+
+    async def on_start(self) -> None:
+        """Read the program and wait for Kafka, before Faust's producer would fail without it."""
+        with ending_with_a_sentence():
+            app, transport = self.app, self.app.transport
+            route_log_lines()
+            allow_many_files()
+            switch_off(app)
+            hosted, settings = await asyncio.to_thread(hosted_app, app, transport.config, transport.given)
+            if settings.bootstrap is None:
+                raise SettingsError('broker: name a Kafka, as in faust.App(..., broker="ratchet://127.0.0.1:9092")')
+            self.lanes.hosted, self.lanes.settings = hosted, settings
+            await asyncio.to_thread(
+                wait_until_reachable, settings.bootstrap, settings.kafka, settings.kafka_timeout_s, self._say
+            )
+
+    def _say(self, sentence: str) -> None:
+        """Log why there is a wait. It is in a thread, which ends here where the worker is stopped meanwhile."""
+        if self.should_stop:
+            raise BrokerUnavailable("stopped before Kafka answered")
+        log.warning(sentence)
+
+
 class Lanes(Service):
     """Lanes of a hosted app, in the place of Faust's consumer, agents and tables."""
 
@@ -131,24 +174,20 @@ class Lanes(Service):
         self.application: Application | None = None
         self._status: StatusServer | None = None
         self.hosted: Hosted | None = None
+        self.settings: Settings | None = None
         super().__init__(**options)
 
     async def on_start(self) -> None:
-        """Prepare topics and state, join the group and start the status address.
+        """Prepare topics and state, join the group and start the status address."""
+        with ending_with_a_sentence():
+            await self._begin()
 
-        Raises:
-            RatchetError: it cannot start; the text says why.
-        """
-        app = self.app
-        route_log_lines()
-        allow_many_files()
-        switch_off(app)
-        transport = app.transport
-        hosted, settings = await asyncio.to_thread(hosted_app, app, transport.config, transport.given)
-        self.hosted = hosted
-        bootstrap = settings.bootstrap
-        if bootstrap is None:
-            raise SettingsError('broker: name a Kafka, as in faust.App(..., broker="ratchet://127.0.0.1:9092")')
+    async def _begin(self) -> None:
+        app, hosted, settings = self.app, self.hosted, self.settings
+        assert hosted is not None  # noqa: S101 - `Preparation`
+        assert settings is not None  # noqa: S101 - likewise
+        assert settings.bootstrap is not None  # noqa: S101 - likewise
+        bootstrap, transport = settings.bootstrap, app.transport
         self._held.enter_context(state_folder(settings.state_folder))
         app.transport.url = [URL(f"kafka://{each}") for each in bootstrap.split(",")]
         await asyncio.to_thread(compile_kernels)
@@ -252,7 +291,6 @@ def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
     Raises:
         RatchetError: they do not.
     """
-    wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, log.warning)
     refuse_plain_faust(hosted, settings, bootstrap)
     prepare_changelogs(hosted, settings, bootstrap)
     return prepare(settings, bootstrap, hosted.engine)
@@ -333,11 +371,13 @@ class LaneBoot(BootStrategy):
     def server(self) -> Iterable[Any]:
         """Return the services of a worker."""
         app: Any = self.app
+        lanes = Lanes(app, loop=app.loop, beacon=app.beacon)
         found: Iterable[Any] = self._chain(
             self.sensors(),
+            [Preparation(app, lanes, loop=app.loop, beacon=app.beacon)],
             self.kafka_producer(),
             self.web_server(),
-            [Lanes(app, loop=app.loop, beacon=app.beacon), app._reply_consumer],
+            [lanes, app._reply_consumer],
         )
         return found
 

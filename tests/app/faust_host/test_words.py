@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.faust_host.hosted import HostedProgram
+from tests.app.faust_host.hosted import HostedProgram, free_port
 
 POSTS = [(str(n), f"w{n % 7} w{n % 11} x") for n in range(600)]
 
@@ -69,6 +69,18 @@ inactive_after_s = 86400
     program.stop()
 
 
+@pytest.mark.parametrize("command", range(3))
+def test_a_worker_waits_for_its_kafka_and_can_be_stopped_meanwhile(tmp_path: Path, command: int) -> None:
+    program = HostedProgram("words", f"127.0.0.1:{free_port()}", tmp_path)
+    program.start(command=program.commands[command])
+    try:
+        program.wait_for(lambda: "does not answer yet" in program.text(), "the sentence of the wait")
+        program.stop()
+    finally:
+        program.end()
+    assert "Traceback" not in program.text()
+
+
 @pytest.mark.matrix
 def test_a_running_program_moves_over_with_its_tables(program: HostedProgram) -> None:
     program.kind = "kafka"
@@ -118,5 +130,6 @@ def _refusal(program: HostedProgram) -> str:
     """Start a worker that does not come up, and return its log."""
     program.kind = "ratchet"
     program.start()
-    assert program.process.wait(120) != 0
+    assert program.process.wait(120) == 2
+    assert "Traceback" not in program.text()
     return program.text()
