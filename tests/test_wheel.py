@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import sysconfig
 import tarfile
 import time
 import zipfile
@@ -17,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from tests.folders import PACKAGES, ROOT
+from tests.wheel import built, environment_with
 
 PROJECT = {
     "app/__init__.py": "",
@@ -51,28 +50,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built("wheel", ROOT, folder)
 
 
-def built(target: str, source: Path, folder: Path) -> Path:
-    build = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
-    subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=120)
-    (file,) = folder.iterdir()
-    return file
-
-
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`bin` of a fresh environment with the wheel; what that depends on is found through a .pth file."""
-    venv = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=120)
-    python = venv / "bin" / "python"
-    (packages,) = venv.glob("lib/python*/site-packages")
-    before = set(packages.iterdir())
-    install = [str(python), "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel)]
-    subprocess.run(install, check=True, timeout=120)
-    version = wheel.name.split("-")[1]
-    added = {path.name for path in set(packages.iterdir()) - before}
-    assert added == {"kafka_ratchet", f"kafka_ratchet-{version}.dist-info"}
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    return venv / "bin"
+    return environment_with(wheel, tmp_path_factory.mktemp("environment"))
 
 
 @pytest.fixture
