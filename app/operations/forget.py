@@ -32,7 +32,7 @@ POLL_S: Final = 0.25
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What a partition has made of the request: last sequences before and after, None where there is none.
+    """Effect of a request on a partition: last sequences before and after, None where there is none.
 
     position: input offset from which on it holds
     """
@@ -44,10 +44,10 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What has become of a request.
+    """State of a request.
 
     pending: partitions that have not applied it; members: of the workers' group;
-    ends: by partition, where the input ended when it was asked for: what stands before that is judged first
+    ends: by partition, end of the input at the request: earlier records are judged first
     """
 
     stream: str
@@ -64,11 +64,11 @@ class Forgetting:
     """One stream of the settings, connected to its Kafka."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
-        """Looks at the topics and claims.
+        """Read the topics and claims.
 
         Raises:
             TopicMissing: there is no input or no changelog.
-            TopicTaken: the changelog is somebody else's.
+            TopicTaken: the changelog is another application's.
             BrokerUnavailable: Kafka did not answer.
         """
         self._settings, self._bootstrap, self._name = settings, bootstrap, name
@@ -88,7 +88,7 @@ class Forgetting:
     def request(
         self, identity: bytes, above: int | None, reason: str, partition: int | None = None
     ) -> tuple[Forget, list[int]]:
-        """A request that can be written, and the partitions that are to apply it.
+        """Return a request ready to write, and the partitions to apply it.
 
         Raises:
             SettingsError: it says too little, or too much.
@@ -109,10 +109,10 @@ class Forgetting:
         return asked, list(range(self.partitions)) if partition is None else [partition]
 
     def look(self, identity: bytes) -> Lookup:
-        """What the workers know of the identity.
+        """Return the workers' state of the identity.
 
         Raises:
-            SettingsError: a worker of an earlier version works, which would not see a request.
+            SettingsError: a worker of an earlier version runs, which would not see a request.
         """
         asked = asyncio.run(lookup(self._bootstrap, self._settings, self._name, identity, None))
         if asked.cannot_forget is not msgspec.UNSET:
@@ -202,17 +202,17 @@ def _sent_to(group: Group, where: tuple[str, int], topic_id: str, first: int) ->
     """Return the next input offset to send to the partition of its identity.
 
     Args:
-        group: of the workers
-        where: topic and partition of the input
-        topic_id: of the input; an offset in a topic that had its name before does not count
-        first: held offset of the partition
+        group: group of the workers.
+        where: topic and partition of the input.
+        topic_id: id of the input; an offset in an earlier topic of its name does not count.
+        first: held offset of the partition.
     """
     is_of_another = group.topic_ids.get(where, topic_id) != topic_id
     return first if is_of_another else group.committed.get(where, first)
 
 
 def nobody_knows(looked: Lookup, partition: int | None) -> bool:
-    """Whether no partition that is asked for knows a sequence of the identity; False where one cannot be asked."""
+    """Return True if no requested partition knows a sequence of the identity; False where one is unavailable."""
     unasked = [number for number in looked.not_asked if partition in (None, number)]
     known = [row for row in looked.partitions if partition in (None, row.partition)]
     return not unasked and all(row.persisted is None and row.pushed is None for row in known)

@@ -1,4 +1,4 @@
-"""`ratchet gaps`: which identities lack sequences, in a stream whose numbers have no holes (`dense = true`).
+"""`ratchet gaps`: identities with missing sequences, in a stream of contiguous numbers (`dense = true`).
 
 It is read from the changelog to its end, committed entries alone, so no worker need run.
 """
@@ -21,11 +21,11 @@ FLAGS_AND_WORDS, FINGERPRINT_BYTES = 2, 8
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """An identity that lacks sequences, in one partition.
+    """Identity with missing sequences, in one partition.
 
     identity: text; None where it is not UTF-8
-    first: the lowest sequence seen, or the one from which on they are counted
-    last, seen: the highest, and how many there were from first on
+    first: the lowest sequence seen, or the start of counting
+    last, seen: the highest, and the number from first on
     """
 
     identity: str | None
@@ -38,7 +38,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Gaps(msgspec.Struct, frozen=True):
-    """Of a stream: how many identities lack sequences, how many these are, and those that lack most, largest first.
+    """Gaps of a stream: number of identities and of missing sequences, and the largest gaps first.
 
     An identity in two partitions counts twice, as each partition counts for itself.
     """
@@ -50,7 +50,7 @@ class Gaps(msgspec.Struct, frozen=True):
 
 
 def gap_of(row: Row) -> Gap | None:
-    """What an identity lacks; None: nothing, or nothing was counted."""
+    """Return an identity's missing sequences; None: none, or not counted."""
     if not row.state or not row.state[0] & COUNTED:
         return None
     at = FLAGS_AND_WORDS + (FINGERPRINT_BYTES if row.state[0] & FINGERPRINT else 0)
@@ -62,7 +62,7 @@ def gap_of(row: Row) -> Gap | None:
 
 
 def gaps_of(stream: str, rows: Iterable[Row], limit: int) -> Gaps:
-    """The sums over all rows, and at most limit of those that lack most."""
+    """Return the sums over all rows, and at most limit of those that lack most."""
     identities = missing = 0
 
     def counted() -> Iterable[Gap]:

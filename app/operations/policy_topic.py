@@ -54,7 +54,7 @@ def write_policy(
     """Set (True, False) or unset (None) the policy of a stream, or of all (stream None). Creates the topic.
 
     Args:
-        settings: whose policy topic it is.
+        settings: settings with the policy topic.
         bootstrap: host:port[,host:port].
         stream: name; None: all.
         deduplicate: the policy.
@@ -64,8 +64,8 @@ def write_policy(
         the record's offset in the policy topic
 
     Raises:
-        TopicError: the topic cannot be created, or is not as it must be.
-        BrokerUnavailable: Kafka did not take the record. Whether it stands in the topic is unknown.
+        TopicError: the topic cannot be created, or has a wrong configuration.
+        BrokerUnavailable: Kafka did not take the record. Its presence in the topic is unknown.
     """
     value = None if deduplicate is None else policy_value(deduplicate)
     headers = {BY_HEADER: (by or this_user()).encode()}

@@ -1,8 +1,8 @@
-"""Records that would pass once more where a partition is set back: counted before `ratchet resume` moves it.
+"""Records that would pass again after a partition is set back, counted before `ratchet resume` moves it.
 
-A record that is read again is dropped where its sequence is known. It is not known where deduplication was off when the
-record passed, or where its identity was forgotten, evicted or edited since. All of that is in the partition's state. So
-the offsets that would be read again are judged against that state, as the next owner would judge them.
+A record read again is dropped where its sequence is known. It is unknown where deduplication was off at its passing,
+or where its identity was forgotten, evicted or edited since. The partition's state has all of that. So those offsets
+are judged against that state, as the next owner would judge them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def never_judged(decisions: Iterable[Decision], position: int) -> list[range]:
 
 
 def _without(gaps: Sequence[range], read: range) -> list[range]:
-    """Return what is left of gaps once these offsets are read."""
+    """Return the rest of the gaps once these offsets are read."""
     if not read:
         return list(gaps)
     left = [
@@ -109,21 +109,25 @@ async def count_passing(
     judges: bool,
     batch_most: int,
 ) -> PassingAgain:
-    """Judge offsets as the next owner would, and count what would pass. The state stays as it was.
+    """Judge offsets as the next owner would, and count the passing records.
+
+    The state stays unchanged.
+
+    The state stays as it was.
 
     Args:
-        cluster: connected
-        stream: its settings
-        state: as of the changelog's end
-        log: input partition
-        offsets: to be read again
-        skipped: never judged offsets: their records pass for the first time
-        forgets: requests that are applied before these offsets are read again
-        judges: whether deduplication is on
-        batch_most: bytes that one batch may unpack to
+        cluster: connected.
+        stream: its settings.
+        state: state at the changelog's end.
+        log: input partition.
+        offsets: offsets to read again.
+        skipped: never judged offsets: their records pass for the first time.
+        forgets: requests to apply before these offsets are read again.
+        judges: True if deduplication is on.
+        batch_most: bytes that one batch may unpack to.
 
     Raises:
-        SettingsError: the user's function cannot be imported.
+        SettingsError: the import of the user's function fails.
         RatchetError: the input cannot be read.
     """
     source = SequenceSource.parse(stream.sequence)
@@ -173,10 +177,10 @@ def causes(
     """Return a phrase for each reason why records may pass once more.
 
     Args:
-        state: as of the changelog's end
-        offsets: to be read again; None: they mean nothing in the present topic
-        forgets: requests that are applied before these offsets are read again
-        judges: whether deduplication is on
+        state: state at the changelog's end.
+        offsets: offsets to read again; None: they mean nothing in the present topic.
+        forgets: requests to apply before these offsets are read again.
+        judges: True if deduplication is on.
     """
     found = [] if judges else ["deduplication is off"]
     for interval in sorted(state.intervals, key=lambda each: each.number):

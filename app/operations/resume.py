@@ -1,8 +1,8 @@
-"""`ratchet resume`: carries out and records what an operator decides about halted partitions.
+"""`ratchet resume`: executes and records an operator's decision about halted partitions.
 
 For each partition it is one transaction of the lane's own transactional id: the changelog's owner entry with the
-decision in it, the partition's progress, and the group's offset. So a worker that runs is fenced, finds it with its
-next try, and nobody ever sees half of it.
+decision in it, the partition's progress, and the group's offset. So a running worker is fenced and finds the decision
+at its next try, and half of it is never visible.
 """
 
 from __future__ import annotations
@@ -75,18 +75,18 @@ from kafka_ratchet.transport.transactions.hanging import Hanging, end_hanging, f
 log = structlog.get_logger(__name__)
 
 TRIES: Final = 20
-"""A lane that is halted takes its id over again every few seconds, and may do so in the middle of this."""
+"""Tries of a take-over: a halted lane takes its id over every few seconds, perhaps in the middle of this."""
 MOST_DIGITS: Final = 19
-"""Of an offset, which is of 64 bits. Python refuses to read numbers of thousands of digits."""
+"""Most digits of an offset, which has 64 bits. Python refuses numbers of thousands of digits."""
 CHANGELOG_BYTES: Final = 1_000_000
-"""bytes of a batch of entries; max.message.bytes of a topic is 1,048,588 unless somebody has changed it."""
+"""Bytes of a batch of entries; max.message.bytes of a topic is 1,048,588 by default."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What the person asks for.
+    """Decision of the operator.
 
-    start: "earliest", "latest", an offset as text, or None to go on from where it is;
-    recount: also where records pass once more that were counted before
+    start: "earliest", "latest", an offset as text, or None to keep the position;
+    recount: also where counted records pass once more
     """
 
     start: str | None
@@ -97,11 +97,11 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is found about a partition, and what will be done. Offsets are of the input; None is not known.
+    """Facts about a partition, and the planned change. Offsets are of the input; None is unknown.
 
-    recounted: phrases about the records that pass once more, and why
-    passes_again: number of records among those read again that pass once more; with `forget`, number of offsets
-    letters_again: number of records among those read again that become dead letters once more
+    recounted: phrases about records that pass once more, with reasons.
+    passes_again: number of records read again that pass once more; with `forget`, number of offsets.
+    letters_again: number of records read again that become dead letters once more.
     """
 
     partition: int
@@ -118,13 +118,13 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def skipped(self) -> int:
-        """Number of offsets that are skipped."""
+        """Return the number of skipped offsets."""
         begin = self.first if self.before is None else max(self.before, self.first)
         return max(0, self.after - begin)
 
     @property
     def again(self) -> int:
-        """Number of offsets that are read again."""
+        """Return the number of offsets to read again."""
         return 0 if self.before is None else max(0, min(self.before, self.end) - self.after)
 
 
@@ -148,11 +148,11 @@ class Resume:
     """One stream of the settings, connected to its Kafka."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str, wanted: Wanted, by: str | None = None) -> None:
-        """Looks at the topics and claims. by: who decides; None: this user of this machine.
+        """Read the topics and claims. by: the deciding operator; None: this user of this machine.
 
         Raises:
             TopicMissing: a topic of the stream does not exist.
-            TopicTaken: somebody else writes the output, and `adopt` is not asked for.
+            TopicTaken: another application writes the output, and `adopt` is off.
             BrokerUnavailable: Kafka did not answer.
         """
         self.settings, self.bootstrap, self.name, self.wanted = settings, bootstrap, name, wanted
@@ -178,7 +178,7 @@ class Resume:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Cluster]:
-        """A connection of its own."""
+        """Yield a connection of its own."""
         cluster = Cluster(client_options(self.bootstrap, self.settings.kafka))
         await cluster.start(self.settings.kafka_timeout_s)
         try:
@@ -187,14 +187,14 @@ class Resume:
             await cluster.close()
 
     async def plan(self, numbers: list[int]) -> list[Plan]:
-        """What would be done about these partitions. Changes nothing.
+        """Return the plan for these partitions. Changes nothing.
 
         Raises:
-            SettingsError: it has to be said where to begin, or that last sequences are to be forgotten.
+            SettingsError: the beginning must be given, or the consent to forget last sequences.
         """
         if self.wanted.adopt and len(numbers) < self.partitions:
             raise SettingsError(
-                "--adopt is about a whole topic: without --partition. A partition that was left out would begin at "
+                "--adopt is about a whole topic: without --partition. An omitted partition would begin at "
                 "the earliest record, and everything in it would count twice"
             )
         async with self.connected() as cluster:
@@ -211,14 +211,14 @@ class Resume:
             return plans
 
     async def execute(self, numbers: list[int]) -> list[Plan]:
-        """Do it, partition by partition, once it is known of all of them that it can be done.
+        """Execute the plan partition by partition, once all of them can be changed.
 
-        The claims come last: they let workers start, and those of an application that adopts would begin a partition
-        that is not moved yet at its earliest record. Who is stopped in between runs the command again.
+        The claims come last: they let workers start, and those of an application that adopts would begin an unmoved
+        partition at its earliest record. After an interruption the command is run again.
 
         Raises:
             SettingsError: as `plan`.
-            TopicTaken: somebody else that writes the output is at work.
+            TopicTaken: another writer of the output is running.
             Fenced: a worker takes the partition over again and again.
         """
         for plan in await self.plan(numbers):
@@ -242,16 +242,16 @@ class Resume:
         if self.wanted.adopt or (is_whole and self.ownership.is_stale(self.changelog)):
             self.ownership.claim(self.changelog, by, self.wanted.reason)
         if self.wanted.adopt:
-            self._refuse_while_others_work()  # one that was being started has read the claims of before
+            self._refuse_while_others_work()  # a starting application has read the earlier claims
         return plans
 
     async def open_transactions(self, numbers: list[int], *, commit: bool | None) -> list[Hanging]:
-        """Transactions that hang in what the lanes of these partitions write; ended, unless commit is None.
+        """Return hanging transactions in these partitions' topics; end them, unless commit is None.
 
         The decision is recorded in the changelog; `unrecorded` has the partitions where it could not be.
 
         Raises:
-            TransactionError: one of them is known to have ended otherwise, or Kafka refuses.
+            TransactionError: one of them has another known end, or Kafka refuses.
         """
         found: list[Hanging] = []
         async with self.connected() as cluster:
@@ -306,7 +306,7 @@ class Resume:
         with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
             move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
             try:
-                # Most of it before the lane is fenced: a lane that is at work comes back after a second or two.
+                # Most of it before the lane is fenced: a running lane comes back after a second or two.
                 await move.read()
                 for left in reversed(range(TRIES)):
                     try:
@@ -320,7 +320,7 @@ class Resume:
                         if not left:
                             raise
                         log.info(
-                            "a worker took the partition over meanwhile; trying again",
+                            "a worker took the partition over in between; trying again",
                             partition=number,
                             reason=str(error),
                         )
@@ -334,7 +334,10 @@ class Resume:
     def state_of(
         self, number: int, folder: Path, bounds: Bounds | None = None, kept: Kept = PLAIN
     ) -> SequencePartition:
-        """An empty state of a partition, in a folder of its own. bounds: for one that knows when who was active."""
+        """Return an empty state of a partition, in a folder of its own.
+
+        Bounds: for one that knows when who was active.
+        """
         room = self.settings.state_memory_mb << 20
         where = folder / "store", self.changelog, number, self.stream.identity, CHANGELOG_BYTES
         return SequencePartition(*where, lambda: room, bounds, kept=kept)
@@ -342,7 +345,7 @@ class Resume:
     def move_of(
         self, cluster: Cluster, number: int, state: SequencePartition, timeout_ms: int = 60_000
     ) -> PartitionMove:
-        """What reads a partition into a state, and writes to it. timeout_ms: of its transaction."""
+        """Return the reader and writer of a partition's state. timeout_ms: of its transaction."""
         stream, app = self.stream, self.settings.app
         return PartitionMove(
             cluster,
@@ -356,7 +359,7 @@ class Resume:
         )
 
     async def _planned(self, cluster: Cluster, move: PartitionMove, number: int) -> tuple[Plan, Owner]:
-        """What is there, compared with what the changelog says; and whose it would be, without the decision."""
+        """Return the plan from topics and changelog, and the owner without the decision."""
         owner = await self.owner_now(cluster)
         state = move.state
         assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
@@ -372,13 +375,13 @@ class Resume:
             found.append(lost)
             means_nothing = True
         if others := self.ownership.others(self.changelog):
-            # Whatever this stream has counted: it does not know what the other has forwarded.
+            # Whatever this stream has counted: it lacks the other's forwarded records.
             found.append(f"the topics are written by {' and '.join(sorted(others))}")
             means_nothing = True
         before, counted = None if means_nothing else move.position, state.input_position or 0
         if before is not None and foreign is None and counted < before:
             found.append(
-                f"the changelog knows what was counted below offset {counted}, and the group has committed {before}. "
+                f"the changelog has the records counted below offset {counted}; the group has committed {before}. "
                 f"If another client has committed a copy of our metadata, offsets {counted} to {before - 1} were never "
                 f"judged: --from {counted} reads them"
             )
@@ -405,8 +408,8 @@ class Resume:
             recounted += await asyncio.to_thread(self._written_already, number)
         if recounted and not self.wanted.recount:
             raise SettingsError(
-                f"{self.stream.input}, partition {number}: from offset {after} on, records pass once more that were "
-                f"counted before: {'; '.join(recounted)}. Add --recount if they are to count again, or say --from a "
+                f"{self.stream.input}, partition {number}: from offset {after} on, already counted "
+                f"records pass once more: {'; '.join(recounted)}. Add --recount to count them again, or say --from a "
                 "later offset"
             )
         forget, letters = self.wanted.forget, passing.invalid
@@ -433,17 +436,17 @@ class Resume:
     async def _recounted(
         self, cluster: Cluster, move: PartitionMove, number: int, before: int | None, offsets: range
     ) -> tuple[list[str], PassingAgain]:
-        """Find what passes once more where a partition goes on at the first of these offsets.
+        """Find the records that pass once more from the first of these offsets on.
 
         Args:
-            cluster: connected
-            move: with the state read
-            number: of the partition
-            before: the committed offset; None: it means nothing in the present topic
-            offsets: from the one to go on at to the end
+            cluster: connected.
+            move: with the state read.
+            number: number of the partition.
+            before: the committed offset; None: it means nothing in the present topic.
+            offsets: offsets from the resume position to the end.
 
         Returns:
-            (phrases; number of records and the first offset among those read before)
+            (phrases; number of records and the first offset among those read before).
         """
         state = move.state
         assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
@@ -471,7 +474,7 @@ class Resume:
         if most is not None and (counted.records or len(state) > most // self.partitions):
             recounted.append(
                 f"{len(state)} identities are known, and max_identities = {most} leaves {most // self.partitions} to "
-                "each partition: identities that are evicted while records are read again pass as well"
+                "each partition: identities evicted during the second reading pass as well"
             )
         return recounted, counted
 
@@ -564,7 +567,7 @@ class Resume:
                 return int(text)
 
     async def owner_now(self, cluster: Cluster) -> Owner:
-        """Whose it is with the topics that are there now. There may be no policy topic: nothing was ever said in it."""
+        """Return the owner with the present topics. A missing policy topic means that it was never used."""
         names = {"input": self.stream.input, "output": self.stream.output, "changelog": self.changelog}
         policy = policy_topic(self.settings.app)
         there = await cluster.found(names.values())
@@ -610,7 +613,7 @@ class Resume:
         )
 
     async def refuse_other_rules(self) -> None:
-        """Workers with another input have lanes of other transactional ids, which would go on behind this."""
+        """Refuse while workers with another input run: their lanes have other transactional ids and would go on."""
         group = await describe_group(self.bootstrap, self.settings)
         if works_otherwise(rules_of(self.settings), group):
             raise SettingsError(

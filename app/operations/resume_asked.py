@@ -1,4 +1,4 @@
-"""What a person asks of halted partitions, by command or page, and how the plan is told."""
+"""Decisions about halted partitions from the command line and the page, and the text of the plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kafka_ratchet.errors import SettingsError
 
 
 def numbers_of(partition: str | None, decision: Resume) -> list[int]:
-    """The partitions that are meant, by the text that was given; None: all.
+    """Return the selected partitions from a text; None: all.
 
     Raises:
         SettingsError: there is no such partition.
@@ -25,7 +25,7 @@ def numbers_of(partition: str | None, decision: Resume) -> list[int]:
 
 
 def sentences(plan: Plan, *, done: bool) -> list[str]:
-    """What was found and decided about a partition, for a reader."""
+    """Return the facts and the change of a partition, for display."""
     verb = "continues" if done else "would continue"
     said = [f"partition {plan.partition}: holds {plan.first} to {plan.end}; {verb} at offset {plan.after}"]
     said += [f"  found: {each}" for each in plan.found]

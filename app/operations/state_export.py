@@ -1,4 +1,4 @@
-"""`ratchet state export`: what is committed of a stream's identities, read from the changelog to its end."""
+"""`ratchet state export`: committed state of a stream's identities, from the changelog to its end."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class StateExport:
     """One stream of the settings, connected to its Kafka. Workers may run: nothing is written."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
-        """Looks at the topics and claims; see `Resume` for what is raised."""
+        """Read the topics and claims; see `Resume` for the errors."""
         self._resume = Resume(settings, bootstrap, name, Wanted(None, "", False, False))
         self.partitions = self._resume.partitions
 
     def rows(self) -> Iterator[Row]:
-        """What each partition knows, one after the other; each as of its changelog's end.
+        """Yield the state of each partition, one after the other, as of its changelog's end.
 
         Raises:
             RatchetError: a changelog cannot be read.

@@ -1,7 +1,8 @@
 """`ratchet state import`: writes last sequences into the changelog while no worker runs.
 
-For each partition it is one transaction of the lane's own transactional id, as `ratchet resume` has it: the identities,
-an entry that says who has imported what, and the group's offset as it was. Done again it finds what is there already.
+For each partition it is one transaction of the lane's own transactional id, as `ratchet resume` has it: the
+identities, an entry about the import and its user, and the unchanged group's offset. A second run finds the present
+entries.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from kafka_ratchet.transport.move import PartitionMove
 from kafka_ratchet.transport.owner import RECORDS
 
 TIMEOUT_MS: Final = 600_000
-"""Of the transaction, where a partition gets more than `MANY` identities; brokers allow 15 minutes by default."""
+"""Time-out of a transaction with more than `MANY` identities; brokers allow 15 minutes by default."""
 MANY: Final = 1_000_000
 
 Seeds = dict[bytes, Row]
-"""By identity."""
+"""Rows by identity."""
 
 
 class How(msgspec.Struct, frozen=True):
-    """How a file is imported.
+    """Options of an import.
 
     partitioner: of keys; from_column: take the partition from the file; everywhere: into all partitions;
     replace: also lower a sequence; reason: recorded
@@ -63,10 +64,10 @@ class How(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What becomes of the identities of one partition.
+    """Result of an import for the identities of one partition.
 
-    uncounted: first offset and end of committed input that the changelog does not know; the partition halted over it,
-    and the import ends that halt
+    uncounted: first offset and end of committed input unknown to the changelog; the partition halted over it, and the
+    import ends that halt
     """
 
     partition: int
@@ -78,13 +79,13 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def prepare_import(settings: Settings, bootstrap: str, name: str) -> None:
-    """Create what is missing of a stream's topics, and claim them, as its first worker does.
+    """Create missing topics of a stream, and claim them, as its first worker does.
 
-    On another Kafka none has run. Never the input: the partition of each identity follows from how many it has.
+    On another Kafka there was none. It never creates the input: the partition of each identity follows from its count.
 
     Raises:
         TopicMissing: there is no input.
-        RatchetError: as `kafka_ratchet.app.worker.topics.prepare` raises it.
+        RatchetError: see `kafka_ratchet.app.worker.topics.prepare`.
     """
     needed = arrives_in(settings.streams, name)
     if not partition_counts(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}), [needed]):
@@ -101,27 +102,27 @@ class StateImport:
     """One stream of the settings, connected to its Kafka."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str, how: How) -> None:
-        """Looks at the topics and claims; see `Resume` for what is raised."""
+        """Read the topics and claims; see `Resume` for the errors."""
         self._resume = Resume(settings, bootstrap, name, Wanted(None, how.reason, False, False))
         self._how, self._stream = how, self._resume.stream
         self._is_internal = is_repartition_topic(self._stream.input, settings.app)
         self.partitions = self._resume.partitions
 
     def run(self, rows: Iterable[Row], *, dry_run: bool) -> list[Imported]:
-        """Import rows; dry_run: only say what would be done.
+        """Import rows; dry_run: only return the plan.
 
         Raises:
-            SettingsError: workers run, or it cannot be known to which partition an identity belongs.
-            RatchetError: Kafka refuses. The partitions before have theirs; do it again.
+            SettingsError: workers run, or the partition of an identity is unknown.
+            RatchetError: Kafka refuses. Earlier partitions are done; run it again.
         """
         seeds = self.placed(rows)
         return asyncio.run(self._run(seeds, dry_run=dry_run))
 
     def placed(self, rows: Iterable[Row]) -> list[Seeds]:
-        """The rows by partition, and of each identity the one with the highest sequence.
+        """Return the rows by partition; the highest sequence of an identity counts.
 
         Raises:
-            SettingsError: it cannot be known to which partition an identity belongs.
+            SettingsError: the partition of an identity is unknown.
         """
         seeds: list[Seeds] = [{} for _ in range(self.partitions)]
         for number, row in enumerate(rows, 1):
@@ -152,7 +153,7 @@ class StateImport:
             return (place,)
         if row.partition is None:
             raise SettingsError(
-                f"row {number}: it cannot be known in which partition an identity {kind} stands: give the file a "
+                f"row {number}: the partition of an identity {kind} is unknown: give the file a "
                 "column partition, or say --all-partitions"
             )
         if row.partitions not in (None, count) or row.partition >= count:
@@ -176,8 +177,8 @@ class StateImport:
         group = await describe_group(resume.bootstrap, resume.settings)
         if group.members:
             raise SettingsError(
-                f"{group.members} workers of {resume.settings.app!r} run: what they have in memory would go on to "
-                "hold. Stop them all, and do it again"
+                f"{group.members} workers of {resume.settings.app!r} run: their state in memory would stay in "
+                "force. Stop them all, and do it again"
             )
 
     async def _import(self, cluster: Cluster, number: int, wanted: Seeds, *, dry_run: bool) -> Imported:
@@ -202,7 +203,7 @@ class StateImport:
     def _compared(
         self, state: SequencePartition, number: int, wanted: Seeds
     ) -> tuple[Imported, list[tuple[bytes, bytes | None]]]:
-        """What becomes of each identity, and the entries of those that change."""
+        """Return the counts of changed identities, and the entries to write."""
         added = raised = replaced = 0
         entries: list[tuple[bytes, bytes | None]] = []
         for identity, row in wanted.items():
@@ -226,7 +227,7 @@ class StateImport:
         owner = await self._resume.owner_now(cluster)
         differs = []
         if (held := state.owner) is not None:
-            # What the output holds is for the workers to say.
+            # The workers decide on the content of the output.
             rule = {**owner.rule, "output": held.rule.get("output", RECORDS)}
             differs = held.differences(msgspec.structs.replace(owner, rule=rule))
         input_id = owner.topics["input"].id

@@ -1,15 +1,15 @@
-"""The file of `ratchet state export` and `ratchet state import`: one row for each identity and partition.
+"""File of `ratchet state export` and `ratchet state import`: one row for each identity and partition.
 
     identity      text, or bytes in Parquet; null where it is not UTF-8
     identity_hex  the same in hex
     sequence      the last sequence; missing where ids have no number, and 0 then
     partition     of the input
-    partitions    how many the input had when the row was written
-    last_seen     ISO 8601, UTC: when Kafka has written the identity's newest entry; for people, import leaves it out
-    state         in hex: what else is known of the identity, where the stream keeps more than a sequence
+    partitions    partition count of the input at the export
+    last_seen     ISO 8601, UTC: append time of the identity's newest entry; for display, import leaves it out
+    state         in hex: further state of the identity, where the stream keeps more than a sequence
 
-NDJSON has an object of these in each line, Parquet a column for each. Import needs an identity alone. A row of a newer
-format says so in `ratchet_format`; this is format 1, which says nothing.
+NDJSON has an object of these in each line, Parquet a column for each. Import needs an identity alone. A row of a
+newer format has its number in `ratchet_format`; this is format 1, without a number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLUMNS: Final = ("identity", "identity_hex", "sequence", "partition", "partitio
 
 
 class Row(NamedTuple):
-    """What a partition knows of an identity. None: not said. state: what follows the sequence in its entry."""
+    """State of an identity in a partition. None: not given. state: the bytes after the sequence in its entry."""
 
     identity: bytes
     sequence: int
@@ -59,7 +59,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
     try:
         count = (_write_parquet if ending == PARQUET else _write_ndjson)(temporary, rows)
         if path.exists():
-            raise SettingsError(f"{path}: somebody else has written it meanwhile. Name a new file")
+            raise SettingsError(f"{path}: another program has written it since. Name a new file")
         temporary.rename(path)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be written: {error.strerror}") from None
@@ -83,7 +83,7 @@ def _as_object(row: Row) -> dict[str, Any]:
 
 
 def text_of(identity: bytes) -> str | None:
-    """An identity as text; None where it is not UTF-8."""
+    """Return an identity as text; None where it is not UTF-8."""
     try:
         return identity.decode()
     except UnicodeDecodeError:
@@ -117,14 +117,14 @@ def _write_parquet(path: Path, rows: Iterable[Row]) -> int:
 
 
 def read_rows(path: Path, *, numbered: bool = False) -> Iterator[Row]:
-    """The rows of a file, in their order.
+    """Yield the rows of a file, in their order.
 
     Args:
-        path: of the file
-        numbered: whether each needs a sequence; without, one that has none gets 0
+        path: path of the file
+        numbered: True if each needs a sequence; otherwise a missing one is 0
 
     Raises:
-        SettingsError: it cannot be read; the text says which row.
+        SettingsError: it cannot be read; the text names the row.
     """
     objects = _parquet_objects(path) if _ending(path) == PARQUET else _ndjson_objects(path)
     for number, found in enumerate(objects, 1):

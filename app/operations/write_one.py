@@ -28,16 +28,16 @@ def write_one(
     """Write a record to partition 0, and return its offset.
 
     Args:
-        settings: client options
-        bootstrap: host:port[,host:port]
-        topic: that is there
-        record: key and value
-        what: is written, for errors: "the policy"
-        then: what to do where Kafka has not taken it
-        headers: of the record
+        settings: client options.
+        bootstrap: host:port[,host:port].
+        topic: an existing topic.
+        record: key and value.
+        what: its name in errors: "the policy".
+        then: remedy where Kafka has not taken it.
+        headers: of the record.
 
     Raises:
-        BrokerUnavailable: Kafka did not take the record. Whether it stands in the topic is unknown.
+        BrokerUnavailable: Kafka did not take the record. Its presence in the topic is unknown.
     """
     producer = Producer(
         {

@@ -1,4 +1,4 @@
-"""What the status address asks of a worker: `kafka_ratchet.app.status.answers.StatusProvider`."""
+"""Answers of a worker to its status address: `kafka_ratchet.app.status.answers.StatusProvider`."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Answers:
         self.streams, self.lanes, self.policies = streams, lanes, policies
         self.followed, self.empty_inputs = followed, empty_inputs
         self.worker_stops = False
-        """Whether the worker was asked to stop: it is not ready any more."""
+        """True once the worker has to stop: it is not ready any more."""
 
     def tables(self) -> list[TableStatus]:
-        """The partitions of every stream whose lanes run here."""
+        """Return the partitions of every stream with lanes here."""
         return [
             TableStatus(
                 stream=stream.name,
@@ -80,7 +80,7 @@ class Answers:
         ]
 
     def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
-        """The partitions here that know the identity, or have forgotten it as a person has asked."""
+        """Return the partitions here that know the identity, or have forgotten it on request."""
         if stream not in self.streams:
             return []
         sequences, changelog = self.streams[stream].sequences, self.streams[stream].topics.changelog
@@ -97,15 +97,15 @@ class Answers:
         return found
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
-        """The producers that these partitions know, at most limit of them, from behind a name on."""
+        """Return the producers that these partitions know, at most limit of them, after a name."""
         return list_producers(self.streams[stream].sequences, asked, after, limit)
 
     async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
-        """The identities that these partitions know."""
+        """Return the identities that these partitions know."""
         return await list_identities(self.streams[stream].sequences, asked, query)
 
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
-        """What these partitions have committed of a table of one's own."""
+        """Return the committed contents of a program's table in these partitions."""
         found = {}
         for number in asked:
             partition = self.streams[stream].sequences.partition(number)
@@ -114,15 +114,15 @@ class Answers:
         return read_table(found, query)
 
     def global_tables(self) -> list[GlobalTableStatus]:
-        """The program's global tables."""
+        """Return the program's global tables."""
         return self.followed.status()
 
     def global_table(self, table: str, query: TableQuery) -> TableAnswer:
-        """What this worker has read of a global table's topic."""
+        """Return this worker's contents of a global table's topic."""
         return read_table(self.followed.table(table).parts(), query)
 
     def measures(self) -> WorkerMeasures:
-        """What the worker has measured of its own work."""
+        """Return the worker's measures of its own work."""
         return WorkerMeasures(
             self.lanes.rebalances,
             {name: stream.measures for name, stream in self.streams.items()},
@@ -130,7 +130,7 @@ class Answers:
         )
 
     def readiness(self) -> Readiness:
-        """Whether the worker does all the work it was given."""
+        """Return whether the worker does all its assigned work."""
         names = {stream.topics.changelog: name for name, stream in self.streams.items()}
         waits = readiness.why_not_ready(self.lanes, names)
         if self.worker_stops:

@@ -50,18 +50,18 @@ class Application:
         sends: SentTopics = MappingProxyType({}),
         instance_id: str | None = None,
     ) -> None:
-        """Nothing is started.
+        """Prepare the worker without starting it.
 
         Args:
-            settings: the whole of them
-            bootstrap: host:port[,host:port]
-            topics: of each stream, as `kafka_ratchet.app.worker.topics.prepare` found them
-            program: agents and tables of one's own; None: each record is forwarded as it came
-            sends: topics to which agents send, as `kafka_ratchet.app.worker.sent_topics` found them
-            instance_id: of a member that comes back under it after a crash; None: of none
+            settings: all settings.
+            bootstrap: host:port[,host:port].
+            topics: topics of each stream, from `kafka_ratchet.app.worker.topics.prepare`.
+            program: program with agents and tables; None: each record is forwarded unchanged.
+            sends: topics that agents send to, from `kafka_ratchet.app.worker.sent_topics`.
+            instance_id: id of a member that returns after a crash; None: none.
 
         Raises:
-            SettingsError: there is no stream, or a stream's extractor cannot be imported.
+            SettingsError: there is no stream, or the import of a stream's extractor fails.
         """
         settings.require_streams()
         if program is not None:
@@ -104,9 +104,9 @@ class Application:
         self.past = Past(folder, self.streams, self.lanes.running)
 
     def _lanes(self, by_changelog: Mapping[str, Stream], explain: Callable[[], Awaitable[str]]) -> Lanes:
-        """What makes lanes of partitions; the agent of each stream is registered here.
+        """Return the maker of the partitions' lanes, and register the agent of each stream.
 
-        explain: makes the sentence about a group that goes by other rules
+        explain: returns the sentence about a group with other rules
         """
         shared = self.cluster, self.settings, self.policies, self.claims, self.tracing, Turns()
         lanes = Lanes(
@@ -126,10 +126,10 @@ class Application:
     async def start(self, url: str | None = None) -> None:
         """Join the group; lanes start as partitions are assigned.
 
-        Global tables are read before that: the group goes on without this worker meanwhile.
+        Global tables are read before that: the group goes on without this worker until then.
 
         Args:
-            url: the worker's status address; Faust tells it to the group, where the page finds it
+            url: the worker's status address; Faust publishes it in the group, where the page finds it
 
         Raises:
             BrokerUnavailable: Kafka did not answer in time.
@@ -144,7 +144,7 @@ class Application:
         await self.app.start()
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Return when asked to, or when Faust has stopped by itself; whatever it crashed of is raised.
+        """Return at the stop, or after Faust's own stop; raise the error of its crash.
 
         Raises:
             PartitionsDiffer: an input was given more partitions.
@@ -172,7 +172,7 @@ class Application:
             raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
 
     def _others(self) -> list[str]:
-        """Topics besides the inputs of which a lane has to know when they are made anew."""
+        """Return topics, other than the inputs, whose re-creation concerns a lane."""
         own = [(*stream.settings.writes, stream.topics.changelog) for stream in self.streams.values()]
         read = (follower.table.topic for follower in self.followed.followers)
         return [*(topic for each in own for topic in each), policy_topic(self.settings.app), *self.sends, *read]

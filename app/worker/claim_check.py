@@ -1,9 +1,9 @@
-"""Whether a worker that runs may still write what it claimed when it started.
+"""Check of a running worker's claims: it may write only what it still owns.
 
 A worker claims its topics before it joins its group, and `ratchet resume --adopt` looks for members of the other
-application's group. A worker that is just starting is not a member yet: it has read the claims of before, and the
-command does not see it. So each lane reads the claims once more before it goes on. A lane runs only in a worker that
-has joined: either the lane reads the new claim, or the command finds its worker in the group.
+application's group. A starting worker is not a member yet: it has read the earlier claims, and the command does not
+see it. So each lane reads the claims once more before it goes on. A lane runs only in a worker that has joined:
+either the lane reads the new claim, or the command finds its worker in the group.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kafka_ratchet.transport.lane import Lane
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
-"""How often the end of the claims is asked for, one small request; they are read only where it has moved."""
+"""Seconds between requests for the end of the claims, which are read only where it has moved."""
 CONNECTION: Final = "claims"
 
 
@@ -53,15 +53,15 @@ class ClaimCheck:
         self._reading = asyncio.Lock()
         self._claims: dict[str, Claim] = {}
         self._began = float("-inf")
-        """When the last reading began, by the monotonic clock."""
+        """Start of the last reading, by the monotonic clock."""
 
     async def refuse(self, stream: str, changelog: str) -> None:
-        """Return if nobody else has claimed what a stream writes, by claims that are read after this was called.
+        """Return if the stream's topics have no other claim, by claims read after this call.
 
         Raises:
-            TopicTaken: somebody has.
-            TopicReplaced: there is no topic of claims any more.
-            TopicError: it cannot be read.
+            TopicTaken: another application has claimed one.
+            TopicReplaced: the topic of claims was deleted.
+            TopicError: the topic cannot be read.
         """
         asked = time.monotonic()
         async with self._reading:
@@ -76,16 +76,16 @@ class ClaimCheck:
                 raise taken(topic, known, app, stream)
 
     async def _read(self) -> dict[str, Claim]:
-        await self._cluster.found([OWNERS_TOPIC])  # of one that is gone there would never be an offset
+        await self._cluster.found([OWNERS_TOPIC])  # a deleted topic would never have an offset
         claims = _Claims(await self._cluster.offset(OWNERS_TOPIC, 0, EARLIEST, CONNECTION))
         await Changelog(self._cluster, claims, 0, CONNECTION).restore()
         return claims.by_topic
 
     async def watch(self, lanes: Callable[[], Iterable[Lane]]) -> None:
-        """Halt lanes of the worker whose topics somebody else claims while they run; never returns.
+        """Halt lanes whose topics get another claim while they run; never return.
 
-        `--adopt` ends with an error where it finds a worker in the other group after it has written its claim, and the
-        claim stands: from then on that worker is the one that may not write.
+        `--adopt` ends with an error where it finds a worker in the other group after it has written its claim, and
+        the claim stands: from then on that worker may not write.
         """
         seen: int | None = None
         while True:

@@ -1,13 +1,13 @@
-"""Who writes which topic: one writer for each output and each changelog, on one Kafka.
+"""Claims of topics: one writer for each output and each changelog, on one Kafka.
 
-Two applications that write to one output double every event, and neither can notice it. An application that was renamed
-starts again over topics with what it wrote under its old name. So each application claims the topics that it writes, in
-a topic that all of them share, before it writes anything:
+Two applications that write to one output double every event, and neither can notice it. A renamed application starts
+again over topics with its earlier output. So each application claims its output topics, in a topic shared by all,
+before it writes anything:
 
     ratchet-owners    compacted, one partition; key: a topic's name; value: JSON, see `Claim`
 
 A claim is made in a transaction of one transactional id for all (`CLAIMING`): of two that claim at the same time, one
-is fenced, and reads again what the other has claimed.
+is fenced, and reads the other's claims.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ CLAIMING: Final = f"{OWNERS_TOPIC}/claims"
 TRANSACTION_S: Final = 30.0
 OUTPUT, CHANGELOG, DUPLICATES = "output", "changelog", "duplicates"
 FORMAT: Final = 1
-"""Of a claim, the newest that is read. It is said where it is more than 1."""
+"""Newest format of a claim that this version reads. Written only where it is more than 1."""
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who writes a topic.
+    """Writer of a topic.
 
     app, stream: names; part: "output", "changelog" or "duplicates"; id: of the topic, as Kafka's tools print it;
-    at: ISO 8601, UTC; by, reason: of the person who decided it, where one did; format: see `FORMAT`
+    at: ISO 8601, UTC; by, reason: of the operator's decision, if any; format: see `FORMAT`
     """
 
     app: str
@@ -57,7 +57,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     format: int = 1
 
     def is_of(self, app: str, stream: str) -> bool:
-        """Whether it is this stream's."""
+        """Return True if it is this stream's."""
         return (self.app, self.stream) == (app, stream)
 
     def __str__(self) -> str:
@@ -77,12 +77,12 @@ Claims = Mapping[str, Claim]
 
 
 def now() -> str:
-    """The time now: ISO 8601, UTC, whole seconds."""
+    """Return the time now: ISO 8601, UTC, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def this_user() -> str:
-    """user@machine, for the record of what a person has decided."""
+    """Return user@machine, for the record of an operator's decision."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # no entry for this number in the system's list of users
@@ -91,12 +91,12 @@ def this_user() -> str:
 
 
 def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
-    """All claims, by topic; none where nobody has ever claimed anything.
+    """Return all claims, by topic; none without any claim.
 
     Raises:
         BrokerUnavailable: Kafka did not answer.
         TransportError: Kafka refuses to give them.
-        TopicError: one of them is no claim that this version can read.
+        TopicError: one of them is unreadable for this version.
     """
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     if not partition_counts(admin_client(options), [OWNERS_TOPIC]):
@@ -129,7 +129,7 @@ def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None,
                 )
             claims[topic] = _CLAIM_OF.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # Not ignored: a claim that cannot be read may be somebody's.
+        # Not ignored: an unreadable claim may be another application's.
         raise TopicError(
             f"{OWNERS_TOPIC}, offset {offset}: not a claim that this Ratchet can read ({error}). Is another program, "
             "or a newer Ratchet, writing to it?"
@@ -140,16 +140,16 @@ def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]
     """Make claims, unless they are made already.
 
     Args:
-        settings: of the application that claims.
+        settings: settings of the claiming application.
         bootstrap: host:port[,host:port]
-        decide: from all claims to those to be made, by topic; raises what is to be refused. May be called again.
+        decide: function from all claims to the new ones, by topic; raises a refusal. May be called again.
 
     Returns:
         all claims, these included
 
     Raises:
         BrokerUnavailable: Kafka did not answer.
-        TopicTaken: whatever `decide` raises.
+        TopicTaken: the error of `decide`.
     """
     deadline = time.monotonic() + settings.kafka_timeout_s
     claims = read_claims(settings, bootstrap)
@@ -168,7 +168,8 @@ def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]
         )
         try:
             producer.init_transactions(TRANSACTION_S)
-            claims = read_claims(settings, bootstrap)  # nobody else can claim from here on without fencing this
+            # another application cannot claim from here on without fencing this one
+            claims = read_claims(settings, bootstrap)
             made = decide(claims)
             if not made:
                 return claims
@@ -188,7 +189,7 @@ def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]
 
 
 def taken(topic: str, by: Claim, app: str, stream: str) -> TopicTaken:
-    """The error for a topic that somebody else writes."""
+    """Return the error for a topic that another application writes."""
     return TopicTaken(
         f"{topic}: is written by {by}; application {app!r}, stream {stream!r} would be a second writer, and events "
         "would count twice. If the application or the stream was renamed, put the old name back. To take the topic "

@@ -1,7 +1,8 @@
-"""The Faust app of a worker: its group membership and its assignor, and nothing that goes around the transactions.
+"""Faust app of a worker: group membership and assignor, without a way around the transactions.
 
-Faust reads uncommitted records, commits offsets apart from what it sends, and gives its tables no changelog here. So an
-ordinary Faust agent or table beside the lanes is refused. Timers, tasks, pages and in-memory channels are as in Faust.
+Faust reads uncommitted records, commits offsets apart from what it sends, and gives its tables no changelog here. So
+an ordinary Faust agent or table next to the lanes is refused. Timers, tasks, pages and in-memory channels are as in
+Faust.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from kafka_ratchet.transport.assignment import FAUST_LOGGER, LaneTableManager
 from kafka_ratchet.transport.assignor import RuledAssignor
 
 REQUEST_SLACK_S: Final = 5.0
-"""By which a request may take longer than a rebalance, or its answer comes to nobody: the group then waits for a member
-that is not there, and so does everybody else. A rebalance itself need not wait for longer than a session: members hear
-of it with their next heartbeat, and lanes go on through it."""
+"""Seconds by which a request may outlast a rebalance.
+
+Otherwise its answer comes too late: the group then waits for an absent member, and so do all others. A
+rebalance itself need not wait for longer than a session: members learn of it with their next heartbeat, and
+lanes go on through it.
+"""
 
 
 def _refuse(what: str) -> NoReturn:
     raise SettingsError(
-        f"{what} would run beside the transactions: at least once, over uncommitted records, its tables without a "
+        f"{what} would run outside the transactions: at least once, over uncommitted records, its tables without a "
         "changelog. Write `@app.agent(app.stream(...))` and `app.Table(...)`, where app = kafka_ratchet.App(), and "
         "start the worker with --app; docs/guide/from-faust.md has more"
     )
@@ -49,7 +53,7 @@ class LanesTablesOnly(LaneTableManager):
 
 
 class WorkerApp(faust.App):
-    """Faust's app for the lanes, which reads no topic by itself."""
+    """Faust's app for the lanes, which reads no topic of its own."""
 
     logger = FAUST_LOGGER
 
@@ -63,8 +67,8 @@ class WorkerApp(faust.App):
             _refuse("an ordinary Faust agent")
 
         def register(function: Any) -> Any:
-            # As Faust does it, but for a note that its autodiscovery would read, which is off: to write it down, Faust
-            # resolves the path of every module that is loaded, at each start.
+            # Faust does the same, and adds a note for its autodiscovery, which is off. For that note Faust
+            # resolves the path of every loaded module, at each start.
             made = self.conf.Agent(
                 function,
                 app=self,
@@ -86,7 +90,7 @@ class WorkerApp(faust.App):
         return []
 
     def _new_transport(self) -> Any:
-        """The only one for Kafka, without reading the metadata of every package for others."""
+        """Return the only one for Kafka, without reading the metadata of every package for others."""
         return Transport(self.conf.broker_consumer, self)
 
     def _new_conductor(self) -> Any:
@@ -113,14 +117,14 @@ def faust_app(
     rules: Mapping[str, str],
     instance_id: str | None = None,
 ) -> WorkerApp:
-    """A worker's Faust app.
+    """Return a worker's Faust app.
 
     Args:
-        settings: the whole of them
-        bootstrap: host:port[,host:port]
-        options: of the Kafka client
-        rules: what members of the group have to agree on
-        instance_id: of a member that comes back under it after a crash, to its partitions (KIP-345); None: of none
+        settings: all settings.
+        bootstrap: host:port[,host:port].
+        options: options of the Kafka client.
+        rules: rules that members of the group must share.
+        instance_id: id of a member that returns after a crash, to its partitions (KIP-345); None: none.
     """
     session_s = settings.session_timeout_ms / 1000
     return WorkerApp(

@@ -1,7 +1,7 @@
-"""Requests to forget an identity, as they stand in the policy topic: key `["forget", STREAM, ID]`, value JSON.
+"""Requests to forget an identity, in the policy topic: key `["forget", STREAM, ID]`, value JSON.
 
 The topic is compacted and each request has a key of its own, so all of them stay. A null takes a request back, for
-partitions that have not applied it.
+partitions without its effect so far.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def request_value(request: Forget) -> bytes:
 
 
 def stream_and_id(parts: object) -> tuple[str, str] | None:
-    """Stream and id, of a key's JSON; None where it is no request's.
+    """Return stream and id of a key's JSON; None where it is no request's.
 
     Raises:
-        ValueError: it is one that nobody can have written as it is.
+        ValueError: it is a malformed request.
     """
     if not (isinstance(parts, list) and parts[:1] == [FORGET]):
         return None
@@ -64,7 +64,7 @@ def stream_and_id(parts: object) -> tuple[str, str] | None:
 
 
 def read_request(request: str, value: bytes) -> Forget:
-    """A request by its id and its record's value.
+    """Return a request by its id and its record's value.
 
     Raises:
         ValueError: it cannot be read.
@@ -92,7 +92,7 @@ class ReadRequests:
         self._forgets: dict[str, dict[str, Forget]] = {}
         self._positions: dict[str, int] = {}
         self._answers: dict[str, Requests] = {}
-        """As long as nothing more is read: lanes ask before each batch."""
+        """Answers until the next record: lanes ask before each batch."""
 
     def take(self, stream: str, request: str, value: bytes | None, offset: int) -> None:
         """The next record of a request; a null takes it back.
@@ -108,7 +108,7 @@ class ReadRequests:
             forgets[request] = read_request(request, value)
 
     def of(self, stream: str) -> Requests:
-        """What is asked of a stream's partitions."""
+        """Return the requests to a stream's partitions."""
         if (known := self._answers.get(stream)) is None:
             forgets = tuple(self._forgets.get(stream, {}).values())
             known = self._answers[stream] = Requests(forgets, self._positions.get(stream, 0))

@@ -1,7 +1,7 @@
-"""Reads the topics of global tables: to their ends before the worker joins its group, and what comes from then on.
+"""Followers of global tables' topics: read to the end before the worker joins, then followed.
 
-A topic that was created again, cut, or given more partitions is read anew from its beginning. Until that is done the
-table has what it had; then all of it is replaced at once, so it is never a mix of two topics.
+A topic that is recreated, truncated, or given more partitions is read again from its beginning. Until then the table
+keeps its contents; then all of it is replaced at once, so it is never a mix of two topics.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ NULLS: Final = "delete.retention.ms"
 NULLS_LEAST_MS: Final = int(2 * SILENT_S * 1000)
 """Least time to keep nulls in the topic of a global table: twice the silence after which it is read again."""
 PAUSE_S: Final = 5.0
-"""Before a topic is tried again that could not be read."""
+"""Seconds before an unreadable topic is tried again."""
 
 
 class ReadAnew(TopicError):
-    """What was read of a topic is not all of it, or may not be."""
+    """Reading of a topic that is or may be incomplete."""
 
 
 def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection[GlobalTable]) -> None:
-    """Create the topics of global tables that are missing, and check that nothing of them expires.
+    """Create missing topics of global tables, and check that they expire nothing.
 
     Raises:
         SettingsError: a topic's name is none.
@@ -85,13 +85,13 @@ def _refuse_expiry(table: GlobalTable, config: Mapping[str, str]) -> None:
     keeps_all = config["retention.ms"] == "-1" and config["retention.bytes"] == "-1"
     if "delete" in policy and not keeps_all:
         raise TopicError(
-            f"table {table.name}: cleanup.policy of topic {table.topic} is {policy}, so what was written long ago "
+            f"table {table.name}: cleanup.policy of topic {table.topic} is {policy}, so old entries "
             "would be missing after a start, and workers would differ. Set cleanup.policy=compact on the topic"
         )
     if "compact" in policy and int(config[NULLS]) < NULLS_LEAST_MS:
         raise TopicError(
-            f"table {table.name}: {NULLS} of topic {table.topic} is {config[NULLS]}, so a worker that was cut off for "
-            f"a while could keep what was deleted. Set {NULLS}={NULLS_LEAST_MS} on the topic, or more"
+            f"table {table.name}: {NULLS} of topic {table.topic} is {config[NULLS]}, so a worker cut off for "
+            f"a while could keep deleted entries. Set {NULLS}={NULLS_LEAST_MS} on the topic, or more"
         )
 
 
@@ -111,7 +111,7 @@ class _Partition(WithoutStore):
         self._contents.positions[self._number] = offset
 
     def apply(self, batch: RecordBatch) -> None:
-        """Take over records. One without a key can be looked up by none."""
+        """Take over records. One without a key has no place in the table."""
         for index in range(batch.count):
             key = batch.key(index)
             if key is not None:
@@ -131,11 +131,11 @@ class TopicFollower:
     """Keeps one global table as its topic is."""
 
     def __init__(self, cluster: Cluster, table: GlobalTable, batch_most: int) -> None:
-        """Nothing is read.
+        """Start without reading.
 
         Args:
             cluster: connected
-            table: whose contents are replaced
+            table: table of the contents
             batch_most: bytes that one batch may unpack to
         """
         self.table, self._cluster, self._batch_most = table, cluster, batch_most
@@ -143,7 +143,7 @@ class TopicFollower:
         self._partitions = 0
         self._has_more_partitions = asyncio.Event()
         self.problem: str | None = None
-        """Why the table is not kept up with its topic, as of the last try."""
+        """Reason why the table does not follow its topic, as of the last try."""
 
     async def read(self) -> None:
         """Read the topic from its beginning to its end as it is now; then the table has all of it.
@@ -176,18 +176,18 @@ class TopicFollower:
             self._has_more_partitions.set()
 
     async def run(self) -> None:
-        """Follow the topic, and read it anew where it is not what was read before. Never returns."""
+        """Follow the topic, and read it again where it was replaced. Never returns."""
         while True:
             try:
                 await self._follow()
             except (TopicReplaced, LogTruncated, PositionLost, ReadAnew) as error:
-                self._say("its topic is read anew", error)
+                self._say("its topic is read again from the beginning", error)
                 await self._read_anew()
             except StateError as error:
                 self._give_up(error)
                 await self._read_anew()
             except RatchetError as error:
-                # What was read so far goes on to hold, and is gone on from.
+                # The contents read so far stay valid, and reading goes on after them.
                 self._say("cannot follow its topic; trying again", error)
             except Exception:
                 log.exception("following the topic of a global table failed; trying again")
@@ -233,8 +233,8 @@ class TopicFollower:
         while await changelog.keep_up():
             self.problem = None
         raise ReadAnew(
-            f"{self.table.topic}, partition {changelog.partition}: nothing was heard of it for so long that nulls may "
-            "have been missed"
+            f"{self.table.topic}, partition {changelog.partition}: not read for longer than nulls are retained; it "
+            "must be rebuilt"
         )
 
 
@@ -247,11 +247,11 @@ class GlobalTables:
         self._tasks: list[asyncio.Task[None]] = []
 
     def table(self, name: str) -> GlobalTable:
-        """The one of that name."""
+        """Return the one of that name."""
         return next(follower.table for follower in self.followers if follower.table.name == name)
 
     def status(self) -> list[GlobalTableStatus]:
-        """What each has."""
+        """Return the status of each table."""
         return [
             GlobalTableStatus(
                 table.name,
@@ -278,12 +278,12 @@ class GlobalTables:
         ]
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
-        """Compare the topics as they are now with what was read."""
+        """Compare the present topics with those read."""
         for follower in self.followers:
             follower.look_at(topics)
 
     async def stop(self) -> None:
-        """Stop following. The tables keep what they have."""
+        """Stop following. The tables keep their contents."""
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""What all workers of a group have to agree on, and what a worker is told that does not."""
+"""Rules shared by all workers of a group, and the message to a worker with other ones."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ one until a stream uses them."""
 EARLIER: Final = "faust"
 """The group protocol of earlier versions, which said nothing of rules."""
 SHOWN: Final = 200
-"""Characters of another member's value in a sentence: whoever may join the group may write anything there."""
+"""Most characters of another member's value in a sentence: every member may write anything there."""
 
 
 def rules_of(settings: Settings, program: App | None = None) -> dict[str, str]:
-    """What all members of the group share, by name: settings, and which agents each stream has."""
+    """Return the rules of all members of the group, by name: settings, and each stream's agents."""
     shared = {
         f"streams.{name}.{setting}": text
         for name, stream in sorted(settings.streams.items())
@@ -45,7 +45,7 @@ async def refusal(bootstrap: str, settings: Settings, program: App | None = None
     try:
         group = await describe_group(bootstrap, settings)
     except BrokerUnavailable as error:
-        return f"its members use other settings than this worker, and cannot be asked which: {error}"
+        return f"its members use other settings than this worker, and do not tell which: {error}"
     if sentence := sentence_of_strangers(bootstrap, settings.app, group):
         return sentence
     ours = rules_of(settings, program)
@@ -53,9 +53,9 @@ async def refusal(bootstrap: str, settings: Settings, program: App | None = None
 
 
 def works_otherwise(ours: Mapping[str, str], group: Group) -> bool:
-    """Whether the members judge or place the records of these streams by other settings.
+    """Return True if the members judge or place the records of these streams by other settings.
 
-    What only they have says nothing of these streams' records: agents, and internal streams of their program.
+    Their own agents and internal streams do not concern these streams' records.
     """
     if not (group.members and group.protocol) or group.protocol == protocol_of(ours):
         return False
@@ -64,14 +64,14 @@ def works_otherwise(ours: Mapping[str, str], group: Group) -> bool:
 
 
 def _of_members(group: Group) -> dict[str, str] | None:
-    """The rules that the members have agreed on; None where none of them tells."""
+    """Return the rules that the members have agreed on; None where none of them tells."""
     return next((rules for rules in group.rules if protocol_of(rules) == group.protocol), None)
 
 
 def why(ours: Mapping[str, str], group: Group) -> str:
-    """Why a group, as Kafka describes it, does not take a worker with these rules."""
+    """Return why a group, as Kafka describes it, refuses a worker with these rules."""
     way = (
-        "This worker reads and writes nothing meanwhile. Give it the settings of the others. Or, to change theirs, "
+        "This worker reads and writes nothing until it joins. Give it the others' settings. Or, to change theirs, "
         "stop them all: this one joins when the last has left"
     )
     if group.protocol == EARLIER:

@@ -1,4 +1,4 @@
-"""What a stream's settings have remembered of an identity beside its last sequence."""
+"""Deduplication options from a stream's settings."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from kafka_ratchet.rule.windows import Kept
 
 
 def kept_of(stream: StreamSettings) -> Kept:
-    """For its maps; see `Kept`."""
+    """Return the options of the stream's maps; see `Kept`."""
     return Kept(stream.reorder_window, stream.conflicts != "ignore", stream.dense)

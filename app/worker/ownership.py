@@ -1,4 +1,4 @@
-"""Which changelog is a stream's, and whether the stream may write to its output."""
+"""Ownership of a stream's changelog and output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOR_URLS: Final = str.maketrans("+/", "-_", "=")
 
 
 class StreamOwnership:
-    """What Kafka knows of one stream before its worker begins: claims, topics that are there, what it has committed."""
+    """Facts about one stream before its worker begins: claims, present topics, commits."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str, found: Mapping[str, int]) -> None:
         """Reads the claims.
@@ -39,12 +39,12 @@ class StreamOwnership:
         self._claims: Claims = read_claims(settings, bootstrap)
 
     def check(self, changelog: str) -> None:
-        """Refuse topics that are used for something else.
+        """Refuse topics with another use.
 
         Raises:
             TopicMissing: there is no input, and the changelog knows of one.
-            TopicTaken: the output, the dead letters or the input are somebody's changelog, or somebody else's output;
-                or the duplicates are anything but this stream's duplicates.
+            TopicTaken: the output, the dead letters or the input are a changelog, or another stream's output; or the
+                duplicates are anything but this stream's duplicates.
         """
         stream, app, name = self._stream, self._settings.app, self._name
         if stream.input not in self._found and self._has_records(changelog):
@@ -64,7 +64,7 @@ class StreamOwnership:
             )
 
     def others(self, changelog: str) -> set[str]:
-        """Applications that have claimed the output or the changelog for another stream; this one may be among them."""
+        """Return the applications with a claim on output or changelog for another stream, perhaps this one too."""
         known = (self._claims.get(topic) for topic in (self._stream.output, changelog))
         return {each.app for each in known if each is not None and not each.is_of(self._settings.app, self._name)}
 
@@ -80,23 +80,23 @@ class StreamOwnership:
                 raise taken(topic, known, self._settings.app, self._name)
 
     def is_stale(self, changelog: str) -> bool:
-        """Whether a claim is of a topic that is gone, or there is none yet."""
+        """Return True if a claim is of a deleted topic, or there is none yet."""
         topics = (self._stream.output, changelog)
         return any(topic not in self._claims or self._claims[topic].id != self.id_of(topic) for topic in topics)
 
     def claim(self, changelog: str, by: str = "", reason: str = "") -> dict[str, str]:
-        """Claim output, changelog and duplicates; they exist by now.
+        """Claim output, changelog and duplicates, which exist by now.
 
         Args:
-            changelog: name of the stream's changelog topic
-            by: who has decided that they are this stream's, whoever claims them; "" where nobody has
-            reason: of that
+            changelog: name of the stream's changelog topic.
+            by: operator who gave them to this stream, whatever the claims; "" without such a decision.
+            reason: reason of the decision.
 
         Returns:
-            by topic, the id that it had when it was claimed, as Kafka's tools print it
+            id at the claim by topic, as Kafka's tools print it.
 
         Raises:
-            TopicTaken: somebody else writes the output.
+            TopicTaken: another application writes the output.
             BrokerUnavailable: Kafka did not answer.
         """
         wanted = {self._stream.output: OUTPUT, changelog: CHANGELOG}
@@ -124,38 +124,38 @@ class StreamOwnership:
         if part == DUPLICATES and known is None and not is_new:
             raise TopicTaken(
                 f"{topic}: has records, and stream {name!r} of application {app!r} has never claimed it for its "
-                "duplicates: somebody else wrote them, and dropped records would stand among them. Name a new topic "
+                "duplicates: another program wrote them, and dropped records would stand among them. Name a new topic "
                 "in the settings, or an empty one"
             )
         if part == OUTPUT and known is None and not (is_new or self._has_committed() or self._has_records(changelog)):
             raise TopicTaken(
                 f"{topic}: has records, and stream {name!r} of application {app!r} has never committed anything: "
-                "somebody else wrote them, and events may count twice. If the application or the stream was renamed, "
+                "another program wrote them, and events may count twice. If the application or the stream was renamed, "
                 f"put the old name back. If they are meant to be there, run `ratchet resume --stream {name} --adopt "
                 "--from earliest|latest|OFFSET --reason TEXT --execute`"
             )
         return True
 
     def id_of(self, topic: str) -> str:
-        """The topic's id, as Kafka's tools print it.
+        """Return the topic's id, as Kafka's tools print it.
 
         Raises:
-            TopicMissing: it is gone.
+            TopicMissing: it was deleted.
         """
         admin = admin_client(self._options)
         found = describe_topic(admin, topic, timeout_s=self._settings.kafka_timeout_s, say=lambda _: None)
         if found is None:
-            raise TopicMissing(f"{topic}: was here a moment ago and is gone. Has somebody deleted it?")
+            raise TopicMissing(f"{topic}: existed a moment ago and is missing now. Was it deleted?")
         return found.id.translate(FOR_URLS)
 
     def _has_records(self, topic: str) -> bool:
-        """Whether anything was ever written to it."""
+        """Return True if anything was ever written to it."""
         with consumer(self._options, self._settings.app) as asked:
             partitions = self._found.get(topic, 0)
             return any(held.end > 0 for held in offset_ranges(asked, topic, partitions, ASK_S, NEW_TOPIC_S))
 
     def _has_committed(self) -> bool:
-        """Whether the group has committed offsets of the input in a lane's transaction."""
+        """Return True if the group has committed offsets of the input in a lane's transaction."""
         topic = self._stream.input
         if topic not in self._found:
             return False
@@ -164,7 +164,7 @@ class StreamOwnership:
 
 
 def names_of(settings: Settings, name: str) -> list[str]:
-    """Every topic name that can belong to a stream."""
+    """Return every topic name that can belong to a stream."""
     stream, app = settings.streams[name], settings.app
     return [
         stream.input,

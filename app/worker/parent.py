@@ -1,8 +1,8 @@
-"""Forks processes, starts one again that dies, and ends all of them when it is asked to.
+"""Parent of worker processes: forks them, replaces dead ones, and ends all of them on request.
 
-A forked process has everything that the parent has imported and compiled, within milliseconds. It does not have the
-parent's threads, but what they held, locked as it was: so the parent may have none (`refuse_threads`), and nothing that
-starts one: no client of Kafka, no store. It has no event loop either, and does nothing but wait for signals.
+A forked process has everything that the parent has imported and compiled, within milliseconds. It lacks the parent's
+threads, but keeps their locks: so the parent may have none (`refuse_threads`), and nothing that starts one: no client
+of Kafka, no store. It has no event loop either, and does nothing but wait for signals.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ LATER: Final = 75
 CRASHED: Final = 1
 
 STEADY_S: Final = 5.0
-"""A process that has lived for so long is replaced at once. One that dies earlier is so for the first time only, and
-then after pauses: what kills it at its start will do so again."""
+"""Seconds after which a process counts as steady, and is replaced at once.
+
+One that dies earlier is replaced at once only the first time, and then after pauses: the cause of a death at
+the start will recur.
+"""
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MOST_S: Final = 30.0
 
 SENTENCE_BYTES: Final = 32_768
-"""Of a refusal: what a pipe takes without a reader."""
+"""Bytes of a refusal: a pipe takes so many without a reader."""
 
 _ASKED: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -53,11 +56,11 @@ class Later(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a process is for.
+    """Role of a process.
 
     name: for the log, and for `ps` and `top`, which show 15 characters
     work: done in the process; it returns when SIGTERM comes
-    ends_last: whether it is ended when the others have ended
+    ends_last: True to end it after the others
     """
 
     name: str
@@ -71,9 +74,9 @@ class _Process:
     pid: int | None = None
     began: float = 0.0
     deaths: int = 0
-    """In a row, each soon after its start."""
+    """Deaths in a row, each soon after its start."""
     due: float | None = 0.0
-    """When it is to be started; None: it runs, or is not started again."""
+    """Time of its start; None: it runs, or is not started again."""
     code: int = 0
     refusal: int = -1
     """Descriptor on which it says why it cannot work."""
@@ -83,10 +86,10 @@ class Parent:
     """Keeps a process of each role.
 
     Args:
-        roles: their processes are started in this order
-        stop_within_s: a process that has not ended so many seconds after SIGTERM is killed
-        steady_s: as `STEADY_S`
-        pause_s: the first pause, in seconds; each further one is twice as long, up to `PAUSE_MOST_S`
+        roles: their processes are started in this order.
+        stop_within_s: seconds after SIGTERM until a process is killed.
+        steady_s: as `STEADY_S`.
+        pause_s: the first pause, in seconds; each further one is twice as long, up to `PAUSE_MOST_S`.
     """
 
     def __init__(
@@ -100,17 +103,17 @@ class Parent:
         self._processes = [_Process(role) for role in roles]
         self._stop_within_s, self._steady_s, self._pause_s = stop_within_s, steady_s, pause_s
         self._alive = os.pipe()
-        """Nobody writes to it. When the parent is gone, its end is closed, and a process that reads sees that."""
+        """Pipe without a writer: its end closes with the parent, which its readers notice."""
         self._is_asked = False
         self._refusal: str | None = None
         self.replaced = memoryview(mmap.mmap(-1, 8 * len(roles))).cast("Q")
-        """How often a process of each role was replaced. Its processes see it as well: the memory is shared."""
+        """Number of replacements by role. The memory is shared with the processes."""
 
     def run(self) -> int:
         """Keep the processes until SIGTERM or SIGINT, and end them.
 
         Returns:
-            exit code: 0, or 1 where one did not end as it was asked to
+            exit code: 0, or 1 where one did not end on request
 
         Raises:
             RatchetError: a process cannot work; the text is its own. The others have ended.
@@ -189,16 +192,17 @@ class Parent:
         process.pid, process.began, process.due, process.refusal = pid, time.monotonic(), None, read
 
     def _watch_parent(self) -> None:
-        """Done in a process: have it end some time after the parent at the latest, if it does not heed SIGTERM.
+        """End a process some time after the parent at the latest, if it does not heed SIGTERM.
 
-        Its main thread may be blocked by a program of somebody's own, and there is nobody left who would kill it.
+        It runs in the process. A user's program may block the main thread, and without the parent nothing else would
+        kill it.
         """
         read, write = self._alive
         os.close(write)
         threading.Thread(target=_end_after, args=(read, self._stop_within_s), name="parent", daemon=True).start()
 
     def _reap(self) -> None:
-        """Take note of processes that have ended."""
+        """Note the processes that have ended."""
         for process in self._processes:
             if process.pid is None:
                 continue
@@ -231,7 +235,7 @@ class Parent:
         process.code = 0
 
     def _put_off(self, process: _Process, *, at_once: bool = False) -> float:
-        """Set when it is started next; returns in how many seconds that is."""
+        """Set its next start; return the seconds until then."""
         process.deaths += 1
         pauses = process.deaths - at_once
         pause_s = min(PAUSE_MOST_S, self._pause_s * 2 ** min(pauses - 1, 16)) if pauses else 0.0
@@ -256,23 +260,23 @@ class Parent:
                             os.kill(process.pid, signal.SIGKILL)
                 self._wait(wake, max(0.1, left_s))
                 self._reap()
-        # One that was asked before it listened ends by the signal.
+        # A process stopped before it listened ends by the signal.
         fine = {0, *(-number for number in _ASKED)}
         return 0 if all(each.code in fine for each in self._processes) else CRASHED
 
 
 def _said(refusal: int) -> str:
-    """What a process that has ended has said on this descriptor, which is closed."""
-    os.set_blocking(refusal, False)  # it may have left a process of its own behind, which holds the other end
+    """Return the message of an ended process from this descriptor, and close it."""
+    os.set_blocking(refusal, False)  # it may have left a process of its own, which holds the other end
     with os.fdopen(refusal, "rb", buffering=0) as pipe:
         return (pipe.read(SENTENCE_BYTES) or b"").decode("utf-8", "replace")
 
 
 def refuse_threads() -> None:
-    """Refuse to fork a process that has more than its main thread.
+    """Refuse to fork a process with more than its main thread.
 
     Raises:
-        SettingsError: it has.
+        SettingsError: there are more threads.
     """
     main = threading.main_thread().native_id
     names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -281,13 +285,13 @@ def refuse_threads() -> None:
         which = ", ".join(names) or ", ".join((task / "comm").read_text().strip() for task in tasks)
         raise SettingsError(
             f"processes: there are threads before the processes are forked ({which}), and they would be missing in "
-            "them. Start threads in an agent or a timer, not where the module is imported; libraries that do it by "
-            "themselves have a variable against it, as OPENBLAS_NUM_THREADS=1. Or set processes = 1"
+            "them. Start threads in an agent or a timer, not where the module is imported; libraries that do it "
+            "alone have a variable against it, as OPENBLAS_NUM_THREADS=1. Or set processes = 1"
         )
 
 
 def ask(work: Callable[[], bytes]) -> bytes:
-    """The result of work that is done in a process of its own, since it leaves threads behind.
+    """Return the result of work done in a process of its own, since it leaves threads.
 
     Raises:
         RatchetError: the work has; the text is its own.
@@ -318,16 +322,16 @@ def ask(work: Callable[[], bytes]) -> bytes:
 
 
 def _end_after(alive: int, within_s: float) -> None:
-    """Kill this process so many seconds after its parent is gone."""
+    """Kill this process so many seconds after the parent's end."""
     os.read(alive, 1)
     time.sleep(within_s)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _become(role: Role, parent: int, refusal: int, first: Callable[[], None] = lambda: None) -> NoReturn:
-    """Do the work of a role in a process that was just forked, after `first`, and end it.
+    """Do the work of a role in a newly forked process, after `first`, and end it.
 
-    Nothing of the parent's may run here again: no `finally`, no `with` that it is in.
+    None of the parent's code may run here again: no `finally`, no `with` around it.
     """
     code = CRASHED
     try:

@@ -1,15 +1,15 @@
-"""Switching deduplication on and off, per stream and for all: which place decides, and how workers follow it.
+"""Switch of deduplication, per stream and for all: deciding places, and how workers follow them.
 
-Four places can decide; the first that is set wins (docs/decisions/0010-the-switch.md):
+Four places can decide; the first one set wins (docs/decisions/0010-the-switch.md):
 
     stream policy     live, in the policy topic          ratchet policy set off --stream NAME
     stream setting    streams.NAME.deduplicate           read when the worker starts
     global policy     live                               ratchet policy set off --global
     global setting    deduplicate
 
-and if none is set it is on. The topic is compacted and has one partition. Keys are `["global"]` and
-`["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets. The topic also has the requests
-of `ratchet forget` (forget_requests.py). A header of a policy's record says who set it.
+and with none set it is on. The topic is compacted and has one partition. Keys are `["global"]` and
+`["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets. The topic also has the requests of `ratchet
+forget` (forget_requests.py). A header of a policy's record says who set it.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ log = structlog.get_logger(__name__)
 BY_HEADER: Final = "ratchet-by"
 """Header of a policy's record: who set it."""
 MAX_KEY_BYTES: Final = 256
-"""Far more than the longest stream name takes; longer keys are nobody's."""
+"""Longest key in bytes, far above the longest stream name; longer keys are foreign."""
 MAX_VALUE_BYTES: Final = 1024
 PAUSE_S: Final = 5.0
-"""Before the policy topic is tried again that could not be read."""
+"""Seconds before an unreadable policy topic is tried again."""
 SHOWN: Final = 60
 """Bytes of a foreign key that the log shows."""
 
 
 class Origin(StrEnum):
-    """Where a policy comes from, the most specific first."""
+    """Origin of a policy, the most specific first."""
 
     STREAM_POLICY = "stream policy"
     STREAM_SETTING = "stream setting"
@@ -65,7 +65,7 @@ class Origin(StrEnum):
 
 
 class Effective(NamedTuple):
-    """Whether a stream is deduplicated, and where that was decided."""
+    """Effective deduplication of a stream, and the place that decided it."""
 
     deduplicate: bool
     origin: Origin
@@ -76,7 +76,7 @@ class StoredPolicy(NamedTuple):
 
     deduplicate: bool | None
     next: int
-    """Offset behind the record."""
+    """Offset after the record."""
 
 
 NOTHING: Final = StoredPolicy(None, 0)
@@ -93,7 +93,7 @@ def policy_value(deduplicate: bool) -> bytes:
 
 
 class Policies(WithoutStore):
-    """What the policy topic says, as far as it was read. A `kafka_ratchet.transport.changelog.ChangelogReader`."""
+    """Contents of the policy topic, as far as read. A `kafka_ratchet.transport.changelog.ChangelogReader`."""
 
     def __init__(self, settings: Settings) -> None:
         """Start without any policy."""
@@ -101,11 +101,11 @@ class Policies(WithoutStore):
         self.changelog = policy_topic(settings.app)
         self.position = 0
         self.stored: dict[str | None, StoredPolicy] = {}
-        """By stream; None: for all."""
+        """Policies by stream; None: for all."""
         self.requests = ReadRequests()
 
     def effective(self, stream: str) -> Effective:
-        """Whether a stream of the settings is deduplicated."""
+        """Return whether a stream of the settings is deduplicated."""
         settings = self.settings
         candidates = (
             (self.stored.get(stream, NOTHING).deduplicate, Origin.STREAM_POLICY),
@@ -119,12 +119,12 @@ class Policies(WithoutStore):
         return Effective(True, Origin.DEFAULT)
 
     def policy(self, stream: str) -> Policy:
-        """The policy of a stream, for its lane. The position counts only records that can concern the stream."""
+        """Return the policy of a stream, for its lane. The position counts only records that can concern the stream."""
         position = max(self.stored.get(key, NOTHING).next for key in (None, stream))
         return Policy(self.effective(stream).deduplicate, position)
 
     def apply(self, batch: RecordBatch) -> None:
-        """Take over records of the policy topic. Records that are no policies are logged and left out."""
+        """Take over records of the policy topic. Unreadable ones are logged and left out."""
         for index in range(batch.count):
             self._take(batch.key(index), batch.value(index), int(batch.offsets[index]))
         self.position = batch.next
@@ -204,20 +204,20 @@ class StreamSwitch:
     def __init__(self, follower: PolicyFollower, stream: str) -> None:
         self._follower, self._stream = follower, stream
         self._reading = 0
-        """Of the topic, as numbered by the follower: the one that the lane has waited for."""
+        """Reading of the topic that the lane has waited for, by the follower's number."""
 
     @property
     def policy(self) -> Policy:
-        """As of now.
+        """Return the present policy.
 
         Raises:
-            Aborted: the topic is being read anew, or was since `known_to`: the lane starts again and waits for it.
+            Aborted: the topic is read again, or was since `known_to`: the lane starts again and waits for it.
         """
         return self._follower.policy(self._stream, self._reading)
 
     @property
     def requests(self) -> Requests:
-        """As of now.
+        """Return the present requests.
 
         Raises:
             Aborted: as `policy`.
@@ -240,16 +240,16 @@ class StreamSwitch:
 
 
 class PolicyFollower:
-    """Reads the policy topic to its end, and then what comes; one per worker.
+    """Follower of the policy topic: reads to its end, and then on; one per worker.
 
     If the topic was created again, or has lost records, it is read again from its beginning. No lane gets a policy
-    meanwhile: what was read before may no longer be true, and a part of the topic is not the whole.
+    until then: earlier records may no longer be true, and a part of the topic is not the whole.
     """
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         """Prepare; `start` begins to read."""
         self.policies = Policies(settings)
-        """Of the last reading that came to the end of the topic."""
+        """Policies of the last reading that reached the end of the topic."""
         self.attempts = Attempts()
         """Requests under way."""
         self._cluster, self._settings = cluster, settings
@@ -257,7 +257,7 @@ class PolicyFollower:
         self._changelog = Changelog(cluster, self.policies, 0, self._connection)
         self._complete = False
         self._reading = 1
-        """Number of the reading that is under way or complete. It rises when the topic has to be read anew."""
+        """Number of the present or complete reading. It rises when the topic has to be read again."""
         self._error: RatchetError | None = None
         self._read = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -275,7 +275,7 @@ class PolicyFollower:
             self._task = None
 
     def policy(self, stream: str, reading: int) -> Policy:
-        """What holds for a stream, for a lane that has waited for this reading.
+        """Return the policy of a stream, for a lane that has waited for this reading.
 
         Raises:
             Aborted: as `read_to_the_end`; or the policy is "off", and the topic could not be read for too long.
@@ -289,15 +289,15 @@ class PolicyFollower:
         return found
 
     def read_to_the_end(self, reading: int) -> Policies:
-        """What the topic says, for a lane that has waited for this reading.
+        """Return the contents of the topic, for a lane that has waited for this reading.
 
         Raises:
-            Aborted: the topic is being read anew, or was since then.
+            Aborted: the topic is read again, or was since then.
         """
         if reading != self._reading or not self._complete:
             raise Aborted(
-                f"{self.policies.changelog}: is read anew, for it is not what was read before; whether records are to "
-                "be judged is not known until that is done"
+                f"{self.policies.changelog}: is read again, for it was replaced or truncated; whether records are to "
+                "be judged is unknown until that is done"
             )
         return self.policies
 
@@ -355,15 +355,18 @@ class PolicyFollower:
                 self._reading += 1
                 continue
             except (TopicReplaced, LogTruncated, PositionLost) as error:
-                # Where it is another topic, the lanes find that when they start again, and halt until a person decides.
-                log.error("the policy topic is not what was read; lanes wait until it is read anew", reason=str(error))
+                # Where it is another topic, the lanes find that at their next start, and halt until the
+                # operator decides.
+                log.error(
+                    "the policy topic was replaced or truncated; lanes wait until it is read again", reason=str(error)
+                )
                 was_complete, self._complete = self._complete, False
                 self._reading += 1
                 await self._tell(None if was_complete else error)
                 if was_complete:
                     continue
             except RatchetError as error:
-                # What was read so far goes on to hold.
+                # The policies read so far stay valid.
                 log.error("the policy topic cannot be read; trying again", reason=str(error))
                 await self._tell(error)
             except Exception as error:

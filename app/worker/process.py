@@ -41,22 +41,22 @@ from kafka_ratchet.transport.until_stopped import done_before
 log = structlog.get_logger(__name__)
 
 FILES_MOST: Final = 1 << 16
-"""Of some 8,000 partitions."""
+"""Most open files: enough for some 8,000 partitions."""
 STOP_WITHIN_S: Final = 90.0
 """The longest that stopping waits for Kafka on purpose is a minute, for the end of a transaction (END_FOR_S)."""
 
 
 class Prepared(NamedTuple):
-    """What was found of Kafka's topics: those of every stream, and those to which the program sends."""
+    """Topics in Kafka: those of every stream, and those that the program sends to."""
 
     topics: dict[str, StreamTopics]
     sends: dict[str, SentTopic]
 
 
 class Seat(NamedTuple):
-    """What outlives a process that is one of several, for the one that takes its place.
+    """Seat of one process of several, which outlives it.
 
-    instance_id: of the member of the group (KIP-345), so that the group gives it the same partitions at once
+    instance_id: id of the member of the group (KIP-345), so that the group gives it the same partitions at once
     listening: its status address
     """
 
@@ -71,7 +71,7 @@ def run(settings: Settings, bootstrap: str, program: App | None = None) -> None:
         RatchetError: it cannot start; the text says why.
     """
     with state_folder(settings.state_folder), ThreadPoolExecutor(1) as beside:
-        # While Kafka is asked, so that the first batch does not wait for it.
+        # During requests to Kafka, so that the first batch does not wait for it.
         kernels = beside.submit(compile_kernels)
         found = prepare(settings, bootstrap, program)
         kernels.result()
@@ -81,13 +81,13 @@ def run(settings: Settings, bootstrap: str, program: App | None = None) -> None:
 def serve(
     settings: Settings, bootstrap: str, prepared: Prepared, program: App | None = None, seat: Seat | None = None
 ) -> None:
-    """Serve streams whose topics are prepared, until SIGINT or SIGTERM. seat: of one process of several.
+    """Serve streams with prepared topics, until SIGINT or SIGTERM. seat: of one process of several.
 
     Raises:
-        RatchetError: it cannot start; the text says why.
+        RatchetError: it cannot start; the text has the reason.
     """
     allow_many_files()
-    # What the start has made is not looked at again: of half a million objects nearly none is ever garbage.
+    # Objects of the start are not examined again: nearly none of half a million is ever garbage.
     gc.freeze()
     gc.enable()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -107,12 +107,12 @@ def allow_many_files() -> None:
 
 
 def prepare(settings: Settings, bootstrap: str, program: App | None) -> Prepared:
-    """Create what is missing of the topics, and check that they fit.
+    """Create missing topics, and check that all fit.
 
-    A Kafka that goes away meanwhile is waited for as one that is not there yet.
+    It also waits for a Kafka that goes away in between.
 
     Raises:
-        RatchetError: it cannot start; the text says why.
+        RatchetError: it cannot start; the text has the reason.
     """
     deadline = time.monotonic() + settings.kafka_timeout_s
     while True:

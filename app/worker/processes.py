@@ -1,4 +1,4 @@
-"""A worker of several processes: what they need is imported, compiled and asked for once, then they are forked."""
+"""Worker of several processes: imports, compilation and requests are done once before the fork."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kafka_ratchet.rule.identity import SequenceSource
 log = structlog.get_logger(__name__)
 
 LATE_IMPORTS: Final = ("faust.app.router", "faust.tables.objects", "faust.tables.sets", "faust.topics", "faust.worker")
-"""What a worker's start would import otherwise, in each process anew."""
+"""Modules that each process would otherwise import at its start."""
 
 KILL_AFTER_S: Final = STOP_WITHIN_S + 15.0
 """A process ends itself before that, and says where it hung."""
@@ -41,16 +41,16 @@ def run(settings: Settings, program: App | None = None) -> int:
     """Run `settings.processes` worker processes until SIGINT or SIGTERM.
 
     Returns:
-        exit code: 0, or 1 where a process did not end as it was asked to
+        exit code: 0, or 1 where a process did not end on request
 
     Raises:
-        RatchetError: they cannot start, or one cannot go on; the text says why.
+        RatchetError: they cannot start, or one cannot go on; the text has the reason.
     """
     if sys.platform != "linux":
         raise SettingsError("processes: more than one needs Linux. Set processes = 1, and start several workers")
     if settings.bootstrap is None:
         raise SettingsError(
-            "processes: more than one needs a Kafka that is named: bootstrap in the settings file, or RATCHET_BOOTSTRAP"
+            "processes: more than one needs a named Kafka: bootstrap in the settings file, or RATCHET_BOOTSTRAP"
         )
     with state_folder(settings.state_folder):
         say_unused(settings)
@@ -60,7 +60,7 @@ def run(settings: Settings, program: App | None = None) -> int:
         bootstrap = settings.bootstrap
         seats, shared = _seats(settings)
         prepared = decoded(ask(lambda: encoded(prepare(settings, bootstrap, program))))
-        # What is there now is not looked at again by the processes' collectors, which would copy it.
+        # The processes' collectors must not examine present objects, which would copy them.
         gc.collect()
         gc.freeze()
         gc.enable()
@@ -87,7 +87,7 @@ def run(settings: Settings, program: App | None = None) -> int:
 
 
 def settings_of(settings: Settings, number: int) -> Settings:
-    """The settings of one process: its own folder, and its share of the memory."""
+    """Return the settings of one process: its own folder, and its share of the memory."""
     share = max(1, settings.state_memory_mb // settings.processes)
     return settings.model_copy(update={"state_folder": settings.state_folder / str(number), "state_memory_mb": share})
 
@@ -96,7 +96,7 @@ def say_unused(settings: Settings) -> None:
     """Log which local stores another number of processes has left in the state folder."""
     if unused := unused_stores(settings):
         log.info(
-            "local stores of another number of processes are not used now; the changelog has what is in them, and they "
+            "local stores of another number of processes are not used now; the changelog has their contents, and they "
             "may be removed while no worker runs",
             folders=[str(folder) for folder in unused],
         )
@@ -114,7 +114,7 @@ def unused_stores(settings: Settings) -> list[Path]:
 
 
 def encoded(prepared: Prepared) -> bytes:
-    """As JSON."""
+    """Return the topics as JSON."""
 
     def plain(value: Any) -> dict[str, Any]:
         if isinstance(value, Mapping):
@@ -125,7 +125,7 @@ def encoded(prepared: Prepared) -> bytes:
 
 
 def decoded(text: bytes) -> Prepared:
-    """What `encoded` made JSON of."""
+    """Return the topics from the JSON of `encoded`."""
     return msgspec.json.decode(text, type=Prepared)
 
 
@@ -139,9 +139,9 @@ def _import_late(settings: Settings) -> None:
 
 
 def _seats(settings: Settings) -> tuple[list[Seat], socket.socket]:
-    """A seat for each process, and the socket of the address for all.
+    """Return a seat for each process, and the socket of the address for all.
 
-    An instance id is nobody else's: two members with one would throw each other out of the group.
+    An instance id is unique: two members with one would remove each other from the group.
     """
     worker = uuid.uuid4().hex[:12]
     web = settings.web
@@ -156,6 +156,6 @@ def _seats(settings: Settings) -> tuple[list[Seat], socket.socket]:
 
 
 def _address(host: str, listening: socket.socket) -> str:
-    """Where this machine reaches it."""
+    """Return the address at which this machine reaches it."""
     here = {socket.AF_INET6: "::1"}.get(listening.family, "127.0.0.1") if is_wildcard(host) else host
     return url_of(here, listening.getsockname()[1])

@@ -77,7 +77,7 @@ def load_program(text: str) -> App:
         text: MODULE:NAME, as `shop:app`; without NAME: `app`
 
     Raises:
-        SettingsError: there is none, or the module cannot be imported.
+        SettingsError: there is none, or the import fails.
     """
     found = load_object(text, "--app")
     _, name = names_in(text, "--app")

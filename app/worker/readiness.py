@@ -1,4 +1,4 @@
-"""Whether a worker does all the work it was given, for the probes of whoever runs it."""
+"""Readiness of a worker for probes: it does all its assigned work."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.stalls import Cause
 
 MOST: Final = 20
-"""Partitions that are named; of more, their number is said."""
+"""Most partitions named; further ones are counted."""
 
 
 def why_not_ready(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
-    """What keeps a worker from being ready, a line each; nothing where it is.
+    """Return the reasons why a worker is not ready, a line each; empty where it is.
 
-    A halted partition does not: it would halt on any worker, and a person decides. The errors themselves are not told.
+    A halted partition does not: it would halt on any worker, and an operator decides. The lines omit the errors
+    themselves.
 
     streams: names, by changelog
     """
@@ -43,7 +44,7 @@ def _without_kafka(lanes: Lanes) -> list[str]:
 
 
 def halted(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
-    """The halted partitions, a line each, with the class of the error."""
+    """Return the halted partitions, a line each, with the class of the error."""
     found = [(key, lane.status.halted) for key, lane in sorted(lanes.running.items()) if lane.status.halted]
     return [f"{_named(key, streams)}: halted ({reason}), which a restart does not change" for key, reason in found]
 

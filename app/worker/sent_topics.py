@@ -1,4 +1,4 @@
-"""The topics to which a program sends: that they may be written to, that they are there, and who reads them."""
+"""Topics that a program sends to: permissions, existence, and readers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kafka_ratchet.transport.sent_topics import SentTopic
 
 
 def check_topics(program: App, settings: Settings) -> None:
-    """Whether agents may send where the program says, and what becomes of it in streams that read it.
+    """Verify that agents may send to the program's topics, and how streams read them.
 
     Raises:
-        SettingsError: they may not; or a stream reads what agents write, and does not say whether it deduplicates.
+        SettingsError: they may not; or a stream reads agents' records without its own deduplicate setting.
     """
     for topic in program.topics:
         if not is_topic_name(topic):
@@ -44,7 +44,7 @@ def check_topics(program: App, settings: Settings) -> None:
             if topic == stream.input and [each for each in settings.streams if program.of(each)] == [name]:
                 raise SettingsError(
                     f"topic {topic} of the program is the input of {name}, the only stream with agents: they would get "
-                    "what they send, for ever"
+                    "their own records, for ever"
                 )
     for name, writers in _written_by_agents(program, settings):
         stream = settings.streams[name]
@@ -58,7 +58,7 @@ def check_topics(program: App, settings: Settings) -> None:
 
 
 def _written_by_agents(program: App, settings: Settings) -> Iterator[tuple[str, str]]:
-    """Streams whose input agents write, each with who does."""
+    """Yield the streams with agents' records as input, each with the writer."""
     outputs = {stream.output: name for name, stream in settings.streams.items() if program.of(name)}
     for name, stream in settings.streams.items():
         if stream.input in outputs:
@@ -70,16 +70,16 @@ def _written_by_agents(program: App, settings: Settings) -> Iterator[tuple[str, 
 def prepare_sent_topics(
     bootstrap: str, settings: Settings, program: App, streams: Mapping[str, StreamTopics]
 ) -> dict[str, SentTopic]:
-    """Create what is missing of the topics to which a program sends.
+    """Create missing topics of the program's sends.
 
     Args:
-        bootstrap: host:port[,host:port]
-        settings: the whole of them
-        program: whose agents send
-        streams: topics of the streams, which are there by now
+        bootstrap: host:port[,host:port].
+        settings: all settings.
+        program: program with the sending agents.
+        streams: topics of the streams, which exist by now.
 
     Returns:
-        by name, what the lanes have to know of them
+        the sent topics for the lanes, by name.
 
     Raises:
         TopicMissing: one is missing, and `create_topics` is off.
@@ -114,7 +114,7 @@ def _create(
     if not settings.create_topics:
         known = all_topics(admin)
         raise TopicMissing(
-            f"there is no topic {topic!r}, to which the program sends{similar(topic, known)}. create_topics is false, "
+            f"there is no topic {topic!r} for the program's sends{similar(topic, known)}. create_topics is false, "
             "so Ratchet creates none: correct the name, or create the topic"
         )
     senders = [name for name in streams if program.of(name)]

@@ -28,7 +28,7 @@ COMMITTED_S: Final = 5.0
 
 
 def with_steps(settings: Settings, program: App | None) -> Settings:
-    """The settings with a section for each internal stream of a program, behind the streams that feed them.
+    """Return the settings with a section for each internal stream of a program, behind the streams that feed them.
 
     Raises:
         SettingsError: a section of the settings does not fit the program.
@@ -129,7 +129,7 @@ def _refuse_circle(
 def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
     """Refuse to start where events wait in the topic of a step that the program does not have, or not any more.
 
-    The streams that have sent them there have committed: nobody else would ever take them.
+    The sending streams have committed: no other stream would ever take them.
 
     Args:
         bootstrap: host:port[,host:port]
@@ -152,8 +152,8 @@ def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
             raise SettingsError(
                 f"{topic}, partition {waiting.partition()}: events from offset {waiting.offset()} on wait for stream "
                 f"{topic.removeprefix(repartition_topic(settings.app, ''))!r}, which the program does not have. Start "
-                "the program that has it, without new events, until nothing waits there; or delete the topic, and what "
-                "waits with it"
+                "the program that has it, without new events, until nothing waits there; or delete the topic with the "
+                "waiting events"
             )
 
 
@@ -178,22 +178,22 @@ def _first_waiting(
 
 
 def prepare_streams(bootstrap: str, settings: Settings, program: App | None) -> dict[str, StreamTopics]:
-    """The topics of every stream; those of an internal one after those of the streams that feed it.
+    """Return the topics of every stream; internal ones come after the streams that feed them.
 
     Args:
         bootstrap: host:port[,host:port]
-        settings: as `with_steps` has them
-        program: whose internal streams there are; None: none
+        settings: settings of `with_steps`
+        program: program with the internal streams; None: none
 
     Raises:
-        RatchetError: as `prepare` raises it.
+        RatchetError: see `prepare`.
     """
     topics: dict[str, StreamTopics] = {}
     for name, stream in settings.streams.items():
         definition = program.streams.get(name) if program else None
         internal = None
         if definition is not None and definition.topic is not None:
-            # What is sent there otherwise may come from any stream: as many partitions as the largest has.
+            # Direct sends may come from any stream: as many partitions as the largest has.
             parents = [topics[each.name] for each in definition.fed_by] or list(topics.values())
             partitions = max(each.partitions for each in parents)
             if "partitions" in stream.model_fields_set:

@@ -1,4 +1,4 @@
-"""One stream of a worker: its settings, its topics as found, its table, and the lanes that are made of them."""
+"""Stream of a worker: its settings, topics, table, and lanes."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Stream:
             sends=self.sends,
             event_header=self.settings.event_header,
         )
-        # An internal stream of a program has nothing to judge by, whatever is said of all streams.
+        # An internal stream of a program has nothing to judge by, whatever the global setting.
         switch = StreamSwitch(policies, self.name) if self.is_judged else AlwaysOff()
         permit = partial(claims.refuse, self.name, self.topics.changelog)
         ticks = self.program.ticks(number) if self.program else None
@@ -156,19 +156,19 @@ class Stream:
 
 
 def _lettered(settings: StreamSettings) -> dict[int, str]:
-    """By verdict, the reason with which its records become dead letters, where the stream asks for it."""
+    """Return the reason of the dead letter by verdict, where the stream's settings ask for it."""
     asked = {TOO_LATE: (settings.late, LATE), CONFLICT: (settings.conflicts, CONTENT_DIFFERS)}
     return {verdict: reason for verdict, (what, reason) in asked.items() if what == "dead-letter"}
 
 
 def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:
-    """What one partition may keep; None where a stream keeps all."""
+    """Return the limits of one partition; None where a stream keeps all."""
     if not settings.is_bounded:
         return None
     most = settings.max_identities
     if most is not None and most < partitions:
         raise SettingsError(
-            f"streams.{name}.max_identities: {most} are too few for {partitions} partitions, each of which has an even "
-            f"share. Write {partitions} or more"
+            f"streams.{name}.max_identities: {most} are too few for {partitions} partitions with an even "
+            f"share each. Write {partitions} or more"
         )
     return Bounds(None if most is None else most // partitions, settings.inactive_after_s)

@@ -28,15 +28,16 @@ from kafka_ratchet.transport.client.topic_id import TopicState
 log = structlog.get_logger(__name__)
 
 DEAD_LETTER_ROOM: Final = 64 * 1024
-"""bytes by which dead letters and duplicates may be larger than what they were: the reason, and where they came from"""
+"""Bytes by which dead letters and duplicates may exceed their originals: reason and origin."""
 COMPACTED: Final = {
     "cleanup.policy": "compact",
     # Segments roll at least once a day, so that the cleaner gets at them: it never touches the active one.
     "segment.ms": str(24 * 3600 * 1000),
     "segment.bytes": str(256 << 20),
-    # Stamped by the broker: it would refuse entries of a worker whose clock is more than an hour ahead (KIP-937).
+    # Stamped by the broker: it would refuse entries of a worker with a clock more than an hour ahead
+    # (KIP-937).
     "message.timestamp.type": "LogAppendTime",
-    # Set, and not left to the broker's default: a worker that was away must still meet the nulls.
+    # Set, and not left to the broker's default: a worker after an absence must still meet the nulls.
     "delete.retention.ms": str(NULLS_LAST_S * 1000),
 }
 
@@ -48,7 +49,7 @@ NOT_COMPACTED: Final = {
     "retention.bytes": "-1",
     "message.timestamp.type": "CreateTime",
 }
-"""Of the topic that an internal stream reads."""
+"""Configuration of the topic that an internal stream reads."""
 
 
 class InternalInput(NamedTuple):
@@ -67,7 +68,7 @@ class StreamTopics(NamedTuple):
     dead_letters_limit: int
     changelog_limit: int
     claimed: Mapping[str, str] = MappingProxyType({})
-    """By topic that this stream writes alone, the id it had when it was claimed."""
+    """Id at the claim, by topic that this stream alone writes."""
     duplicates_limit: int = 0
     """0 where dropped records are not kept."""
     sent: int = 0
@@ -77,18 +78,18 @@ class StreamTopics(NamedTuple):
 def prepare(
     bootstrap: str, settings: Settings, name: str, stream: StreamSettings, internal: InternalInput | None = None
 ) -> StreamTopics:
-    """Create what is missing of a stream's topics, and check that they fit each other.
+    """Create missing topics of a stream, and check that all fit each other.
 
     Args:
-        bootstrap: host:port[,host:port]
-        settings: the whole of them
-        name: of the stream
-        stream: its settings
-        internal: how its input is created, in any case; None: it is an input like others
+        bootstrap: host:port[,host:port].
+        settings: all settings.
+        name: name of the stream.
+        stream: its settings.
+        internal: form of its created input; None: it is an input like others.
 
     Raises:
         TopicMissing: a topic of the stream is missing, and `create_topics` is off or the changelog knows of it.
-        TopicTaken: somebody else writes a topic that this stream would write.
+        TopicTaken: another application writes a topic of this stream.
         PartitionsDiffer: output, dead letters, duplicates or changelog have other partition counts than the input.
         TopicError: a topic cannot be created, or the changelog is not compacted only.
         BrokerUnavailable: Kafka has gone away, or did not answer.
@@ -109,8 +110,8 @@ def prepare(
         create(admin, stream.input, partitions, stream.replication, config)
     elif internal and (policy := config_of(admin, stream.input)["cleanup.policy"]) != "delete":
         raise TopicError(
-            f"{stream.input}: cleanup.policy is {policy}, so records would be gone before stream {name} has read them. "
-            "Set cleanup.policy=delete on the topic"
+            f"{stream.input}: cleanup.policy is {policy}, so records would disappear before stream {name} has read "
+            "them. Set cleanup.policy=delete on the topic"
         )
     input_limit = limit_of(admin, stream.input)
     wanted = {
@@ -129,13 +130,13 @@ def prepare(
         elif found[topic] != partitions:
             raise PartitionsDiffer(
                 f"stream {name}: input {stream.input} has {partitions} partitions, {topic} has {found[topic]}. "
-                "A record keeps its partition on the way, so the counts must be equal: name topics that have as "
-                "many, or let Ratchet create them. For an input that was given more, see docs/guide/partitions.md"
+                "A record keeps its partition on the way, so the counts must be equal: name topics with as "
+                "many, or let Ratchet create them. For an input with added partitions, see docs/guide/partitions.md"
             )
     config = _only_compacted(
         admin,
         changelog,
-        "the last sequences of identities that were quiet for long, and their duplicates would pass",
+        "the last sequences of long inactive identities, and their duplicates would pass",
     )
     _check_clock(changelog, config)
     prepare_owners(admin, settings)
@@ -150,10 +151,10 @@ def prepare(
 def _prepare_sent(
     admin: AdminClient, stream: Arrivals, partitions: int, found: Mapping[str, int], config: Mapping[str, str]
 ) -> int:
-    """Create the topic to which records are sent by their identity, where it is missing; returns its partitions."""
+    """Create the topic of records sent by identity, where it is missing; return its partition count."""
     sent = found.get(stream.output, stream.to_partitions or partitions)
     if sent < partitions:
-        # A lane writes to the partition of its own number first of all, and fewer would be no help to anybody.
+        # A lane writes to the partition of its own number first of all, so fewer would not help.
         raise PartitionsDiffer(
             f"stream {stream.of}: {stream.output} has {sent} partitions or is to have them, and input {stream.input} "
             f"has {partitions}. Records are sent to as many partitions as the input has, or more: set "
@@ -182,7 +183,7 @@ def prepare_policy(bootstrap: str, settings: Settings) -> None:
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
-    prepare_single(admin, settings, policy_topic(settings.app), "policies that were set long ago")
+    prepare_single(admin, settings, policy_topic(settings.app), "old policies")
 
 
 def prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: str) -> None:
@@ -215,8 +216,8 @@ def _only_compacted(admin: AdminClient, topic: str, loses: str) -> dict[str, str
     least_ms = NULLS_LAST_S * 1000
     if int(config["delete.retention.ms"]) < least_ms:
         raise TopicError(
-            f"{topic}: delete.retention.ms is {config['delete.retention.ms']}, so a worker that was away may miss what "
-            f"was deleted and go on with it. Set delete.retention.ms={least_ms} on the topic, or more"
+            f"{topic}: delete.retention.ms is {config['delete.retention.ms']}, so a worker after an absence may miss "
+            f"deletions and go on with deleted entries. Set delete.retention.ms={least_ms} on the topic, or more"
         )
     return config
 
@@ -226,8 +227,8 @@ def _check_clock(changelog: str, config: Mapping[str, str]) -> None:
     if config["message.timestamp.type"] != "LogAppendTime":
         raise TopicError(
             f"{changelog}: message.timestamp.type is {config['message.timestamp.type']}, so the clocks of workers "
-            "would say how old their stores are and which identities are active. One that is wrong could bring back "
-            "what was deleted. Set message.timestamp.type=LogAppendTime on the topic"
+            "would say how old their stores are and which identities are active. A wrong one could bring back "
+            "deleted entries. Set message.timestamp.type=LogAppendTime on the topic"
         )
 
 
@@ -248,12 +249,12 @@ def create(admin: AdminClient, topic: str, partitions: int, replication: int, co
 
 
 def config_of(admin: AdminClient, topic: str, settle_s: float = ADMIN_TIMEOUT_S) -> dict[str, str]:
-    """A topic's effective configuration.
+    """Return a topic's effective configuration.
 
     Args:
         admin: connected
         topic: name
-        settle_s: how long it may be unknown, as one is that was just created
+        settle_s: how long it may be unknown, as a new one is
 
     Raises:
         TopicError: it cannot be read.
@@ -268,12 +269,12 @@ def config_of(admin: AdminClient, topic: str, settle_s: float = ADMIN_TIMEOUT_S)
             entries: Mapping[str, Any] = asked.result()
             return {name: entry.value for name, entry in entries.items()}
         except KafkaException as error:
-            # A topic that was just created is not known to every broker at once.
+            # Not every broker knows a new topic at once.
             missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             waited = time.monotonic() - began
             if missing and waited > settle_s:
                 raise TopicError(
-                    f"topic {topic}: no broker that was asked knows it {waited:.0f} s after it was created or listed. "
+                    f"topic {topic}: no broker knows it {waited:.0f} s after it was created or listed. "
                     "Look into the brokers' logs whether they are still making its partitions, and start the worker "
                     "again"
                 ) from None
@@ -291,7 +292,7 @@ def _named(what: str, error: KafkaException) -> TopicError | BrokerUnavailable:
 
 
 def limit_of(admin: AdminClient, topic: str) -> int:
-    """The `max.message.bytes` of a topic, which may be new."""
+    """Return the `max.message.bytes` of a topic, which may be new."""
     return int(config_of(admin, topic, NEW_TOPIC_S)["max.message.bytes"])
 
 
@@ -300,7 +301,7 @@ FUTURE_MOST_MS: Final = 24 * 3600 * 1000
 
 
 def check_event_time(bootstrap: str, settings: Settings, program: App) -> None:
-    """Warn of inputs into which Kafka takes records of any future, and by whose timestamps windows expire.
+    """Warn of inputs with timestamps from any future, where windows expire by them.
 
     Raises:
         TopicError: a topic's configuration cannot be read.
@@ -317,7 +318,7 @@ def check_event_time(bootstrap: str, settings: Settings, program: App) -> None:
 
 
 def unbounded(config: Mapping[str, str]) -> str:
-    """Why a topic takes records of any future, and what to do; "" where it does not. config: of the topic."""
+    """Return why a topic takes records of any future, with the remedy; "" where it does not. config: of the topic."""
     name = "message.timestamp.after.max.ms"
     most = config.get(name)
     if config["message.timestamp.type"] == "LogAppendTime" or (most is not None and int(most) <= FUTURE_MOST_MS):
@@ -359,7 +360,7 @@ async def watch_topics(
             if topic in topics and topics[topic].partitions > before:
                 raise PartitionsDiffer(
                     f"{topic}: had {before} partitions when this worker started, and has {topics[topic].partitions} "
-                    "now. Keys have moved between partitions, so records that are sent again could no longer be "
+                    "now. Keys have moved between partitions, so re-sent records could no longer be "
                     "recognised; the worker stops. The way to more partitions is in docs/guide/partitions.md"
                 )
         await asyncio.sleep(ASK_EVERY_S)

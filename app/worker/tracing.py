@@ -1,6 +1,6 @@
-"""A span of OpenTelemetry for each transaction, with links to the traces that its records came from.
+"""Span of OpenTelemetry for each transaction, with links to the traces of its records.
 
-Where spans go is said by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, ...).
+OpenTelemetry's own variables set the destination (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, ...).
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 TRACEPARENT: Final = "traceparent"
 LINKS_MOST: Final = 32
-"""Of one span."""
+"""Most links of one span."""
 RECORDS_LOOKED_AT: Final = 256
-"""The first ones of a transaction, of which headers are read: this is Python, and a transaction may have 500,000."""
+"""Records of a transaction whose headers are read, the first ones: this is Python, and there may be 500,000."""
 HEADERS_MOST: Final = 8_192
-"""bytes: the headers of a record that has more are not looked at."""
+"""Most bytes of a record's headers; larger ones are not read."""
 TRACEPARENT_MOST: Final = 512
 """bytes; one of today has 55."""
 STOP_WITHIN_S: Final = 5.0
-"""How long a worker that stops waits for its last spans to be taken."""
+"""Seconds that a stopping worker waits for the export of its last spans."""
 
 Totals = Mapping[str, int]
 """Records of a partition by verdict, since ever."""
 
 
 def totals_of(partition: SequencePartition) -> Totals:
-    """Of a partition, as of its last commit."""
+    """Return the totals of a partition at its last commit."""
     found = partition.progress or Progress(0, 0, 0, 0)
     judged = {name: getattr(found, name) for name in ("fresh", "duplicate", "invalid", "late", "conflict")}
     return judged | {"unjudged": partition.intervals.unjudged}
 
 
 def make_provider(app: str) -> TracerProvider:
-    """What exports spans in a thread of its own; OTEL_SERVICE_NAME comes before the application's name.
+    """Return the exporter of spans, with its own thread; OTEL_SERVICE_NAME overrides the application's name.
 
     Raises:
         ModuleNotFoundError: the extra `otel` is not installed.
-        SettingsError: a variable of OpenTelemetry has a value that it cannot have.
+        SettingsError: a variable of OpenTelemetry has an invalid value.
     """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.environment_variables import OTEL_SERVICE_NAME
@@ -83,11 +83,11 @@ class Tracing:
         self._tracer = None if provider is None else provider.get_tracer("kafka_ratchet", ratchet_version())
 
     def of(self, spec: LaneSpec, totals: Callable[[], Totals]) -> TransactionSpans | None:
-        """For a lane. totals: of its partition as of the last commit."""
+        """Return the spans of a lane. totals: of its partition at the last commit."""
         return None if self._tracer is None else TransactionSpans(self._tracer, spec, totals)
 
     def close(self) -> None:
-        """Export what is left; a collector that does not answer is not waited for."""
+        """Export the remaining spans, without waiting for an unresponsive collector."""
         if self._provider is not None:
             ending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
             ending.start()
@@ -146,8 +146,8 @@ class TransactionSpans:
             "ratchet.offset.to": position,
             "ratchet.outcome": "committed" if is_committed else "aborted",
         }
-        # Of what is given up nobody knows what would have become of it. Totals that have not moved are not those of
-        # after the commit: the local store has failed, or nothing was judged.
+        # The outcome of an aborted transaction is unknown. Unmoved totals are not those after the commit: the
+        # local store has failed, or nothing was judged.
         if is_committed and (after := self._totals()) != self._before:
             attributes |= {f"ratchet.records.{name}": after[name] - self._before.get(name, 0) for name in after}
         span = self._tracer.start_span(
@@ -163,7 +163,7 @@ class TransactionSpans:
         self._began_ns = None
 
     def _context(self, batch: RecordBatch, index: int) -> SpanContext | None:
-        """What the record's traceparent says; None where there is none that can be read."""
+        """Return the context in the record's traceparent; None where there is no readable one."""
         from opentelemetry.trace import get_current_span
 
         body = batch.header_bytes(index)

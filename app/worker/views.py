@@ -1,4 +1,4 @@
-"""Gives an agent the partition of another stream's table: the one of its own number, if that is at work here."""
+"""Views of other streams' tables: the partition of the agent's own number, if it is at work here."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class Stream(Protocol):
 
 @dataclass(frozen=True)
 class Views:
-    """What views of all tables look into.
+    """Tables for the views.
 
-    streams: by changelog; lanes: those that run here, by changelog and partition
+    streams: by changelog; lanes: those running here, by changelog and partition
     """
 
     streams: Mapping[str, Stream]
     lanes: Mapping[tuple[str, int], Lane]
 
     def open(self) -> None:
-        """Let every table be looked into."""
+        """Let views read every table."""
         for stream in self.streams.values():
             for table in stream.sequences.tables:
                 table.elsewhere = partial(self._partition, stream, table.name)
 
     def _partition(self, stream: Stream, table: str, reader: str, number: int) -> CommittedTable:
-        """What `Elsewhere` gives.
+        """Return the committed table for `Elsewhere`.
 
         Raises:
-            SettingsError: it has no partition that belongs to that one.
+            SettingsError: it has no partition of that number.
             Aborted: it is not at work here now.
         """
         other = self.streams[reader]

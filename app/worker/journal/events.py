@@ -1,7 +1,7 @@
-"""What happened in a worker: rebalances, restores, restarts, in a file of bounded size, one line of JSON each.
+"""Events of a worker: rebalances, restores, restarts, in a bounded file of JSON lines.
 
-The lanes are looked at once a second, and what has changed is one event for all partitions of a stream together: a
-rebalance of 1,000 partitions is one line.
+The lanes are checked once a second, and a change is one event for all partitions of a stream together: a rebalance of
+1,000 partitions is one line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ANSWER_MOST: Final = 500
 TEXT_MOST: Final = 500
 """Characters of an error."""
 SAY_AGAIN_S: Final = 60.0
-"""A partition that is tried again and again for one reason is one event in this time."""
+"""Seconds in which further tries of a partition for the same reason count as one event."""
 
 _EVENT_OF: Final = msgspec.json.Decoder(Event)
 """Made here and not by the first who reads, in a thread: see `kafka_ratchet.transport.owner`."""
@@ -38,7 +38,7 @@ Key = tuple[str, int]
 
 
 class EventLog:
-    """The file. Blocking: it is used in a thread. A line that was torn is left out."""
+    """File of events. Blocking: it is used in a thread. A torn line is left out."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,11 +65,11 @@ class EventLog:
             return
         with self.path.open("ab") as file:
             if file.tell():
-                file.write(b"\n")  # ends a line that was torn; an empty one is left out
+                file.write(b"\n")  # ends a torn line; an empty one is left out
             file.write(data)
 
     def read(self, begin: float) -> list[Event]:
-        """The newest events, at most ANSWER_MOST, not before a moment in seconds since the epoch."""
+        """Return the newest events, at most ANSWER_MOST, not before a moment in seconds since the epoch."""
         try:
             lines = self.path.read_bytes()[-FILE_MOST:].split(b"\n")
         except OSError:
@@ -86,17 +86,17 @@ class EventLog:
 
 
 class LaneWatch:
-    """Compares the lanes with what they were when it looked last."""
+    """Comparison of the lanes with their state at the last look."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lanes: dict[Key, tuple[Lane, LaneState, int]] = {}
         self._since: dict[Key, float] = {}
-        """When a lane was first seen that has not run yet."""
+        """Time at which a lane that has not run yet was first observed."""
         self._said: dict[tuple[str, str], float] = {}
 
     def look(self, lanes: Mapping[Key, Lane]) -> list[Event]:
-        """What has happened since the last look."""
+        """Return the events since the last look."""
         now = self._clock()
         gained = {key for key, lane in lanes.items() if key not in self._lanes or self._lanes[key][0] is not lane}
         lost = self._lanes.keys() - lanes.keys()
@@ -179,6 +179,6 @@ class WorkerEvents:
             log.warning("events were not written", file=str(self._log.path), reason=str(error))
 
     async def answer(self, begin: float) -> EventsAnswer:
-        """The newest events from a moment on."""
+        """Return the newest events from a moment on."""
         events = await asyncio.to_thread(self._log.read, begin)
         return EventsAnswer(self._version, self._started_at, events)

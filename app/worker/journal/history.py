@@ -1,4 +1,4 @@
-"""A day of a worker's counts, in files of fixed size beside its state (docs/decisions/0050).
+"""A day of a worker's counts, in files of fixed size next to its state (docs/decisions/0050).
 
 STREAM.counts   a row each 10 seconds for a day, 12 integers: 830 KB
 STREAM.lags     a row a minute for a day, an integer for each partition of the stream: 11.5 KB a partition, and 23 KB
@@ -38,7 +38,7 @@ UNKNOWN: Final = -1
 
 
 class ServedPartition(Protocol):
-    """What is asked of a lane."""
+    """Lane as its history needs it."""
 
     @property
     def position(self) -> int | None:
@@ -57,17 +57,17 @@ class Source(Protocol):
 
     @property
     def partitions(self) -> int:
-        """How many the stream has, here and elsewhere."""
+        """Return the number of partitions of the stream, here and elsewhere."""
 
     def counted(self) -> NDArray[np.int64]:
         """int64[6]: records committed by this worker since it began, by COUNTS; it only rises."""
 
     def served(self) -> Mapping[int, ServedPartition]:
-        """The partitions whose lanes run here."""
+        """Return the partitions with lanes here."""
 
 
 class StreamHistory:
-    """Of one stream: two rings, and what was seen last."""
+    """History of one stream: two rings, and the last values seen."""
 
     def __init__(self, folder: Path, name: str, source: Source) -> None:
         self.source = source
@@ -77,7 +77,7 @@ class StreamHistory:
         self._ends: dict[int, int] = {}
 
     def take(self, now_s: float) -> tuple[Values, Values]:
-        """What is to be written, from memory: the row of the counts since the last call, and that of the lags."""
+        """Return the rows to write, from memory: the counts since the last call, and the lags."""
         counted, lanes = self.source.counted(), self.source.served()
         row, lags = np.full(len(FIELDS), UNKNOWN, np.int64), np.full(self.source.partitions, UNKNOWN, np.int64)
         ends, seconds = {}, []
@@ -109,7 +109,7 @@ class StreamHistory:
             self.lags.write(slot * EVERY_S // LAG_EVERY_S, lags)
 
     def answer(self, query: HistoryQuery) -> HistoryAnswer:
-        """What is in the files, in a thread."""
+        """Return the answer from the files, in a thread."""
         slots, rows = self.counts.read(query.begin // EVERY_S, query.end // EVERY_S)
         wanted = {number for number in query.partitions if 0 <= number < self.source.partitions}
         lags: dict[int, list[tuple[int, int]]] = {}
@@ -123,7 +123,7 @@ class StreamHistory:
 
 
 def _points(slots: Values, rows: Values, step_s: int) -> Points:
-    """Rows added up in steps; a lag is that of the step's last row, None where that is not there."""
+    """Return rows added up in steps; a lag is that of the step's last row, None where it is missing."""
     if not len(slots):
         return Points(counts={name: [] for name in COUNTS})
     steps = slots * EVERY_S // step_s
@@ -144,7 +144,7 @@ def _points(slots: Values, rows: Values, step_s: int) -> Points:
 
 
 class WorkerHistory:
-    """Of all streams of a worker. Where its folder cannot be used there is none, and a warning says so."""
+    """History of all streams of a worker. An unusable folder gives none, and a warning."""
 
     def __init__(self, folder: Path, sources: Mapping[str, Source], clock: Callable[[], float] = time.time) -> None:
         self._folder, self._clock = folder, clock

@@ -1,4 +1,4 @@
-"""What a worker keeps of its past, for its status address: counts, events, policy intervals."""
+"""Past of a worker for its status address: counts, events, policy intervals."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class Past:
         return await self._history.answer(query)
 
     async def events(self, begin: float) -> EventsAnswer:
-        """The newest events from a moment on, in seconds since the epoch."""
+        """Return the newest events from a moment on, in seconds since the epoch."""
         return await self._events.answer(begin)
 
     def intervals(self, stream: str) -> list[Interval]:
-        """Of the partitions that are at work here, the newest of each first."""
+        """Return the intervals of the partitions at work here, the newest of each first."""
         if stream not in self._streams:
             return []
         at_work = self._streams[stream]
@@ -89,7 +89,7 @@ class Past:
 
 
 def _of_partition(number: int, intervals: list[Any]) -> list[Interval]:
-    """An interval ends where the next one begins."""
+    """Return an interval ends where the next one begins."""
     ends = [None, *(each.start for each in intervals)]
     return [
         Interval(number, each.number, each.deduplicate, each.start, end, each.unjudged)

@@ -1,11 +1,11 @@
-"""A file of fixed size with a row for each step of time; the newest row takes the place of the oldest.
+"""Ring file of fixed size with a row per step of time; the newest row replaces the oldest.
 
     header    8 integers: magic, version, seconds a row, rows, values a row, three times 0
     row       slot, check, values: 8-byte integers. The slot is the number of the step since the epoch, and it stands at
               `slot % rows`. The check is the exclusive or of all others and of the magic
 
-Nothing is synchronised to the disk: after a crash of the process everything is there, after one of the machine a row
-may be torn, and is left out.
+Nothing is synchronised to the disk: a crash of the process loses nothing, and one of the machine may tear a row,
+which is left out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Ring:
         self.path, self.every_s, self.rows, self.width = path, every_s, rows, width
         self._file = -1
         self._using = threading.Lock()
-        """Without it a row could go to whatever file was given the number of the one that was just closed."""
+        """Lock against a write to another file with the reused number of a closed one."""
 
     @property
     def size(self) -> int:
@@ -93,7 +93,7 @@ class Ring:
             os.pwrite(self._file, row.tobytes(), 8 * (HEADER + slot % self.rows * (2 + self.width)))
 
     def read(self, first: int, last: int) -> tuple[Values, Values]:
-        """The rows from one slot to another, both included, as far as they are there.
+        """Return the rows from one slot to another, both included, as far as they are there.
 
         Returns:
             (slots int64[n], rising; values int64[n, width])

@@ -171,7 +171,7 @@ def test_two_that_write_one_file_at_a_time_leave_that_of_one(tmp_path: Path, end
         assert write_rows(path, theirs) == 1  # begun behind us, and done before us
         yield from mine[15_000:]
 
-    with pytest.raises(SettingsError, match="somebody else has written it meanwhile"):
+    with pytest.raises(SettingsError, match="another program has written it since"):
         write_rows(path, rows())
     assert list(read_rows(path)) == theirs
     assert list(tmp_path.iterdir()) == [path]
