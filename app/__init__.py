@@ -13,7 +13,7 @@ __all__ = ["create_app"]
 
 
 def create_app(settings: Settings, bootstrap: str | None = None, program: App | None = None) -> Application:
-    """A worker's application, for a process of one's own.
+    """Return a worker's application, for a program's own process.
 
     `await application.start()` joins the group, `await application.stop()` leaves it; `application.app` is the Faust
     app, for timers and tasks. Faust's own agents and tables are refused: they belong into the program.
@@ -21,7 +21,7 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
     Args:
         settings: from `kafka_ratchet.app.settings.load`
         bootstrap: host:port[,host:port]; None: `settings.bootstrap`
-        program: agents and tables of one's own; None: each record is forwarded as it came
+        program: program with agents and tables; None: each record is forwarded unchanged
 
     Raises:
         SettingsError: no bootstrap, no stream, or an extractor that cannot be imported.

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 
 def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """The loop of uvloop, for `asyncio.Runner`; None: asyncio's own, where uvloop is not made (Windows)."""
+    """Return the loop of uvloop, for `asyncio.Runner`; None: asyncio's own, where uvloop is not made (Windows)."""
     try:
         import uvloop
     except ImportError:
@@ -42,7 +42,7 @@ def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
             found.append(work())
         except BaseException as error:  # it belongs to who asked
             failure = error
-        with suppress(RuntimeError):  # the page was closed meanwhile
+        with suppress(RuntimeError):  # the page may be closed by now
             loop.call_soon_threadsafe(deliver, found, failure)
 
     threading.Thread(target=run, name="reading", daemon=True).start()

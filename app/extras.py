@@ -28,7 +28,7 @@ WORKER_EXTRAS: Final = dict.fromkeys(
     ),
     "worker",
 )
-"""Extra by import name, of what the worker needs, and the commands that ask workers or read as they do."""
+"""Extra by import name, for the packages of the worker, and of commands that ask workers or read as they do."""
 
 
 OTHER_EXTRAS: Final = dict.fromkeys(
@@ -38,12 +38,12 @@ OTHER_EXTRAS: Final = dict.fromkeys(
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """The sentence for a package that an extra would bring; None: no extra brings it."""
+    """Return the sentence for a package that an extra would bring; None: no extra brings it."""
     return sink.missing_extra(error, WORKER_EXTRAS | sink.SINK_EXTRAS | OTHER_EXTRAS)
 
 
 def has_worker() -> bool:
-    """Whether the extra `worker` is installed."""
+    """Return True if the extra `worker` is installed."""
     # A loaded module may have no spec: Faust replaces its own in sys.modules.
     return all(
         name in sys.modules or find_spec(name) for name in ("aiohttp", "aiokafka", "faust", "numba", "rocksdict")

@@ -19,17 +19,17 @@ from kafka_ratchet.spark_sink.secrets import HidingFormatter, hidden
 from kafka_ratchet.transport.correlation import correlation
 
 NOISY: Final = ("aiokafka", "faust", "mode", "kafka", "aiohttp.access")
-"""Libraries whose info lines tell of every heartbeat; their warnings and errors are kept."""
+"""Libraries with info lines for every heartbeat; their warnings and errors are kept."""
 
 
 _NO_ANSWER: Final = re.compile(
     r"^Unable connect to node|^Unable to (update|request) metadata|NodeNotReadyError|KafkaConnectionError"
     r"|Connect call failed|Connection refused|NoBrokersAvailable|RequestTimedOutError"
 )
-"""What aiokafka says of one failed try, some forty times a second and worker while Kafka is away."""
+"""aiokafka's lines about a failed try, some forty times a second and worker while Kafka is away."""
 
 _REFUSED: Final = re.compile(r"AccessRefused: (?P<why>.*)", re.DOTALL)
-"""What it says where Kafka refuses this client, or has a certificate that this client refuses."""
+"""aiokafka's line where Kafka and this client refuse each other."""
 
 SAY_EVERY_S: Final = 60.0
 
@@ -37,9 +37,9 @@ log = structlog.get_logger(__name__)
 
 
 class KafkaAway(logging.Filter):
-    """Puts one line of ours, now and then, in the place of the libraries' lines about a broker that does not answer.
+    """Filter that replaces libraries' lines about a silent broker by one line of ours, now and then.
 
-    Everything else that they say passes.
+    All other lines pass.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class KafkaAway(logging.Filter):
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written as it is."""
+        """Return True if the record is written unchanged."""
         if record.name.partition(".")[0] not in NOISY:
             return True
         text = record.getMessage()
@@ -71,7 +71,7 @@ def configure(level: str, form: LogFormat = "text") -> None:
 
     Args:
         level: "debug", "info", "warning" or "error"
-        form: "text" for people, "json" for one object a line, in which a line also says what it belongs to
+        form: "text", or "json" for one object a line, with the correlation fields
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -123,7 +123,7 @@ def _json_formatter(shared: list[Any]) -> logging.Formatter:
 
 
 def _with_correlation(_: Any, __: str, event: EventDict) -> EventDict:
-    """The line's own fields first, then what it belongs to, then what it says besides."""
+    """Return the line's own fields first, then its correlation, then further fields."""
     first = {name: event.pop(name, None) for name in ("timestamp", "level", "event")}
     belongs = {"logger": event["_record"].name, "worker": process_name(), **correlation()}
     return {**first, **{name: event.pop(name, value) for name, value in belongs.items()}, **event}
@@ -134,25 +134,25 @@ def _as_json(_: Any, __: str, event: EventDict) -> str:
 
 
 def _log_what_ends_the_process() -> None:
-    """An error that nobody catches is a line as well, in the main thread and in others."""
+    """Log an uncaught error as a line, in the main thread and in others."""
 
     def said(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error or kind(), trace)
             return
-        log.critical("an error that nobody has caught", exc_info=(kind, error, trace))
+        log.critical("uncaught error", exc_info=(kind, error, trace))
 
     sys.excepthook = said
     threading.excepthook = lambda told: said(told.exc_type, told.exc_value, told.exc_traceback)
 
 
 def say(sentence: str) -> None:
-    """Write a sentence to standard error: as a warning of the log where that is JSON."""
+    """Write a sentence to standard error; as a warning of the log in JSON form."""
     _write(sentence, log.warning)
 
 
 def say_error(sentence: str) -> None:
-    """Write why a command ends to standard error: as an error of the log where that is JSON."""
+    """Write the reason of a command's end to standard error; as an error of the log in JSON form."""
     _write(sentence, log.error)
 
 

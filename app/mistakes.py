@@ -15,17 +15,17 @@ Sections = Mapping[str, type[BaseModel]]
 
 
 def unreadable(error: UnreadableVariable) -> str:
-    """The sentence for a variable that is not valid JSON."""
+    """Return the sentence for a variable of invalid JSON."""
     named = re.search(r'field "(\w+)"', str(error))
     variable = f"{PREFIX}{named[1].upper()}" if named else f"A {PREFIX}* variable"
     return f"{variable}: not valid JSON. Write the section as a JSON object, or name a setting in it: {PREFIX}WEB__PORT"
 
 
 def sentences(error: ValidationError, model: type[BaseModel], sections: Sections) -> Iterator[str]:
-    """One sentence for each mistake, naming the setting and what to do.
+    """Yield one sentence for each mistake, with the setting and the remedy.
 
     Args:
-        error: what the model says.
+        error: errors of the model.
         model: the model itself.
         sections: the model of each section.
     """
@@ -43,7 +43,7 @@ def sentences(error: ValidationError, model: type[BaseModel], sections: Sections
 
 
 def _given(where: list[str], value: object) -> str:
-    """What was given, where that cannot be a secret."""
+    """Return the given value, unless it may be a secret."""
     may_be_secret = (
         not where or where[0] in {"kafka", "sink", "sinks"} or (where[0] == "bootstrap" and "@" in str(value))
     )
@@ -57,7 +57,7 @@ def _siblings(where: list[str], model: type[BaseModel], sections: Sections) -> s
 
 
 def no_such_setting(name: str, known: set[str]) -> str:
-    """What is said of an unknown name. known: the names that there are."""
+    """Return the sentence on an unknown name. known: the valid names."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(known))}"
     return f"there is no such setting ({hint})"

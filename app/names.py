@@ -10,12 +10,16 @@ from __future__ import annotations
 from typing import Final
 
 PRODUCERS_TOPIC: Final = "ratchet-producers"
-"""As `kafka_ratchet.producers.PROGRESS_TOPIC`, which a test compares: settings are read where that package need not
-be."""
+"""Topic of producers' progress:
+
+`kafka_ratchet.producers.PROGRESS_TOPIC`, which a test compares.
+
+Settings are also read where that package is missing.
+"""
 OWNERS_TOPIC: Final = "ratchet-owners"
-"""Who writes which topic, for all applications on one Kafka; see `kafka_ratchet.app.worker.claims`."""
+"""Topic of claims, for all applications on one Kafka; see `kafka_ratchet.app.worker.claims`."""
 KAFKAS_OWN: Final = "__"
-"""What the names of Kafka's internal topics begin with."""
+"""Prefix of Kafka's internal topics."""
 
 
 def policy_topic(app: str) -> str:
@@ -24,7 +28,7 @@ def policy_topic(app: str) -> str:
 
 
 def proofs_topic(app: str) -> str:
-    """The topic that has the last proof of each stream (`ratchet verify --record`)."""
+    """Return the topic with the last proof of each stream (`ratchet verify --record`)."""
     return f"{app}-proofs"
 
 
@@ -34,12 +38,12 @@ def changelog_name(app: str, stream: str) -> str:
 
 
 def repartition_topic(app: str, stream: str) -> str:
-    """The topic that an internal stream of a program reads (`group_by`)."""
+    """Return the topic that an internal stream of a program reads (`group_by`)."""
     return f"{app}-repartition.{stream}"
 
 
 def replayed_topic(app: str, stream: str) -> str:
-    """The topic that says which dead letters of a stream were replayed."""
+    """Return the topic that says which dead letters of a stream were replayed."""
     return f"{app}-replayed.{stream}"
 
 
@@ -49,12 +53,12 @@ def replay_id(app: str, stream: str) -> str:
 
 
 def replay_group(app: str, stream: str) -> str:
-    """The group whose offsets say how far dead letters were replayed last; for people."""
+    """Return the group with the offsets of the last replay of dead letters; for display."""
     return f"{app}-dead-letters-{stream}"
 
 
 def is_repartition_topic(topic: str, app: str) -> bool:
-    """Whether it is one of those."""
+    """Return True for an internal topic of that application."""
     return topic.startswith(repartition_topic(app, ""))
 
 
@@ -67,7 +71,7 @@ OF_A_STREAM: Final = (changelog_name, replayed_topic)
 
 
 def is_ratchets_own(topic: str, app: str, streams: list[str]) -> bool:
-    """Whether Ratchet or Kafka writes a topic of this name for itself: it can be nobody's input or output."""
+    """Return True if Ratchet or Kafka writes a topic of this name for itself: it cannot be an input or output."""
     own = {PRODUCERS_TOPIC, OWNERS_TOPIC, policy_topic(app), proofs_topic(app)}
     own.update(name(app, stream) for stream in streams for name in OF_A_STREAM)
     return topic in own or topic.startswith(KAFKAS_OWN) or is_repartition_topic(topic, app)

@@ -1,4 +1,4 @@
-"""How producers choose the partition of a key."""
+"""Partitioners of producers' keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Partitioner(StrEnum):
     CRC32 = "crc32"
 
     def place(self, key: bytes, count: int) -> int:
-        """The partition of a key, of so many."""
+        """Return the partition of a key, of so many."""
         if self is Partitioner.CRC32:
             from zlib import crc32
 

@@ -1,8 +1,8 @@
-"""`repartition_by`: two streams in the place of one, so that records of one identity are judged in one partition.
+"""`repartition_by`: two streams in place of one, so that an identity is judged in one partition.
 
 The records of a stream S arrive in any partition. The stream `S-arrivals` sends each of them, byte for byte, to the
 partition of an internal topic that its identity gives, in the transaction of the input's offsets: so each is there
-exactly once. S judges what is there. It may have more partitions than the input.
+exactly once. S judges the records there. The topic may have more partitions than the input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Arrivals(StreamSettings):
 
     @property
     def rule(self) -> dict[str, str]:
-        """How the partition is chosen: under another identity, records would be looked for in another one."""
+        """Return the rule of the partition: under another identity, records would be searched elsewhere."""
         return {"identity": str(self.identity), "sends_to": self.output}
 
 
@@ -41,7 +41,7 @@ def arrivals_of(name: str) -> str:
 
 
 def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, StreamSettings]:
-    """The streams, with two in the place of each that says `repartition_by`. Done twice, it changes nothing.
+    """Return the streams, with two in the place of each that says `repartition_by`. Done twice, it changes nothing.
 
     Raises:
         SettingsError: a name that the second one needs is not free.
@@ -54,8 +54,8 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
             continue
         if is_repartition_topic(stream.input, app):
             raise SettingsError(
-                f"streams.{name}.input is {stream.input!r}, which is filled by Ratchet. Name the topic to "
-                "which records are published: repartition_by does the rest"
+                f"streams.{name}.input is {stream.input!r}, which Ratchet fills. Name the topic of "
+                "the published records: repartition_by does the rest"
             )
         if other in streams or len(other) > NAME_MOST:
             raise SettingsError(
@@ -66,7 +66,7 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
         letters = f"{app}-{other}-dead-letters"
         if taken := {letters} & {each for its in streams.values() for each in (its.input, *its.writes)}:
             raise SettingsError(
-                f"streams.{name}.repartition_by: what has no partition goes to {taken.pop()!r}, and that is a topic "
+                f"streams.{name}.repartition_by: records without a partition go to {taken.pop()!r}, which is a topic "
                 "of the settings. Name another one there"
             )
         made[other] = Arrivals(
@@ -87,11 +87,11 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
 
 
 def judging(streams: Mapping[str, StreamSettings]) -> dict[str, StreamSettings]:
-    """The streams without those that only send records to another one."""
+    """Return the streams without those that only send records to another one."""
     return {name: stream for name, stream in streams.items() if not isinstance(stream, Arrivals)}
 
 
 def arrives_in(streams: Mapping[str, StreamSettings], name: str) -> str:
-    """The topic to which the records of a stream are published."""
+    """Return the topic of a stream's published records."""
     other = streams.get(arrivals_of(name))
     return other.input if isinstance(other, Arrivals) else streams[name].input

@@ -50,7 +50,7 @@ __all__ = [
 
 CONFIG_VARIABLE = "RATCHET_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "RATCHET_HOME", "RATCHET_CACHE"})
-"""RATCHET_* variables that are not settings: the config file, and what the `ratchet` script itself reads."""
+"""RATCHET_* variables other than settings: the config file, and those of the `ratchet` script itself."""
 
 BROKERS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 """One broker: host:port or [IPv6]:port. Clients have no common default for a missing port."""
@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     kafka: ClientOptions = Field(default_factory=dict, repr=False)
     """Client options in librdkafka's names (security.protocol, sasl.*, ssl.*), passed on untouched."""
     kafka_timeout_s: float = Field(default=60.0, gt=0, le=1_000_000, allow_inf_nan=False)
-    """How long a part keeps trying to reach Kafka at its start before it gives up with an error, in seconds."""
+    """Longest wait for Kafka at the start of a part, in seconds, before an error."""
     streams: dict[str, StreamSettings] = Field(default_factory=dict)
     deduplicate: bool | None = None
     """The same as a stream's, for the streams that do not say."""
@@ -110,28 +110,32 @@ class Settings(BaseSettings):
     records_per_transaction: int = Field(default=500_000, ge=1, le=100_000_000)
     """... or holds this many input records."""
     transaction_timeout_ms: int = Field(default=60_000, ge=1_000, le=900_000)
-    """The broker aborts a transaction that is older; the successor of a crashed worker aborts it at once."""
+    """Age in ms at which the broker aborts a transaction; a crashed worker's successor aborts it at once."""
     session_timeout_ms: int = Field(default=10_000, ge=1_000, le=300_000)
     """A worker that Kafka has not heard of for this long loses its partitions."""
     num_standby_replicas: int = Field(default=0, ge=0, le=32)
-    """How many other workers keep a warm copy of each partition's sequences."""
+    """Number of other workers with a warm copy of each partition's sequences."""
     processes: int = Field(default=1, ge=1, le=256)
     """Worker processes that one `ratchet worker` runs. With 1 it is the worker itself; above, each has a folder of its
     own in `state_folder`."""
     state_folder: Path = Path("ratchet-state")
     state_memory_mb: int = Field(default=2_048, ge=1, le=1 << 20)
-    """Memory that a worker's last sequences may take, in MiB, shared by its processes, streams and partitions. What
-    does not fit is looked up in the local store: the same results, more slowly."""
+    """Memory for a worker's last sequences, in MiB, shared by its processes, streams and partitions.
+
+    Further sequences are read from the local store: the same results, more slowly.
+    """
     max_batch_mb: int = Field(default=64, ge=1, le=1_024)
-    """What one record batch may unpack to, in MiB; a partition with a larger one halts. Forwarding one takes at most
-    three times as much."""
+    """Most MiB that one record batch may unpack to; a partition with a larger one halts.
+
+    Forwarding one takes at most three times as much.
+    """
     web: WebSettings = WebSettings()
     sink: SinkSettings = Field(default=SinkSettings(), repr=False)
     sinks: dict[str, SinkSettings] = Field(default_factory=dict, repr=False)
     """More sinks, by name. Code that works with one asks for `of_sink` and then reads `sink`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "text"
-    """What log lines are: text for people, or one JSON object a line."""
+    """Form of log lines: text, or one JSON object a line."""
     telemetry: Literal["none", "otel"] = "none"
     """"otel": a span for each transaction of a worker, by OpenTelemetry's own variables; needs the extra `otel`."""
 
@@ -202,11 +206,14 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is given wins over variables; no .env, no secrets folder. `load` puts the file below the variables."""
+        """Return the sources: given values win over variables; no .env, no secrets folder.
+
+        `load` puts the file below them.
+        """
         return init_settings, _Variables(settings_cls)
 
     def stream(self, name: str | None = None) -> tuple[str, StreamSettings]:
-        """The stream of that name, or the only one there is.
+        """Return the stream of that name, or the only one there is.
 
         Raises:
             SettingsError: there is none, or several and no name.
@@ -222,7 +229,10 @@ class Settings(BaseSettings):
         return name, self.streams[name]
 
     def every_sink(self) -> dict[str, SinkSettings]:
-        """The sinks by name, `[sink]` first, under the name of its job. None of a file that has neither section."""
+        """Return the sinks by name, `[sink]` first, under the name of its job.
+
+        A file without both sections has none.
+        """
         own = {self.sink.name: self.sink} if "sink" in self.model_fields_set else {}
         return {**own, **self.sinks}
 
@@ -262,7 +272,7 @@ class Settings(BaseSettings):
             )
 
     def creates_topics(self, name: str) -> bool:
-        """Whether topics of that stream are created where they are missing."""
+        """Return True if missing topics of that stream are created."""
         own = self.streams[name].create_topics
         return self.create_topics if own is None else own
 
@@ -310,7 +320,7 @@ def given(path: Path | None = None) -> dict[str, Any]:
 
 
 def origins(path: Path | None = None, **overrides: Any) -> dict[str, str]:
-    """Where each setting comes from that is given, by its name with dots: a variable, the file or the command line.
+    """Return the source of each given setting, by its name with dots: variable, file or command line.
 
     Args:
         path: as for `load`, which has to have taken it.
@@ -345,7 +355,7 @@ def with_arrivals(settings: Settings) -> Settings:
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
-    """Every value that must not be written, wherever a library quotes it."""
+    """Yield every value that must not be written, wherever a library quotes it."""
     yield from of_client(settings.kafka)
     for kept in (settings.sink, *settings.sinks.values()):
         for secret in (kept.url, kept.password, *kept.storage_options.values(), *kept.catalog.values()):

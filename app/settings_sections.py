@@ -31,7 +31,7 @@ Compression = Literal["input", "none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def is_topic_name(text: str) -> bool:
-    """Whether Kafka takes it as the name of a topic."""
+    """Return True if Kafka takes it as the name of a topic."""
     return TOPIC_NAME.fullmatch(text) is not None and text not in {".", ".."}
 
 
@@ -58,7 +58,7 @@ class _Section(BaseModel):
 
 
 class StreamSettings(_Section):
-    """One stream: what is read, how it is judged, where it goes."""
+    """Stream: its topics, its rule, and its treatment of records."""
 
     input: TopicName
     output: TopicName
@@ -66,7 +66,7 @@ class StreamSettings(_Section):
     duplicates: TopicName | None = None
     """Topic that dropped records go to, in the same transaction. None: they are counted only."""
     duplicates_keep: Literal["all", "headers"] = "all"
-    """What of a dropped record goes there: all of it, or its key and headers (the value is null)."""
+    """Part of a dropped record that goes there: all of it, or its key and headers (the value is null)."""
     forward: bool = True
     """False: records are judged and counted, and none goes to the output."""
     identity: Annotated[Identity, NoDecode, PlainValidator(_identity)] = DEFAULTS["identity"]
@@ -81,14 +81,16 @@ class StreamSettings(_Section):
     conflicts: Conflicts = DEFAULTS["conflicts"]
     dense: bool = DEFAULTS["dense"]
     repartition_by: Literal["identity"] | None = None
-    """Whether records are sent to the partition of their identity before they are judged; see `app.repartition`."""
+    """Key of an internal topic to which records go before their verdict; see `app.repartition`."""
     deduplicate: bool | None = None
-    """Whether records are judged; False forwards them unjudged. None: not said here.
-    `kafka_ratchet.app.worker.policy` has who wins."""
+    """True: judge records; False: forward them unjudged; None: unset here.
+
+    `kafka_ratchet.app.worker.policy` has the order of precedence.
+    """
     event_id: str | None = None
     """header:NAME of the input with an event's id, as a mirror hands it on. None: a record's own place is its id."""
     create_topics: bool | None = None
-    """Whether a missing input, output or dead-letter topic is created. None: as the setting of all streams says."""
+    """True: create a missing input, output or dead-letter topic. None: as the setting of all streams."""
     compression: Compression = "input"
     partitions: int = Field(default=4, ge=1, le=10_000)
     """Partitions of the topics where Ratchet has to create them; an input topic that exists keeps its own."""
@@ -106,7 +108,7 @@ class StreamSettings(_Section):
 
     @property
     def rule(self) -> dict[str, str]:
-        """How records are judged, by setting: state of one rule means nothing under another."""
+        """Return the rule of judgement, by setting: state of one rule means nothing under another."""
         return {
             **self.judged_by.entry,
             **({} if self.forward else {"forward": "false"}),
@@ -115,7 +117,10 @@ class StreamSettings(_Section):
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The topics that its records go to: output, dead letters, and duplicates where there is such a topic."""
+        """Return the topics that its records go to.
+
+        Output, dead letters, and duplicates where there is such a topic.
+        """
         return (self.output, self.dead_letters, *([self.duplicates] if self.duplicates is not None else []))
 
     @property
@@ -125,7 +130,7 @@ class StreamSettings(_Section):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether identities are ever forgotten."""
+        """Return True if identities are ever forgotten."""
         return self.max_identities is not None or self.inactive_after_s is not None
 
     @field_validator("sequence")
@@ -138,12 +143,12 @@ class StreamSettings(_Section):
     def _id_in_a_header(cls, value: str | None) -> str | None:
         kind, _, name = (value or "").partition(":")
         if value is not None and (kind != "header" or not name):
-            raise ValueError(f'{value!r}: write "header:NAME", the header that has the id of a record\'s event')
+            raise ValueError(f'{value!r}: write "header:NAME", the header with the id of a record\'s event')
         return value
 
     @property
     def event_header(self) -> str:
-        """Name of the header that has an event's id; "" where none has."""
+        """Return the name of the header with an event's id; "" where there is none."""
         return (self.event_id or "").partition(":")[2]
 
     @model_validator(mode="after")
@@ -212,7 +217,7 @@ class WebSettings(_Section):
     port: int = Field(default=0, ge=0, le=65535)
     """0 takes a free port and prints it."""
     status_port: int = Field(default=0, ge=0, le=65535)
-    """Of a worker's status address; 0 takes a free port, which the worker tells its group."""
+    """Port of a worker's status address; 0 takes a free port, published in the group."""
     token_file: str | None = Field(default=None, min_length=1)
     """File with the token that the page asks for. None: it asks for none."""
     tls_cert: str | None = Field(default=None, min_length=1)
@@ -220,25 +225,24 @@ class WebSettings(_Section):
     tls_key: str | None = Field(default=None, min_length=1)
     """PEM file of its key, without a password. None: it is in the certificate's file."""
     trusted_proxy: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_networks)] = ()
-    """Addresses or networks of proxies whose `user_header` is believed."""
+    """Addresses or networks of proxies with a trusted `user_header`."""
     user_header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]{1,64}$")
-    """Header in which such a proxy names the user that it has let in."""
+    """Header in which such a proxy names its user."""
     write: bool = False
-    """Whether those who have given the token may change something through the page."""
+    """True if callers with the token may make changes through the page."""
 
     @model_validator(mode="after")
     def _access_has_a_meaning(self) -> WebSettings:
         if self.write and self.token_file is None:
             raise ValueError(
-                "write = true lets people change something through the page, and there is no token to tell who may. "
+                "write = true allows changes through the page, and there is no token to restrict them. "
                 "Set token_file, or remove it"
             )
         if self.tls_key is not None and self.tls_cert is None:
             raise ValueError("tls_key is the key of a certificate, and there is no tls_cert. Set both")
         if bool(self.trusted_proxy) != (self.user_header is not None):
             raise ValueError(
-                "trusted_proxy says whose user_header is believed, and user_header which header that is. Set both, or "
-                "none"
+                "trusted_proxy names the proxies, and user_header their header with the user. Set both, or none"
             )
         return self
 
@@ -251,14 +255,14 @@ def _known_store(name: str) -> str:
 
 
 class SinkSettings(_Section):
-    """Where the Spark job puts the results of which stream."""
+    """Sink of the Spark job: stream, store and table of the results."""
 
     stream: str | None = None
-    """Name of the stream whose output is read; may be left out where there is only one."""
+    """Name of the stream with the output to read; may be left out where there is only one."""
     from_input: bool = False
     """The stream's input is read in place of its output, and judged by Spark; no worker is needed."""
     format: Literal["json", "avro", "protobuf", "bytes"] | None = None
-    """What values are; None: json where columns are given, avro where a schema is, else bytes."""
+    """Format of values; None: json where columns are given, avro where a schema is, else bytes."""
     columns: str | None = Field(default=None, min_length=1)
     """Columns of the JSON values, as Spark DDL ("user string, amount double"), or "infer"."""
     avro_schema: str | None = Field(default=None, min_length=1)
@@ -266,13 +270,13 @@ class SinkSettings(_Section):
     avro_id: int | None = Field(default=None, ge=0, le=2**32 - 1)
     """The schema's id in a registry, where values begin with a zero byte and it."""
     schema_registry: SecretStr | None = None
-    """Address of the schema registry whose schemas values name; it may have a password in it."""
+    """Address of the schema registry of the values; it may contain a password."""
     schema_registry_options: dict[str, SecretStr] = Field(default_factory=dict)
     """Options of its client, in confluent-kafka's names; keys may be in it."""
     schema_subject: str | None = Field(default=None, min_length=1)
-    """Whose newest schema gives the columns; None: the stream's input and -value."""
+    """Subject with the newest schema for the columns; None: the stream's input and -value."""
     schema_record: str | None = Field(default=None, min_length=1)
-    """The only record (Avro), message (Protobuf) or title (JSON Schema) that is taken."""
+    """Name of the only record (Avro), message (Protobuf) or title (JSON Schema) to take."""
     store: Annotated[str, AfterValidator(_known_store)] = "delta"
     """A name in `kafka_ratchet.spark_sink.stores.registry.STORES`."""
     path: str = Field(default="ratchet-results", min_length=1)
@@ -283,13 +287,13 @@ class SinkSettings(_Section):
     """The database of store postgres or mysql; it may have a password in it."""
     password: SecretStr | None = None
     storage_options: dict[str, SecretStr] = Field(default_factory=dict)
-    """How a bucket is reached (path = "s3://bucket/folder"); keys may be in it."""
+    """Options for access to a bucket (path = "s3://bucket/folder"), perhaps with keys."""
     catalog: dict[str, SecretStr] = Field(default_factory=dict)
     """Properties of the catalog of store iceberg, in pyiceberg's names; empty: a SQLite file in the folder."""
     evolve: Literal["add"] | None = None
     """Columns that the table lacks are added, and types widen. None: it has to have these columns."""
     partition_by: tuple[str, ...] = ()
-    """What the table's files are kept apart by: columns, day(column), hour(column)."""
+    """Partitioning of the table's files: columns, day(column), hour(column)."""
     kind: Literal["append", "upsert", "totals"] = "append"
     """A row for each record, the last row of each key, or counts and sums of each key."""
     key: tuple[str, ...] = ()
@@ -298,23 +302,23 @@ class SinkSettings(_Section):
     mins: tuple[str, ...] = ()
     maxes: tuple[str, ...] = ()
     distinct: tuple[str, ...] = ()
-    """Columns whose distinct values are counted."""
+    """Columns with counts of distinct values."""
     window: str | None = Field(default=None, min_length=1)
     """Length of the windows of event time that totals are of, such as "1 hour"."""
     slide: str | None = Field(default=None, min_length=1)
-    """From the beginning of one window to that of the next, likewise. None: they do not overlap."""
+    """Time from the beginning of one window to that of the next, likewise. None: they do not overlap."""
     time: str = Field(default="_kafka_timestamp", min_length=1)
     """Column of the rows with the event time."""
     rejects: bool = False
-    """Whether values that do not parse go to a table of their own."""
+    """True: write unparsable values to a table of their own."""
     keep_value: bool = False
-    """Whether `_kafka_value` is kept of every record, and not only of those that do not parse."""
+    """True: keep `_kafka_value` of every record, and not only of unparsable ones."""
     sql: str | None = Field(default=None, min_length=1)
     """A query of the view `records` that makes the rows of the result."""
     transform: str | None = Field(default=None, min_length=1)
     """module:function, from DataFrame to DataFrame, for the same."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Where the job serves metrics while it runs; 0 takes a free port and logs it. None: nowhere."""
+    """Port of the job's metrics while it runs; 0 takes a free port and logs it. None: no metrics."""
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     metrics_file: str | None = Field(default=None, min_length=1)
     """A file that a run writes its metrics to at its end, for node_exporter's textfile collector."""
@@ -322,7 +326,7 @@ class SinkSettings(_Section):
     """The job's name: two jobs of one name fence each other, jobs of different names share the table."""
 
     def __repr__(self) -> str:
-        """Without any value: queries and paths are nobody's business either."""
+        """Return a text without any value: queries and paths are private too."""
         return "SinkSettings(...)"
 
     __str__ = __repr__

@@ -12,14 +12,14 @@ from kafka_ratchet.app.settings_sections import SinkSettings
 from kafka_ratchet.spark_sink.stores.registry import store_class
 
 SINK_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-"""As a job's name, which it is unless the section says another."""
+"""Pattern of a sink's name, which is its job's name unless the section names another."""
 
 COMMANDS: Final = frozenset({"compact", "package", "replay", "resume", "run", "status", "vacuum"})
-"""Words behind `ratchet sink` that name no sink."""
+"""Words after `ratchet sink` that name no sink."""
 
 
 def with_job_names(sinks: Mapping[str, SinkSettings]) -> dict[str, SinkSettings]:
-    """The sections, each with its own name as the name of its job unless it says another.
+    """Return the sections, each with its own name as the name of its job unless it says another.
 
     Raises:
         ValueError: a section's name cannot be used.
@@ -68,7 +68,7 @@ def require_apart(sinks: Mapping[str, SinkSettings], topic_of: Callable[[SinkSet
 
 
 def table_of(sink: SinkSettings) -> tuple[object, ...]:
-    """What tells the table of a sink from others, without passwords."""
+    """Return the parts that identify the table of a sink, without passwords."""
     return (sink.store, *_place(sink))
 
 

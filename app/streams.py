@@ -60,7 +60,7 @@ def require_not_our_own(app: str, streams: Mapping[str, StreamSettings]) -> None
             if topic is None:
                 continue
             if part == "input" and topic == repartition_topic(app, name):
-                continue  # an internal stream of a program, whose section may stand here
+                continue  # an internal stream of a program, with an optional section here
             if is_ratchets_own(topic, app, list(streams)):
                 raise ValueError(
                     f"the {part} of {name!r} is {topic!r}, which Ratchet or Kafka writes for itself. Name another topic"

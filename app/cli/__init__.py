@@ -1,4 +1,4 @@
-"""The command line. One module per command; each imports what it needs when it runs, so `--help` is quick."""
+"""Command line: one module per command, with late imports so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ def _escape_output() -> None:
 
 
 def _import_structlog() -> None:
-    """Import it without rich, which it loads wherever it is installed, for tracebacks that we do not show.
+    """Import structlog without rich, which it would load for tracebacks that we do not show.
 
-    That is 50 ms of the start of each command. Whoever imports rich later has it.
+    That is 50 ms of the start of each command. A later import of rich works.
     """
     is_loaded = "rich" in sys.modules
     if not is_loaded:

@@ -1,4 +1,4 @@
-"""`ratchet dead-letters`: which there are and why, what is in them, and sending them to the input again."""
+"""`ratchet dead-letters`: lists them with reasons, shows them, and sends them to the input again."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ dead_letters = typer.Typer(
     no_args_is_help=True, help="Show a stream's dead letters by reason, and send them to the input again."
 )
 
-Reason = Annotated[str | None, typer.Option("--reason", help="Only letters whose reason begins with this text.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Only letters with a reason that begins with this text.")]
 Partition = Annotated[str | None, typer.Option("--partition", help="Only this partition of the dead-letter topic.")]
 Offset = Annotated[str | None, typer.Option("--offset", help="Only the letter at this offset of that partition.")]
 SHOWN_MOST = 2_000
 """characters of a key, value or header in the terminal."""
 OF_RATCHET = "ratchet-"
-"""Headers whose names begin so say what a record is, and are never masked."""
+"""Prefix of headers that describe a record, and are never masked."""
 LISTED = 50
 """Reasons in the terminal; --json has all of them."""
 
 
 @dead_letters.command("list")
 def list_(stream: Stream = None, reason: Reason = None, config: Config = None, json: Json = False) -> None:
-    """Count the dead letters by reason: how many, in which partitions, from when to when, how many were replayed."""
+    """Count the dead letters by reason, with partitions, times and replays."""
     import asyncio
 
     import msgspec
@@ -72,7 +72,7 @@ def show(
     reason: Reason = None,
     partition: Partition = None,
     offset: Offset = None,
-    limit: Annotated[str, typer.Option("--limit", help="At most so many letters.")] = "10",
+    limit: Annotated[str, typer.Option("--limit", help="Most letters.")] = "10",
     values: Annotated[
         bool, typer.Option("--values", help="Show keys, values and all headers. Without it: how long they are.")
     ] = False,
@@ -118,9 +118,9 @@ def replay(
     reason: Reason = None,
     partition: Partition = None,
     offset: Offset = None,
-    limit: Annotated[str | None, typer.Option("--limit", help="At most so many letters.")] = None,
+    limit: Annotated[str | None, typer.Option("--limit", help="Most letters.")] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Also letters whose record was replayed before, and failed again.")
+        bool, typer.Option("--again", help="Also letters of records replayed before that failed again.")
     ] = False,
     unjudged: Annotated[
         bool, typer.Option("--unjudged", help="Have the records pass, whatever the stream's rule says of them.")
@@ -218,7 +218,7 @@ def _header(header: Header, values: bool) -> dict[str, Any]:
 
 
 def _content(content: bytes | None, is_shown: bool) -> dict[str, Any]:
-    """Its length, and what it is where that may be seen: as text, what cannot be printed escaped."""
+    """Return the length, and the content where it may be seen: as text, unprintable characters escaped."""
     from kafka_ratchet.app.status.producers import shown
 
     if content is None:

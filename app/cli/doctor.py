@@ -17,14 +17,14 @@ def doctor(
     ] = None,
     faust: Annotated[
         str | None,
-        typer.Option("--faust", help="A Faust program, MODULE:NAME: what of it is exact. It is read, not run."),
+        typer.Option("--faust", help="A Faust program, MODULE:NAME, to check for exactness. It is read, not run."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Look whether a worker could run here, and which partitions stand still. Changes nothing.
+    """Check that a worker could run here, and list partitions that stand still. Changes nothing.
 
     It looks at settings, broker, rights, topics, group, formats, clock, progress and disk. With --faust shop:app it
-    reads that program instead, and lists what is exact, what follows a rule, and what is refused at which line.
+    reads that program instead, and lists its exact parts, parts under a rule, and refusals with their lines.
 
     \b
     Exit codes:
@@ -58,7 +58,10 @@ def doctor(
 
 
 def _check_faust(program: str, *, json: bool) -> int:
-    """Print what a Faust program's source shows. Returns the exit code: 1 where something is refused."""
+    """Print the findings from a Faust program's source; return 1 with a refusal, else 0.
+
+    It is the exit code.
+    """
     import json as json_text
 
     from kafka_ratchet.app.faust_host.check import check_program

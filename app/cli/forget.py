@@ -1,4 +1,4 @@
-"""`ratchet forget`: an identity begins anew, while workers run."""
+"""`ratchet forget`: makes an identity start again, while workers run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def forget(
         str | None, typer.Option(help="Forget only sequences above this one: it becomes the last, if that was higher.")
     ] = None,
     partition: Annotated[str | None, typer.Option(help="Only in this input partition. Default: in all.")] = None,
-    reason: Annotated[str, typer.Option(help="Why. It is recorded in the changelog with your name.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the changelog with your name.")] = "",
     unknown: Annotated[
         bool, typer.Option("--unknown", help="Also where no worker knows the identity: its first records wait still.")
     ] = False,
@@ -36,16 +36,18 @@ def forget(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Forget the last sequence of an identity: a producer that starts anew, or one wrong number that blocks it.
+    """Forget the last sequence of an identity.
 
-    Each partition applies it in a transaction of its own, also while workers run, once it has judged what stands in
-    its input now. Records of the identity that come after that are judged as if nothing had come before: stop its
-    producer first, and start it when this is done.
+    For a producer that starts again, or a wrong number that blocks it.
+
+    Each partition applies it in a transaction of its own, also while workers run, once it has judged the records now
+    in its input. Later records of the identity are judged as its first: stop its producer first, and start it when
+    this is done.
 
     \b
     Exit codes:
       0  every partition has applied it
-      2  it cannot be asked for; the sentence says why
+      2  it cannot be requested; the sentence says why
       3  it is written, and some partitions have not applied it yet:
          they do as soon as a worker has them
       4  no worker knows the identity; nothing is written
@@ -66,7 +68,7 @@ def forget(
         request, partitions = forgetting.request(wanted, bound, reason, number)
         if nobody_knows(forgetting.look(wanted), number) and not unknown:
             typer.echo(
-                f"stream {name}: no partition that was asked for knows a sequence of this identity, so nothing was "
+                f"stream {name}: no requested partition knows a sequence of this identity, so nothing was "
                 "written. Is it spelled as its producer sends it? Add --unknown if its first records still wait in "
                 "the input",
                 err=True,
@@ -90,7 +92,7 @@ def _sentences(outcome: Outcome) -> list[str]:
         lines.append(f"partition {each.partition}: from input offset {each.position} on; {change}")
     if outcome.pending:
         where = ", ".join(map(str, outcome.pending))
-        waits = "their lanes have still to judge what stood in the input, start, are halted, or belong to nobody now"
+        waits = "their lanes have still to judge the input before it, start, are halted, or have no worker now"
         why = waits if outcome.members else "no worker runs"
         ends = ", ".join(f"{number}: {outcome.ends[number]}" for number in outcome.pending)
         lines.append(

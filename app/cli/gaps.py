@@ -1,4 +1,4 @@
-"""`ratchet gaps`: whose numbers are missing, in a stream where they have no holes."""
+"""`ratchet gaps`: identities with missing numbers, in a stream without holes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,19 @@ def gaps(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """List the identities whose sequences are not all there, those that lack most first. For streams with dense = true.
+    """List the identities with missing sequences, the largest gaps first.
 
-    It reads what is committed from the stream's changelog; workers may run or not.
+    For streams with dense = true.
+
+    For streams with dense = true.
+
+    It reads committed entries of the stream's changelog; workers may run or not.
 
     \b
     Exit codes:
       0  none is missing
       1  some are missing
-      2  it cannot be told; the sentence says why
+      2  it is unknown; the sentence says why
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import msgspec
     from rich.console import Console
@@ -53,7 +57,7 @@ def gaps(
     most = parse_limit(limit)
     if not spec.dense:
         raise QueryError(
-            f"stream {name!r} does not count what is missing. Where its numbers have no holes, set "
+            f"stream {name!r} does not count missing sequences. Where its numbers have no holes, set "
             f"streams.{name}.dense = true and start its workers again: it is counted from then on"
         )
     with named_broker(settings) as bootstrap:

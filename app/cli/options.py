@@ -29,7 +29,7 @@ WhichPartitioner = Annotated[
     Partitioner,
     typer.Option(
         "--partitioner",
-        help="How the producers choose the partition of a key. murmur2: Java's; crc32: librdkafka's and Ratchet's own.",
+        help="The producers' partitioner of keys. murmur2: Java's; crc32: librdkafka's and Ratchet's own.",
     ),
 ]
 
@@ -43,12 +43,12 @@ UNLIMITED: Final = 10_000
 
 
 def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_first: Sequence[str]) -> Table:
-    """The table with as many of its columns as fit.
+    """Return the table with as many of its columns as fit.
 
     Args:
-        console: whose width counts
+        console: console with the width
         draw: makes the table without the columns of these names
-        least_first: columns that may be left out, those first that are missed least
+        least_first: columns to leave out, the least important first
     """
     from rich.measure import Measurement
 
@@ -61,5 +61,5 @@ def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_fir
 
 
 def figure(number: int | None) -> str:
-    """A number with separators, or a dash where it is not known."""
+    """Return a number with separators, or a dash where it is not known."""
     return "–" if number is None else f"{number:,}"

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def asked_of(key: str | None, key_hex: str | None, after: str | None, limit: str | None) -> TableQuery:
-    """What the command line asks of a table.
+    """Return the table query of the command line.
 
     Raises:
-        QueryError: it cannot be read as it was typed.
+        QueryError: it is invalid.
     """
     from kafka_ratchet.app.status.own_tables import parse_table_query
 
@@ -35,7 +35,7 @@ async def ask(bootstrap: str, settings: Settings, table: str, stream: str | None
 
 
 def render(page: TablePage, query: TableQuery) -> Iterator[RenderableType]:
-    """The page, part by part."""
+    """Yield the page, part by part."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -47,7 +47,7 @@ def render(page: TablePage, query: TableQuery) -> Iterator[RenderableType]:
     if page.not_asked:
         yield Text(f"▲ no worker can answer now for partitions {', '.join(map(str, page.not_asked))}", "yellow")
     if not page.entries:
-        what = "has any key" if query.after is None else "has a key behind that one"
+        what = "has any key" if query.after is None else "has a key after that one"
         of = what if query.lists else "has this key"
         yield Text(f"None of the {len(page.partitions)} partitions that answered {of}.")
         return
@@ -74,7 +74,7 @@ def render(page: TablePage, query: TableQuery) -> Iterator[RenderableType]:
 
 
 def value_text(row: TableValue) -> str:
-    """The value as JSON, or its beginning and its size."""
+    """Return the value as JSON, or its beginning and its size."""
     from kafka_ratchet.app.status.producers import shown
 
     if row.excerpt is None:

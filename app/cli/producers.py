@@ -24,7 +24,7 @@ def producers(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """List the producers: what each has published, and what the workers have received from it.
+    """List the producers, with their published records and those received by the workers.
 
     Published: the last sequence that Kafka has acknowledged, as the producer itself keeps it in Kafka.
 
@@ -92,12 +92,12 @@ async def _pages(
 async def _told_by_workers(
     settings: Settings, bootstrap: str, streams: list[str], after: bytes | None, limit: int
 ) -> dict[str, ProducersPage]:
-    """What the workers know of the producers of each stream; only that it is not known where the extra is missing."""
+    """Return the workers' producers of each stream; without the extra, only that they are unknown."""
     from kafka_ratchet.app.extras import has_worker
     from kafka_ratchet.app.status.producers import ProducersPage
 
     if not has_worker():
-        lacking = "what the workers know is not shown; asking them needs: pip install 'kafka-ratchet[worker]'"
+        lacking = "the workers' records are not shown; that needs: pip install 'kafka-ratchet[worker]'"
         return {name: ProducersPage(name, settings.streams[name].input, [], None, [lacking]) for name in streams}
     from kafka_ratchet.app.status.cluster_view import ClusterView
 
@@ -140,5 +140,5 @@ def _cells(each: KnownProducer) -> tuple[str, ...]:
 
 
 def _clock(time: str | None) -> str:
-    """A worker's time as it told it, which may be anything: only what looks like one is shown."""
+    """Return a worker's time as it told it, which may be anything: only what looks like one is shown."""
     return time[:19].replace("T", " ") if time and time[:19].isprintable() else "–"

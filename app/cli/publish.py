@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.transport.publishing.producer import BatchProducer
 
 PLAIN_EVERY_S = 5.0
-"""Where there is no terminal for a bar, progress is a line of text this often."""
+"""Seconds between lines of progress without a terminal for a bar."""
 
 SHOW_EVERY_S = 0.1
 
@@ -40,7 +40,7 @@ Files = Annotated[
 ]
 ProducerName = Annotated[str, typer.Option("--producer", help="Producer name. Progress is kept under this name.")]
 Topic = Annotated[str | None, typer.Option("--topic", help="Topic to publish to. Default: the input of the stream.")]
-Key = Annotated[str | None, typer.Option("--key", help="JSON field or CSV column whose text becomes the record's key.")]
+Key = Annotated[str | None, typer.Option("--key", help="JSON field or CSV column with the record's key.")]
 FormatName = Annotated[
     str | None, typer.Option("--format", help="ndjson, csv or lines. Default: by the file's name, else lines.")
 ]
@@ -59,7 +59,7 @@ Follow = Annotated[
     ),
 ]
 FromStart = Annotated[
-    bool, typer.Option("--from-start", help="Publish everything again; the worker drops what it has seen.")
+    bool, typer.Option("--from-start", help="Publish everything again; the worker drops the duplicates.")
 ]
 TopicReplaced = Annotated[
     str | None,
@@ -158,10 +158,14 @@ def _in_batches(
     rate: float | None,
     asked: bool | None,
 ) -> bool:
-    """Whether the source is to be sent in batches of our own. asked: by the user; None: where it is worth while.
+    """Return True if the source is to be sent in batches of our own.
+
+    asked: the user's choice; None: where it is worthwhile.
+
+    asked: the user's choice; None: where it is worthwhile.
 
     Raises:
-        SettingsError: batches were asked for, and cannot be had.
+        SettingsError: batches are requested, and impossible.
     """
     from kafka_ratchet.errors import SettingsError
     from kafka_ratchet.producers import FileSource
@@ -170,7 +174,7 @@ def _in_batches(
         return False
     why = ""
     if not isinstance(source, FileSource) or source.blocks_of is None:
-        why = "only one file of lines or NDJSON, whose records are numbered by their bytes, can be sent in batches"
+        why = "only one file of lines or NDJSON, with records numbered by their bytes, can be sent in batches"
     elif rate is not None:
         why = "--rate counts single records"
     elif asked is None and source.size_bytes < WORTH_BYTES:
@@ -266,7 +270,7 @@ def _source(files: list[Path], *, follow: bool, fields: _Fields) -> FileSource |
 def _metrics_served(
     sender: NamedProducer[Any], host: str, port: int | None, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Serve the producer's figures meanwhile. port: 0 takes a free one; None: nothing is served."""
+    """Serve the producer's figures within the context. port: 0 takes a free one; None: no server."""
     if port is None:
         yield
         return
@@ -295,7 +299,7 @@ def _metrics_served(
 
 @contextmanager
 def _stopped_by_signals(source: FileSource | FileSet | StreamSource | None) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM end the source, so that what was read is flushed; the second ends the process."""
+    """Let the first SIGINT or SIGTERM end the source after a flush; the second ends the process."""
     from kafka_ratchet.producers import FileSet
 
     if not isinstance(source, FileSet):
@@ -338,7 +342,7 @@ def _ensure_topic(
         if not has_keys and "compact" in (policy := cleanup_policy(admin, topic, timeout_s=timeout_s) or ""):
             raise SettingsError(
                 f"topic {topic!r} is compacted (cleanup.policy={policy}), and Kafka refuses records without a key "
-                "there. Nothing was sent. Add --key FIELD, the JSON field or CSV column whose text becomes the key, "
+                "there. Nothing was sent. Add --key FIELD, the JSON field or CSV column with the key, "
                 "or publish to a topic with cleanup.policy=delete"
             )
         return
@@ -368,7 +372,10 @@ def _say(sentence: str) -> None:
 def _progress(
     source: FileSource | FileSet | StreamSource,
 ) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
-    """A bar over the bytes of the file on a terminal, else a line now and then; and how to say something beside it."""
+    """Yield a progress bar on a terminal, else lines now and then, and a function for messages.
+
+    The bar counts the bytes of the file.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -146,7 +146,7 @@ def _table(standings: Sequence[Standing]) -> Table:
         if not each.has_leader:
             state = "no leader"
         elif not each.is_other_topic and each.end is None:
-            state = "topic is gone"
+            state = "topic deleted"
         if state == "reads" and not each.stored.owner:
             state = "ended"
         figures = (each.stored.partition, f"{each.stored.next:,}", figure(each.end), figure(each.lag))

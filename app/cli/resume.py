@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class End(StrEnum):
-    """How a hanging transaction ends."""
+    """End of a hanging transaction."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -25,13 +25,11 @@ Start = Annotated[
     str | None,
     typer.Option("--from", help="Next offset to read: earliest, latest or a number. Default: the committed offset."),
 ]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why. It is recorded in the changelog with your name.")]
-Forget = Annotated[
-    bool, typer.Option("--forget", help="Forget the last sequences. Records that were counted before can count again.")
-]
+Reason = Annotated[str | None, typer.Option("--reason", help="Reason, recorded in the changelog with your name.")]
+Forget = Annotated[bool, typer.Option("--forget", help="Forget the last sequences. Counted records can count again.")]
 Recount = Annotated[
     bool,
-    typer.Option("--recount", help="Read records again although some pass once more that were counted before."),
+    typer.Option("--recount", help="Read records again although some counted ones pass once more."),
 ]
 Adopt = Annotated[bool, typer.Option("--adopt", help="Take over the output or the changelog from another application.")]
 OpenTransaction = Annotated[
@@ -58,11 +56,12 @@ def resume(
 ) -> None:
     """Decide where halted partitions continue.
 
-    Without --execute it says what it finds and what it would do.
+    Without --execute it describes its findings and the change.
 
-    With --execute it does it, in one transaction for each partition, and records who decided it, when and why.
+    With --execute it makes the change, in one transaction for each partition, and records the user, the time and the
+    reason.
 
-    Workers may run. They continue by themselves within half a minute.
+    Workers may run. They continue on their own within half a minute.
     """
     import asyncio
 
@@ -126,7 +125,7 @@ def _tell_hanging(found: list[Hanging], name: str, end: End, done: bool, json: b
     if not found:
         typer.echo("There is no hanging transaction in the topics that these partitions write.")
     elif done:
-        typer.echo(f"{len(found)} hanging transactions end with {end}. The partitions continue by themselves.")
+        typer.echo(f"{len(found)} hanging transactions end with {end}. The partitions continue on their own.")
     else:
         otherwise = sum(each.ends not in (None, end.value) for each in found)
         typer.echo(f"{len(found) - otherwise} hanging transactions would end with {end}.")

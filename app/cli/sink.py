@@ -24,16 +24,16 @@ KEY: Final = "ratchet sink"
 
 
 def sink_name(context: typer.Context) -> str | None:
-    """The NAME that was given to a group of this class; None: none was."""
+    """Return the NAME given to a group of this class; None: there is none."""
     name = context.meta.get(KEY)
     return None if name is None else str(name)
 
 
 class SinkGroup(TyperGroup):
-    """Commands with a NAME in their place: options of the group may stand before it and behind it."""
+    """Commands with a NAME in their place: options of the group may stand before it and after it."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # noqa: D102
-        # A group takes no option behind its first word, so the name is taken out before.
+        # A group takes no option after its first word, so the name is taken out before.
         _, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
         if rest and rest[0] not in self.commands:
             name, *behind = rest
@@ -41,7 +41,7 @@ class SinkGroup(TyperGroup):
             args = [*args[: len(args) - len(rest)], *behind]
             again = self.make_parser(ctx).parse_args(args=list(args))[1]
             if again and again[0] in self.commands:
-                ctx.fail(f"the name stands behind the command: {ctx.command_path} {again[0]} {name}")
+                ctx.fail(f"the name stands after the command: {ctx.command_path} {again[0]} {name}")
             if again:
                 ctx.fail(f"{again[0]!r}: one sink at a time is run, and {name!r} is named already")
         return super().parse_args(ctx, args)
@@ -90,7 +90,7 @@ Until = Annotated[
 
 
 class Mode(StrEnum):
-    """How the job runs, and when it ends."""
+    """Mode of the job: its runs, and its end."""
 
     BATCH = "batch"
     STREAM = "stream"
@@ -213,7 +213,7 @@ def status(
     from_input: FromInput = False,
     as_json: Json = False,
 ) -> None:
-    """Show how far each result table is behind its topic. A running job is not disturbed; Spark is not needed."""
+    """Show each result table's lag. A running job is not disturbed; Spark is not needed."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.log_setup import say_error
@@ -225,7 +225,7 @@ def status(
     several = name is None and bool(settings.sinks)
     if not several:
         chosen = [reading_input(settings.of_sink(name), asked=from_input)]
-        result_stream(chosen[0], stream)  # a wrong name is said before Kafka is looked for
+        result_stream(chosen[0], stream)  # report a wrong name before the search for Kafka
     elif stream is not None:
         chosen = sinks_of(settings, settings.stream(stream)[0])
     else:
@@ -257,11 +257,11 @@ def status(
 
 
 def _status(settings: Settings, stream: str | None, bootstrap: str) -> dict[str, Any]:
-    """What `--json` says of one sink.
+    """Return the `--json` document of one sink.
 
     Raises:
-        SetupError: store or Kafka cannot be asked.
-        SettingsError: the settings do not say which stream it reads.
+        SetupError: store or Kafka does not answer.
+        SettingsError: the settings leave its stream open.
     """
     from kafka_ratchet.app.status.open_transactions import ask_about
     from kafka_ratchet.app.status.results import (
@@ -318,7 +318,7 @@ def _show_status(found: Mapping[str, Any]) -> None:
         return
     console.print(
         f"{found['lag']:,} offsets left to read (markers and aborted records count)"
-        + (f"; the oldest record that is not in the table yet is {found['lag_s']:,.1f} s old" if found["lag"] else "")
+        + (f"; the oldest record missing in the table is {found['lag_s']:,.1f} s old" if found["lag"] else "")
     )
 
 
@@ -333,9 +333,7 @@ def resume(
             show_default=False,
         ),
     ],
-    reason: Annotated[
-        str, typer.Option(help="Why, in one line. It is recorded beside the offsets.", show_default=False)
-    ],
+    reason: Annotated[str, typer.Option(help="Reason, in one line, recorded with the offsets.", show_default=False)],
     name: Name = None,
     config: Config = None,
     stream: Stream = None,
@@ -387,7 +385,7 @@ def vacuum(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files, and remove nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove files that killed and fenced jobs have left beside the result table."""
+    """Remove files of killed and fenced jobs next to the result table."""
     from kafka_ratchet.app import settings as settings_of_file
     from kafka_ratchet.app.status.results import place_of, sink_errors_translated
     from kafka_ratchet.spark_sink.stores.vacuum import vacuum as remove
@@ -433,7 +431,7 @@ def package(
         typer.Option(help="Release of the cluster's Spark, such as 3.5, for --jars; that of this machine's pyspark."),
     ] = None,
 ) -> None:
-    """Write the job for a Spark cluster: a zip for --py-files, and the script to submit beside it."""
+    """Write the job for a Spark cluster: a zip for --py-files, and the script to submit next to it."""
     from kafka_ratchet.app.local.jars import spark_jars
     from kafka_ratchet.app.status.results import sink_errors_translated
     from kafka_ratchet.errors import SetupError
@@ -455,13 +453,13 @@ def package(
 
 
 def run_job(spec: JobSpec, access: Access) -> int:
-    """Run `python -m kafka_ratchet.spark_sink` as a child of its own, so that no JVM is tied to this process.
+    """Run `python -m kafka_ratchet.spark_sink` as a child, so that no JVM is tied to this process.
 
     The child has a process group of its own and ends, as a whole, when this process does: see
     `kafka_ratchet.spark_sink.parent_process`.
 
     Args:
-        spec: what the job is told, on its command line.
+        spec: the job's command line.
         access: addresses, passwords and keys, which do not belong there: in its environment.
 
     Returns:
@@ -482,7 +480,7 @@ def run_job(spec: JobSpec, access: Access) -> int:
         stdin=subprocess.PIPE,
         start_new_session=True,
     ) as job:
-        # A stream is asked to end by SIGTERM; it finishes its commit, and its exit code is this command's.
+        # A stream ends by SIGTERM: it finishes its commit, and its exit code is this command's.
         before = signal.signal(signal.SIGTERM, lambda *_: job.terminate())
         try:
             return job.wait()

@@ -1,4 +1,4 @@
-"""`ratchet state`: takes what a stream knows of its identities out of Kafka, and puts it in."""
+"""`ratchet state`: exports a stream's identities from Kafka, and imports them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from kafka_ratchet.app.cli.options import Config, Json, Stream, WhichPartitioner
 from kafka_ratchet.app.partitioner import Partitioner
 
-state = typer.Typer(no_args_is_help=True, help="Export and import what a stream knows of its identities.")
+state = typer.Typer(no_args_is_help=True, help="Export and import the state of a stream's identities.")
 
 File = Annotated[Path, typer.Argument(help="Its name ends with .parquet or .ndjson.")]
 
@@ -45,7 +45,7 @@ def import_(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also lower sequences: those of the file replace what is known.")
+        bool, typer.Option("--replace", help="Also lower sequences: those of the file replace the stored ones.")
     ] = False,
     all_partitions: Annotated[
         bool, typer.Option("--all-partitions", help="Put each identity into every partition.")
@@ -54,7 +54,7 @@ def import_(
         bool, typer.Option("--partition-column", help="Take the partition of a key from the file, not from the key.")
     ] = False,
     partitioner: WhichPartitioner = Partitioner.MURMUR2,
-    reason: Annotated[str, typer.Option(help="Why. It is recorded in the changelog with your name.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the changelog with your name.")] = "",
     stream: Stream = None,
     config: Config = None,
     json: Json = False,
@@ -98,9 +98,9 @@ def import_(
         if each.uncounted is not None:
             start, end = each.uncounted
             typer.echo(
-                f"partition {each.partition}: the group has committed offset {end}, and the changelog knows only what "
-                f"was counted below {start}: it was deleted and created again, or lost its end. The import {ends} the "
-                f"halt over this. An identity that was counted from {start} to {end - 1} and that the file lacks "
+                f"partition {each.partition}: the group has committed offset {end}, and the changelog has only records "
+                f"counted below {start}: it was deleted and created again, or lost its end. The import {ends} the "
+                f"halt over this. An identity counted from {start} to {end - 1} and missing in the file "
                 "counts as new if its records are sent again"
             )
     if not done:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 RecordKey = Annotated[
     str | None,
-    typer.Option("--record-key", help="The record's key, from which its partition is computed."),
+    typer.Option("--record-key", help="The record's key, to compute its partition."),
 ]
 EXIT = {"persisted": 0, "unseen": 1, "in flight": 3, "waiting": 3, "forgotten": 4, "depends": 4, "unknown": 4}
 """2 is for questions that cannot be asked."""
@@ -48,13 +48,13 @@ def status(
       0  persisted: it is committed, or (without a reorder_window)
          a later one of its identity; sent again it would be dropped
       1  unseen
-      2  the question cannot be asked; the sentence says why
+      2  the question is invalid; the sentence says why
       3  in flight: it is in an open transaction of a worker; or
-         waiting: it waits behind an open transaction of another
+         waiting: it waits for an open transaction of another
          producer; ask again
       4  forgotten: it had come, or may have, before an operator ran
          `ratchet forget`; or it depends on the partition, a
-         partition could not be asked, or it is below the
+         partition has no worker, or it is below the
          reorder_window: too late to tell
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     import asyncio
@@ -106,7 +106,7 @@ def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) 
     finally:
         explanation.close()
     if answer.arrivals:
-        told = [f"{each.at} waits behind an open transaction: {each.blocked}" for each in answer.arrivals]
+        told = [f"{each.at} waits for an open transaction: {each.blocked}" for each in answer.arrivals]
         return replace(found, answer="waiting", problems=[*told, *found.problems])
     is_late = any(row.verdict == "too-late" for row in found.partitions)
     if found.answer == "unknown" and answer.read_all and not (found.not_asked or is_late):
@@ -118,7 +118,7 @@ def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) 
 def _identity(
     name: str, spec: StreamSettings, given: dict[str, str | None], texts: list[str], hexadecimal: str | None
 ) -> list[str]:
-    """The identity as it was given as text; refuses one that the stream does not have.
+    """Return the identity as it was given as text; refuses one that the stream does not have.
 
     given: by the word for it (producer, key)
     """
@@ -143,7 +143,7 @@ def _identity(
 
 
 def _sequence(name: str, spec: StreamSettings, sequence: str | None) -> str:
-    """The sequence as it was given; "0" where the stream has none, as each of its records is judged."""
+    """Return the sequence as it was given; "0" where the stream has none, as each of its records is judged."""
     from kafka_ratchet.app.status.lookup import QueryError
 
     if spec.sequence == "none":

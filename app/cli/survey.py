@@ -43,7 +43,7 @@ Identities = Annotated[
 Memory = Annotated[
     int,
     typer.Option(
-        "--memory-mb", min=16, max=1 << 20, help="MiB for what was seen. Above that, a sample of the ids is followed."
+        "--memory-mb", min=16, max=1 << 20, help="MiB for the ids seen. Above that, a sample of the ids is followed."
     ),
 ]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the histograms: FILE.svg or FILE.png.")]
@@ -61,7 +61,7 @@ def survey(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Say what comes twice in a topic, by which identity, how late, and which settings fit.
+    """Report the duplicates of a topic, their identity and delay, and fitting settings.
 
     It reads committed records, creates nothing and commits nothing.
     """
@@ -109,7 +109,7 @@ def _draw(report: Report, proposal: Proposal, picture: Path) -> None:
 
 @contextmanager
 def _progress(topic: str) -> Iterator[Callable[[int], Callable[[int, int], None]]]:
-    """A bar over the offsets on a terminal, else nothing."""
+    """Yield a bar over the offsets on a terminal, else nothing."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -230,7 +230,7 @@ def _show_finding(console: Console, each: Finding) -> None:
             f"are late and new" + (f", up to {numbers.late_most:,} below the highest" if numbers.late else "")
         )
         if numbers.before:
-            console.print(f"  {numbers.before:,} are below the first that was read, so nobody knows")
+            console.print(f"  {numbers.before:,} are below the first one read, so their kind is unknown")
         for size, passes in numbers.windows:
             if passes:
                 console.print(f"  reorder_window = {size:<5} passes {passes:,} of the {numbers.late:,}")
@@ -239,7 +239,7 @@ def _show_finding(console: Console, each: Finding) -> None:
 
 
 def _show_histogram(console: Console, title: str, histogram: list[Bucket], shown: Callable[[int], str]) -> None:
-    """Cumulated, in at most a dozen steps, of which the first has everything below it."""
+    """Show cumulated counts in at most a dozen steps; the first has everything below it."""
     total = sum(each.records for each in histogram)
     below = 0
     for number, each in enumerate(histogram):
@@ -254,7 +254,7 @@ def _show_proposal(console: Console, proposal: Proposal) -> None:
         return
     for note in proposal.notes:
         console.print(f"  {note}", style="bold yellow")
-    console.print("settings that fit what was read:", style="bold green")
+    console.print("settings that fit the records read:", style="bold green")
     console.print(proposal.toml, end="")
     console.print("to watch it first: with forward = false it judges and counts, and forwards nothing")
 
@@ -300,7 +300,7 @@ def init(
     if proposal.refused is not None:
         raise SettingsError(
             f"{chosen}: no settings are proposed: {proposal.refused}. `ratchet survey {chosen} --bootstrap {found}` "
-            "shows what was found; docs/guide/kinds.md says which settings there are"
+            "shows the findings; docs/guide/kinds.md lists the settings"
         )
     output.write_text(settings_text(app or proposal.name, found, proposal.toml, proposal.notes), encoding="utf-8")
     print(f"{output} is written, by {report.records:,} records of {chosen}")

@@ -39,7 +39,7 @@ SUMMED = frozenset(
     {"fresh", "duplicate", "invalid", "late", "conflict", "missing", "keys", "evicted", "lag", "blocked"}
 )
 SELDOM = ("evicted", "late", "conflict", "blocked")
-"""Columns of streams that have any such."""
+"""Columns shown only for streams with such values."""
 LEAST_FIRST = ("changelog_position", "worker", "input_end", "evicted", "keys", "input_position", "invalid")
 """Columns that a narrow terminal leaves out, in this order; --json has all of them."""
 
@@ -58,7 +58,7 @@ def tables(
     identity_hex: Annotated[str | None, typer.Option(help="The same, given in hex.")] = None,
     sequence: Annotated[
         str | None,
-        typer.Option(help="Also say what a record with this sequence would be: fresh, duplicate or unknown."),
+        typer.Option(help="Also say the verdict on a record with this sequence: fresh, duplicate or unknown."),
     ] = None,
     key_hex: Annotated[
         str | None, typer.Option(help="The key in hex: its bytes in the table, which are JSON unless they are bytes.")
@@ -141,7 +141,9 @@ def _render_overview(overview: Overview, console: Console) -> Iterator[Renderabl
         if not stream.window.startswith("Identities") or stream.sequence == "none":
             yield Text(stream.window)
         if stream.totals.unjudged and stream.setting is not False:
-            yield Text(f"▲ {stream.totals.unjudged:,} records were forwarded unjudged, beside the fresh ones", "yellow")
+            yield Text(
+                f"▲ {stream.totals.unjudged:,} records were forwarded unjudged, in addition to the fresh ones", "yellow"
+            )
         for row in stream.partitions:
             if row.error is not None:
                 yield Text(f"■ {stream.input}-{row.partition}: {row.error}", "red")

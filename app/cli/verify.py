@@ -40,10 +40,10 @@ Source = Annotated[
     typer.Option(
         "--source",
         metavar="FILE...",
-        help="Files or folder that were published, in the same order. Also finds records that never reached Kafka.",
+        help="Published files or folder, in the same order. Also finds records that never reached Kafka.",
     ),
 ]
-ProducerName = Annotated[str | None, typer.Option("--producer", help="With --source: the producer name that was used.")]
+ProducerName = Annotated[str | None, typer.Option("--producer", help="With --source: the producer name.")]
 Key = Annotated[str | None, typer.Option("--key", help="With --source: as for ratchet publish.")]
 FormatName = Annotated[str | None, typer.Option("--format", help="With --source: as for ratchet publish.")]
 SequenceField = Annotated[str | None, typer.Option("--sequence-field", help="With --source: as for ratchet publish.")]
@@ -112,16 +112,16 @@ def verify(
     metrics_port: pipeline.MetricsPort = None,
     metrics_host: pipeline.MetricsHost = "127.0.0.1",
 ) -> None:
-    """Recompute from the input what the output must be, and compare record by record.
+    """Recompute the demanded output from the input, and compare record by record.
 
     With --from and --to it compares any topic or table with any other.
 
     \b
     Exit codes:
-      0  proven: everything up to the end of the input is as it must be
+      0  proven: everything up to the end of the input is right
       1  something is wrong: lost, doubled, reordered, altered, ...
       2  it cannot be compared; the sentence says why
-      3  nothing is wrong in what can be compared, but not all is proven:
+      3  nothing is wrong in the comparable part, but not all is proven:
          input is pending, halted or was never judged (not with --pending-ok),
          or a part cannot be proven at all
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
@@ -175,14 +175,14 @@ def verify(
     if sink is not None and not results:
         raise SettingsError("--sink and --results go together: it says which result table is compared")
     if from_input and not results:
-        raise SettingsError("--from-input and --results go together: Spark has judged what is in the result table")
+        raise SettingsError("--from-input and --results go together: Spark has judged the rows of the result table")
     if replay != (app is not None):
         raise SettingsError("--replay and --app go together: ratchet verify --replay --app MODULE:NAME")
     if replay and (results or source):
         raise SettingsError("--replay, --results, --source: what agents give is compared by --replay alone; give one")
     files = _source([*(source or ()), *(more or ())], source, producer, (format, key, sequence_field, delimiter))
     settings = load(config)
-    # A wrong name is said before Kafka is looked for.
+    # Report a wrong name before the search for Kafka.
     agents = _agents(app, settings, stream) if app is not None else None
     if agents is not None:
         name, settings = agents.stream, agents.settings
@@ -221,7 +221,7 @@ def _agents(app: str, settings: Settings, stream: str | None) -> ReplayedAgents:
 
 
 def _values_said(found: ResultsReport) -> str:
-    """Return what was compared of the values, for the line of the table."""
+    """Return the comparison of values, for the line of the table."""
     if found.values_unproven:
         return "; values: not compared"
     if not found.values_compared:
@@ -257,7 +257,7 @@ def _source(
 
     if not source:
         if paths:
-            raise SettingsError(f"{paths[0]}: verify takes files behind --source only")
+            raise SettingsError(f"{paths[0]}: verify takes files after --source only")
         if any(given is not None for given in (producer, *fields)):
             raise SettingsError(
                 "--producer, --key, --format, --sequence-field, --delimiter: are about the files of --source FILE..."
@@ -276,7 +276,7 @@ def _spark() -> AbstractContextManager[SparkSession]:
 
 
 def _show_singly(console: Console, report: Report) -> None:
-    """Why partitions were not compared as columns, where that might have been expected."""
+    """Show why partitions were not compared as columns, where that is unexpected."""
     from kafka_ratchet.app.verify.columns.choice import EXPECTED
 
     partitions: dict[str, list[str]] = {}
@@ -315,11 +315,11 @@ def _show(console: Console, report: Report) -> None:
     for begin in report.begins:
         console.print(f"  {begin}", style=None if begin.gap_from is None else "bold yellow")
     if report.before:
-        console.print(f"  {report.before:,} records of the output stem from input that is deleted")
+        console.print(f"  {report.before:,} records of the output come from deleted input")
     if report.undecided:
         console.print(
-            f"  {report.undecided:,} records cannot be told: nothing came of them that is still there, and they may be "
-            "repeats of what is deleted",
+            f"  {report.undecided:,} records are undecided: no output of them remains, and they may be "
+            "repeats of deleted ones",
             style="bold yellow",
         )
     if report.output_deleted:
@@ -366,7 +366,7 @@ def _show_source(console: Console, found: SourceReport) -> None:
         f"{found.dead_lettered:,} dead letters, {found.pending:,} pending, {found.unpublished:,} not yet published"
     )
     if found.first_unpublished is not None:
-        console.print(f"  the first that is not yet published: {found.first_unpublished}")
+        console.print(f"  the first unpublished one: {found.first_unpublished}")
     if found.before:
         console.print(f"  {found.before:,} records are older than what Kafka still has")
     if found.foreign:

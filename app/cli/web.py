@@ -34,7 +34,7 @@ def web(
     address = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     settings = all_settings.load(config, web=address)
     configure(settings.log_level, settings.log_format)
-    # A Kafka that is named need not answer: the page says so and goes on asking.
+    # A named Kafka need not answer: the page says so and tries again.
     kafka = nullcontext(settings.bootstrap) if settings.bootstrap is not None else choose_broker(settings)
     with kafka as bootstrap:
         asyncio.run(_serve(bootstrap, settings, allow_host or [], all_settings.origins(config, web=address)))
@@ -54,8 +54,8 @@ async def _serve(bootstrap: str, settings: Settings, allow_hosts: list[str], ori
         loop.add_signal_handler(number, stopped.set)
     server = WebServer(bootstrap, settings, allow_hosts=allow_hosts, origins=origins)
     url = await server.start()
-    # What is loaded by now stays. Collecting garbage looks through 140,000 objects of modules each time that some
-    # thousand rows were made, which takes some 90 ms: as long as the rest of a page of a thousand partitions.
+    # Objects loaded by now stay. Each collection of garbage visits 140,000 objects of modules once some
+    # thousand rows were made, in some 90 ms: as long as the rest of a page of a thousand partitions.
     gc.collect()
     gc.freeze()
     typer.echo(f"The page is at {url}  (stop with Ctrl-C)")

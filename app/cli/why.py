@@ -30,7 +30,7 @@ def why(
     sequence: Annotated[
         str | None, typer.Option(help="The record's sequence. Without it: all of the identity.")
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="A topic of the stream in which the record stands.")] = None,
+    topic: Annotated[str | None, typer.Option(help="The record's topic, one of the stream.")] = None,
     partition: Annotated[str | None, typer.Option(help="Its partition there, or the one to look in.")] = None,
     offset: Annotated[str | None, typer.Option(help="Its offset there.")] = None,
     limit_s: Annotated[float, typer.Option("--timeout", help="Seconds that reading may take.")] = 600.0,
@@ -38,7 +38,7 @@ def why(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Say what became of a record: arrivals, verdicts, output, transaction, row.
+    """Trace a record: arrivals, verdicts, output, transaction, row.
 
     \b
     Ask by --producer N --sequence S, by --identity X [--sequence S],
@@ -48,7 +48,7 @@ def why(
     Exit codes:
       0  found and explained
       1  not found
-      2  the question cannot be asked; the sentence says why
+      2  the question is invalid; the sentence says why
       3  not found, and the time was up before everything was read
     """  # noqa: D301 - click keeps the lines behind a \\b as they are
     from kafka_ratchet.app.local.broker import named_broker
@@ -62,7 +62,7 @@ def why(
     at = _offset(topic, partition, offset)
     who = None if at is not None else _identity(name, spec, producer, identity, identity_hex)
     if at is not None and any(given is not None for given in (producer, identity, identity_hex, sequence)):
-        raise QueryError("--topic, --partition and --offset name one record: give no identity and no sequence beside")
+        raise QueryError("--topic, --partition and --offset name one record: leave out identity and sequence")
     if not limit_s > 0:
         raise QueryError(f"--timeout is {limit_s:g}: give a number of seconds above 0")
     with named_broker(settings) as bootstrap, _progress(quiet=json) as watch:
@@ -80,7 +80,7 @@ def why(
 
 
 def _offset(topic: str | None, partition: str | None, offset: str | None) -> int | None:
-    """The offset, where a record is named by its place; None where it is not."""
+    """Return the offset, where a record is named by its place; None where it is not."""
     from kafka_ratchet.app.status.lookup import QueryError
 
     if topic is None and offset is None:
@@ -95,7 +95,7 @@ def _offset(topic: str | None, partition: str | None, offset: str | None) -> int
 def _identity(
     name: str, spec: StreamSettings, producer: str | None, texts: list[str] | None, hexadecimal: str | None
 ) -> bytes:
-    """The identity's bytes; refuses one that the stream does not have."""
+    """Return the identity's bytes; refuses one that the stream does not have."""
     from kafka_ratchet.app.status.lookup import QueryError, parse_parts
     from kafka_ratchet.rule.identity import Identity
 
@@ -118,7 +118,7 @@ def _identity(
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Watch]:
-    """A bar on stderr, where that is a terminal."""
+    """Yield a bar on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -133,7 +133,7 @@ def _progress(*, quiet: bool) -> Iterator[Watch]:
 
 
 def sentences(answer: Answer) -> list[str]:
-    """The answer in lines."""
+    """Return the answer in lines."""
     from kafka_ratchet.app.status.producers import shown as plain
 
     lines = [f"{answer.stream}: {answer.asked}"]
@@ -155,7 +155,7 @@ _SAID = {
     "content-differs": "same sequence, another content",
     "invalid": "invalid: it cannot be judged",
     "unjudged": "not judged: deduplication was off",
-    "skipped": "not judged: a person has decided to skip it (`ratchet resume`)",
+    "skipped": "not judged: an operator has decided to skip it (`ratchet resume`)",
 }
 
 
@@ -163,7 +163,7 @@ def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
     which = "" if told or arrival.sequence is None else f"sequence {arrival.sequence} "
     lines = [f"  {which}arrived at {arrival.at}, timestamp {arrival.timestamp}"]
     if arrival.blocked is not None:
-        lines.append(f"    waits behind an open transaction, not judged yet: {arrival.blocked}")
+        lines.append(f"    waits for an open transaction, not judged yet: {arrival.blocked}")
     elif arrival.verdict == "waiting":
         lines.append(f"    not judged yet: {arrival.lag or 0:,} offsets before it wait for a worker as well")
     else:

@@ -46,8 +46,8 @@ def worker(
         from kafka_ratchet.app.faust_host import command
 
         raise typer.Exit(command.run(faust, config, given))
-    # Nearly all that a start makes stays. To look for garbage in it meanwhile, again and again, takes a tenth of the
-    # start; `process.serve` begins with that.
+    # Nearly all objects of a start stay. Repeated searches for garbage among them take a tenth of the start;
+    # `process.serve` begins to search.
     gc.disable()
     try:
         _run(config, app, given)

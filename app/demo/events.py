@@ -28,7 +28,7 @@ class EventFile:
 
 
 def excerpt() -> list[Path]:
-    """The data files that come with Ratchet."""
+    """Return the data files that come with Ratchet."""
     return sorted((Path(__file__).parent / "data").glob("*.ndjson.gz"))
 
 
@@ -65,5 +65,5 @@ def count(path: Path) -> EventFile:
 
 
 def producer_name(path: Path) -> str:
-    """A producer's name for a file: its own without the endings."""
+    """Return a producer's name for a file: its own without the endings."""
     return re.sub(r"(\.(ndjson|jsonl|json|gz))+$", "", path.name)

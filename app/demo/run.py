@@ -52,7 +52,7 @@ class Demo:
 
     @property
     def config(self) -> Path:
-        """The settings file, for anyone who wants to look around."""
+        """Return the settings file, for anyone who wants to look around."""
         return self.folder / "ratchet.toml"
 
     @property
@@ -74,7 +74,7 @@ class Demo:
 
     @contextmanager
     def step(self, text: str) -> Iterator[Any]:
-        """Say what is going on while it goes on, and that it is done."""
+        """Show a step while it runs, and its end."""
         began = time.monotonic()
         if not self.console.is_terminal:
             self.console.print(f"... {text}")
@@ -147,14 +147,16 @@ def _story(demo: Demo) -> tuple[Report, dict[str, dict[str, int]]]:
     with demo.step(f"{first.producer} resumes"):
         said = json.loads(_publish(demo, first, "resumed").splitlines()[-1])
         if said["resumed_after"] < 0:
-            raise SetupError("the publisher did not resume; it started anew")
+            raise SetupError("the publisher did not resume; it started from the beginning")
     with demo.step("worker 1 is killed (kill -9) while the other files are published"):
         publishing = [demo.start(f"publish-{number}", *_publish_arguments(file)) for number, file in enumerate(others)]
         workers[0].kill()
         for process in publishing:
             process.finish()
     again = demo.files[0]
-    with demo.step(f"Spark writes results and offsets in one commit; {again.producer} is published again meanwhile"):
+    with demo.step(
+        f"Spark writes results and offsets in one commit; {again.producer} is published again at the same time"
+    ):
         beside = [demo.start("sink-1", "sink"), demo.start("publish-again", *_publish_arguments(again, "--from-start"))]
         for process in beside:
             process.finish()
@@ -197,7 +199,7 @@ def _wait(condition: Any, what: str, processes: list[ChildProcess]) -> None:
     while not condition():
         for process in processes:
             if not process.is_running:
-                raise SetupError(f"{process.name} ended by itself:\n{process.last_words()}")
+                raise SetupError(f"{process.name} has ended:\n{process.last_words()}")
         if time.monotonic() - began > PATIENCE_S:
             raise SetupError(f"{what} did not get ready within {PATIENCE_S:.0f} s:\n{processes[0].last_words()}")
         time.sleep(0.1)

@@ -187,7 +187,7 @@ def sentence_of_strangers(bootstrap: str, app: str, group: Group) -> str:
         way += f" and delete the share group, which Kafka keeps: `{delete}`"
     return (
         f"others use the group {app!r}: {group.strangers}. {does}. {way}, or give this application another name "
-        f"(app in the settings). Workers join by themselves within {JOINS_WITHIN_S:.0f} s after that"
+        f"(app in the settings). Workers join on their own within {JOINS_WITHIN_S:.0f} s after that"
     )
 
 

@@ -241,8 +241,8 @@ def answer_of(
     unseen      it has not come so far: it would be forwarded
     forgotten   a sequence as high had arrived, and an operator had it forgotten: it would be forwarded again
     depends     one thing in one partition and another in another: say which partition
-    unknown     one of its possible partitions does not answer now, or it is below the window: its arrival is unknown,
-    and it would not be forwarded
+    unknown     one of its possible partitions does not answer now, or it is below the window: its arrival is
+                unknown, and it would not be forwarded
 
     Args:
         verdicts: verdicts of the partitions that know the identity.

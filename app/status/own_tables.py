@@ -60,9 +60,8 @@ class TableValue:
 class TableEntry:
     """Key, with its value in each partition that has it.
 
-    key_hex has the bytes of the key in the table.
-
-    window has start and end, in seconds since the epoch, where the table has windows.
+    key_hex has the bytes of the key in the table. window has start and end, in seconds since the epoch, where the
+    table has windows.
     """
 
     key: Any

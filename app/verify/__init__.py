@@ -61,7 +61,7 @@ def verify(
 ) -> Report:
     """Compare a stream's output and dead letters with the demands of its input.
 
-    It reads up to the offsets that the group `settings.app` has committed, may run beside workers, and changes
+    It reads up to the offsets that the group `settings.app` has committed, may run next to workers, and changes
     nothing. Records forwarded while deduplication was off, by the changelog, must all be in the output; the policy
     topic has to confirm that. Where retention has deleted the beginning of a topic, the proof starts after it, and
     the report says where.
@@ -100,8 +100,8 @@ def verify_results(
 ) -> Report:
     """Verify as `verify` does, and compare the result table with the output: each record once.
 
-    The table is read first and the output after it, so the job may run meanwhile. In memory it holds eight more bytes
-    for each row of an append-only table, or some 700 for each key of a table with a key; and 16 more for each record
+    The table is read first and the output after it, so the job may run at the same time. In memory it holds eight
+    more bytes for each row of an append-only table, or some 700 for each key of a table with a key; and 16 more for each record
     of one partition of the output.
 
     Args:

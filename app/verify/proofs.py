@@ -104,8 +104,6 @@ def read_proofs(settings: Settings, bootstrap: str) -> dict[str, Proof]:
 
     Records of another version are left out, and logged.
 
-    Records of another version are left out, and logged.
-
     Raises:
         BrokerUnavailable: Kafka does not answer.
         TransportError: it refuses to give them.

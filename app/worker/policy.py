@@ -8,8 +8,8 @@ Four places can decide; the first one set wins (docs/decisions/0010-the-switch.m
     global setting    deduplicate
 
 and with none set it is on. The topic is compacted and has one partition. Keys are `["global"]` and
-`["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets. The topic also has the requests of `ratchet
-forget` (forget_requests.py). A header of a policy's record says who set it.
+`["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets. The topic also has the requests
+of `ratchet forget` (forget_requests.py). A header of a policy's record says who set it.
 """
 
 from __future__ import annotations

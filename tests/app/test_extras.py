@@ -133,9 +133,7 @@ def test_the_plain_installation_publishes_and_lists_producers(
     assert done.stdout.count("== 0") == 4, done.stdout + done.stderr
     (page,) = [each for each in json.loads(done.stdout.splitlines()[-2])["topics"] if each["topic"] == topic]
     assert [(each["name"], each["published_records"]) for each in page["producers"]] == [(topic, 2)]
-    assert page["problems"] == [
-        "what the workers know is not shown; asking them needs: pip install 'kafka-ratchet[worker]'"
-    ]
+    assert page["problems"] == ["the workers' records are not shown; that needs: pip install 'kafka-ratchet[worker]'"]
 
 
 @pytest.mark.parametrize("command", ["worker", "web", "tables", "verify", "setup"])

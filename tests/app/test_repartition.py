@@ -97,7 +97,7 @@ def test_what_cannot_be(tmp_path: Path, more: str, says: str) -> None:
 
 def test_the_internal_topic_is_nobodys_to_name(tmp_path: Path) -> None:
     (tmp_path / "ratchet.toml").write_text(TOML.replace('input = "in"', 'input = "shop-repartition.hooks"'))
-    with pytest.raises(SettingsError, match="which is filled by Ratchet"):
+    with pytest.raises(SettingsError, match="which Ratchet fills"):
         load(tmp_path / "ratchet.toml")
 
 

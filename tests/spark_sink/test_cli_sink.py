@@ -91,7 +91,7 @@ def test_status_says_what_is_left_to_read_and_takes_nothing_over(
         assert told["partitions"]["0"] == {"offset": None, "end": 0, "lag": 0, "lag_s": 0.0}
     shown = CliRunner().invoke(ratchet, ["status", "--config", str(settings_file)])
     assert "10 offsets left to read" in " ".join(shown.output.split())
-    assert re.search(r"is not in the table yet is \d+\.\d s old", " ".join(shown.output.split()))
+    assert re.search(r"missing in the table is \d+\.\d s old", " ".join(shown.output.split()))
     assert not Path(table).exists()
 
 

@@ -62,7 +62,7 @@ def test_a_name_stands_before_options_and_behind_them(file: str) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("second", "status"), "the name stands behind the command: root status second"),
+        (("second", "status"), "the name stands after the command: root status second"),
         (("second", "third"), "'third': one sink at a time is run, and 'second' is named already"),
         (("second", "--mode", "quick"), "Invalid value for '--mode'"),
         (("second", "--no-such-option"), "No such option: --no-such-option"),

@@ -29,7 +29,7 @@ identity = {identity}
         ('"partition"', "--identity a", "has one sequence for each partition: give --partition and --sequence only"),
         ('["key", "header:x"]', "--identity a", "has 2 parts"),
         ('"producer"', "--topic in --offset 3", "--topic, --partition and --offset go together"),
-        ('"producer"', "--topic in --partition 0 --offset 3 --producer a", "give no identity and no sequence beside"),
+        ('"producer"', "--topic in --partition 0 --offset 3 --producer a", "leave out identity and sequence"),
         ('"producer"', "--topic in --partition 0 --offset -3", "--offset is '-3': give a whole number"),
         ('"producer"', "--producer a --sequence x", "the sequence must be a whole number"),
         ('"producer"', "--producer a --timeout nan", "give a number of seconds above 0"),

@@ -121,7 +121,7 @@ def test_an_import_names_the_lost_changelog_that_it_ends_a_halt_over(
         tried = place.command("state", "import", str(exported), *arguments)
         assert tried.returncode == 0, tried.stdout + tried.stderr
         said = (
-            f"partition {number}: the group has committed offset 2, and the changelog knows only what was counted "
+            f"partition {number}: the group has committed offset 2, and the changelog has only records counted "
             f"below 0: it was deleted and created again, or lost its end. The import {ends} the halt over this"
         )
         assert said in tried.stdout

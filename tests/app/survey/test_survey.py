@@ -226,7 +226,7 @@ def test_a_survey_counts_what_an_independent_count_does_and_leaves_nothing_behin
 
     # In words, for people.
     assert run(["survey", topic, "--bootstrap", broker]) == 0
-    assert "settings that fit what was read" in capsys.readouterr().out
+    assert "settings that fit the records read" in capsys.readouterr().out
 
     assert set(admin.list_topics(timeout=60).topics) - topics <= {"__consumer_offsets"}
     assert groups_of(admin) == groups

@@ -73,7 +73,7 @@ def test_what_waits_behind_an_open_transaction_is_named_everywhere(broker: str, 
         for sequence in (101, 102, 151):
             why = place.command("why", "--producer", "me", "--sequence", str(sequence))
             assert why.returncode == 0, why.stderr
-            assert "waits behind an open transaction" in why.stdout
+            assert "waits for an open transaction" in why.stdout
         by_place = place.command("why", "--topic", topic, "--partition", "0", "--offset", "120", "--json")
         (arrival,) = json.loads(by_place.stdout)["arrivals"]
         assert (arrival["verdict"], arrival["lag"], arrival["sequence"]) == ("waiting", 20, 121)
@@ -82,7 +82,7 @@ def test_what_waits_behind_an_open_transaction_is_named_everywhere(broker: str, 
         status = place.command("status", "--producer", "me", "--sequence", "151")
         assert status.returncode == 3
         assert status.stdout.startswith("waiting\n")
-        assert "waits behind an open transaction" in status.stdout
+        assert "waits for an open transaction" in status.stdout
         never = place.command("status", "--producer", "me", "--sequence", "400")
         assert (never.returncode, never.stdout.split("\n")[0]) == (1, "unseen")
 
