@@ -25,7 +25,7 @@ Duplicates = Annotated[str, typer.Option(help="Duplicates: spread, or resent in 
 Partitions = Annotated[int, typer.Option(help="Partitions of input and output.")]
 ValueBytes = Annotated[int, typer.Option(help="Size of a value in bytes, at least 80.", min=80)]
 BatchBytes = Annotated[int, typer.Option(help="Largest batch of the input, in bytes.")]
-Rounds = Annotated[int, typer.Option(help="How often each subject runs.")]
+Rounds = Annotated[int, typer.Option(help="Runs of each subject.")]
 
 
 @bench.callback()
@@ -77,7 +77,7 @@ def compare(
 def latency(
     subjects: Annotated[list[str], typer.Argument(help="Programs, run in turn.")],
     rate: Annotated[int, typer.Option(help="Records a second.")] = 10_000,
-    seconds: Annotated[float, typer.Option(help="Of each run, after the warm-up.")] = 30.0,
+    seconds: Annotated[float, typer.Option(help="Seconds of each run, after the warm-up.")] = 30.0,
     warm_up: Annotated[float, typer.Option(help="Seconds before anything counts.")] = 15.0,
     commit_ms: CommitMs = 100,
     rounds: Rounds = 3,
@@ -88,7 +88,7 @@ def latency(
     from bench.load import Load
 
     with stage(Load(records=1, keys=1)) as here:
-        # Not counted: a broker that has just started answers late.
+        # Not counted: a new broker answers late.
         measured(subjects[0], here.broker.bootstrap, rate, seconds, warm_up, commit_ms)
         for _ in range(rounds):
             for subject in subjects:
@@ -107,11 +107,14 @@ def recovery(
     lost: Annotated[bool, typer.Option(help="Remove the local state while the subject is away.")] = False,
     away: Annotated[float, typer.Option(help="Seconds between the kill and the new start.")] = 15.0,
     processes: Annotated[
-        int, typer.Option(min=1, max=4, help="Of ratchet; above 1, one of them is killed, and its parent replaces it.")
+        int,
+        typer.Option(
+            min=1, max=4, help="Processes of ratchet; above 1, one of them is killed, and its parent replaces it."
+        ),
     ] = 1,
     rounds: Rounds = 1,
 ) -> None:
-    """Measure the seconds from a restart after `kill -9` to new output; one line of JSON a run, and one with ratios."""
+    """Measure the seconds from a restart after `kill -9` to new output."""
     from bench.compare import stage
     from bench.load import Load
     from bench.recovery import ratios
@@ -140,7 +143,7 @@ def recovery(
 @bench.command()
 def producer(
     records: Annotated[int, typer.Option(help="Records that each producer sends.")] = 1_000_000,
-    value_bytes: Annotated[int, typer.Option(help="Of each value.", min=1)] = 200,
+    value_bytes: Annotated[int, typer.Option(help="Bytes of each value.", min=1)] = 200,
     rounds: Rounds = 4,
 ) -> None:
     """Measure the producer next to a bare client; one line of JSON a run, and one with the ratios."""
@@ -152,10 +155,10 @@ def producer(
 @bench.command()
 def publish(
     records: Annotated[int, typer.Option(help="Lines of the file.")] = 1_000_000,
-    line_bytes: Annotated[int, typer.Option(help="Of each line, about.", min=60)] = 200,
+    line_bytes: Annotated[int, typer.Option(help="Bytes of each line, about.", min=60)] = 200,
     rounds: Rounds = 4,
 ) -> None:
-    """Measure publishing an NDJSON file next to a bare client over its lines; one line of JSON a run, and one more."""
+    """Measure publishing an NDJSON file next to a bare client over its lines."""
     from bench.publishing import publishing
 
     print(json_text.dumps(publishing(records, line_bytes, rounds, _say)), flush=True)
@@ -163,11 +166,11 @@ def publish(
 
 @bench.command()
 def reader(
-    records: Annotated[int, typer.Option(help="Of the topic.")] = 400_000,
+    records: Annotated[int, typer.Option(help="Records of the topic.")] = 400_000,
     value_bytes: ValueBytes = 200,
     rounds: Rounds = 4,
 ) -> None:
-    """Measure the reader into PostgreSQL next to a loop by hand; one line of JSON a run, and one with ratios."""
+    """Measure the reader into PostgreSQL next to a loop by hand."""
     from bench.reading import reading
 
     print(json_text.dumps(reading(records, value_bytes, rounds, _say)), flush=True)
@@ -178,7 +181,7 @@ def restart(
     sizes: Annotated[list[int] | None, typer.Option("--size", help="Records published before.")] = None,
     rounds: Rounds = 5,
 ) -> None:
-    """Measure the seconds from the start of `ratchet publish` to its first new record, by what was published before."""
+    """Measure the seconds from the start of `ratchet publish` to its first new record, by earlier records."""
     from bench.sending import restart as measured
 
     print(json_text.dumps(measured(sizes or [1_000_000, 10_000_000], rounds, _say)), flush=True)
@@ -210,7 +213,7 @@ def verify(
     value_bytes: ValueBytes = 200,
     rounds: Rounds = 3,
 ) -> None:
-    """Measure `ratchet verify` over what a worker has made of an input; a line of JSON a run, and one with spreads."""
+    """Measure `ratchet verify` over a worker's output; a line of JSON a run, and one with spreads."""
     from bench.read_commands import KINDS, verifying
 
     for kind in kinds or []:
@@ -229,8 +232,8 @@ def sink(
             help="delta, postgres, mysql (a MariaDB), duckdb, iceberg, usual, nothing; default: all that can run here."
         ),
     ] = None,
-    records: Annotated[int, typer.Option(help="Of the topic.")] = 2_000_000,
-    value_bytes: Annotated[int, typer.Option(help="Of each value, about.")] = 200,
+    records: Annotated[int, typer.Option(help="Records of the topic.")] = 2_000_000,
+    value_bytes: Annotated[int, typer.Option(help="Bytes of each value, about.")] = 200,
     at_a_time: Annotated[int, typer.Option(help="Offsets per commit.")] = 250_000,
     rounds: Rounds = 3,
 ) -> None:
@@ -259,14 +262,14 @@ def from_input(
         bool, typer.Option(help="Instead: the driver's memory for a tenth of the keys and for all, on a small cluster.")
     ] = False,
     lose_checkpoint: Annotated[
-        bool, typer.Option(help="Instead: run each, remove what lies beside its table, run it again, and count rows.")
+        bool, typer.Option(help="Instead: run each, remove the files next to its table, run it again, and count rows.")
     ] = False,
     rounds: Rounds = 3,
 ) -> None:
-    """Measure `ratchet sink --from-input` into Delta next to what Spark has itself; one line of JSON a run.
+    """Measure `ratchet sink --from-input` into Delta next to Spark's own ways; one line of JSON a run.
 
-    State (transformWithState in pandas) asks the JVM for each identity by itself, and did not come to the end of
-    200,000 records in nine minutes: give it fewer.
+    State (transformWithState in pandas) asks the JVM for each identity alone, and did not reach the end of 200,000
+    records in nine minutes: give it fewer.
     """
     from bench.judging import OURS, PEERS, QUICK_PEERS, driver_memory, judging, lost_checkpoint
 
@@ -285,11 +288,11 @@ def from_input(
 
 @bench.command()
 def regress(
-    rounds: Annotated[int, typer.Option(help="How often each case runs.", min=1)] = 2,
+    rounds: Annotated[int, typer.Option(help="Runs of each case.", min=1)] = 2,
     record: Annotated[bool, typer.Option(help="Keep the result in bench/regress.json.")] = False,
     json: Json = False,
 ) -> None:
-    """Compare the worker, against the floor, with what the repository has recorded; some two minutes.
+    """Compare the worker, against the floor, with the repository's record; some two minutes.
 
     Exit code 1 if an output is wrong, not if something is slower.
     """
@@ -312,7 +315,7 @@ def regress(
 def page(
     partitions: Annotated[int, typer.Option(help="Partitions of the stream.", min=8)] = 1_000,
     identities: Annotated[int, typer.Option(help="Identities of the stream.", min=1_000)] = 1_000_000,
-    rounds: Annotated[int, typer.Option(help="How often each page is asked for.", min=1)] = 7,
+    rounds: Annotated[int, typer.Option(help="Requests of each page.", min=1)] = 7,
     watch: Annotated[float, typer.Option(help="Seconds of each turn of watching; 0: not measured.")] = 60.0,
     sink: Annotated[bool, typer.Option(help="Let a Spark job fill a result table before.")] = True,
 ) -> None:
@@ -325,10 +328,10 @@ def page(
 @bench.command()
 def partitions(
     count: Annotated[int, typer.Option("--partitions", help="Partitions of the stream.", min=8)] = 1_000,
-    busy: Annotated[int, typer.Option(help="Of them, those that get records.", min=1)] = 100,
+    busy: Annotated[int, typer.Option(help="Partitions with records.", min=1)] = 100,
     records: Records = 2_000_000,
     keys: Keys = 10_000,
-    idle: Annotated[float, typer.Option(help="Seconds for which the worker is watched while nothing comes.")] = 60.0,
+    idle: Annotated[float, typer.Option(help="Seconds of watching the worker without records.")] = 60.0,
     rounds: Rounds = 1,
     json: Json = False,
 ) -> None:

@@ -60,29 +60,29 @@ class Stage:
 
 @contextmanager
 def stage(load: Load, program: str = "deduplicate") -> Iterator[Stage]:
-    """A new embedded Kafka, so that every comparison begins with the same."""
+    """Yield a new embedded Kafka, so that every comparison begins with the same."""
     with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
         yield Stage(broker, load, program)
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Runs by subject, the first of which the others are measured against."""
+    """Runs by subject; the others are measured against the first."""
 
     runs: dict[str, list[Measured]] = field(default_factory=dict)
 
     def ratios(self, peer: str, value: Callable[[Measured], float]) -> dict[str, float]:
-        """Of the first subject to a peer, round by round."""
+        """Return the ratios of the first subject to a peer, round by round."""
         first = next(iter(self.runs))
         return spread(value(a) / value(b) for a, b in zip(self.runs[first], self.runs[peer], strict=True))
 
     @property
     def verified(self) -> bool:
-        """Whether every output that must be right was."""
+        """Return True if every checked output was right."""
         return all(run.verified is not False for runs in self.runs.values() for run in runs)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON. Of more than one peer, the ratios are those to the first; `peers` has all."""
+        """Return the comparison for JSON, with ratios to the first peer; `peers` has all."""
         peers = list(self.runs)[1:]
         told = {
             peer: {
@@ -95,7 +95,7 @@ class Comparison:
         return {**(told[peers[0]] if peers else {}), "verified": self.verified, "peers": told, "runs": runs}
 
     def as_markdown(self) -> str:
-        """A table: medians of each subject, and the first one's ratios to it (median, min-max)."""
+        """Return a table: medians of each subject, and the first one's ratios to it (median, min-max)."""
         first = next(iter(self.runs))
         lines = [
             "| subject | records/s | CPU s per million | broker CPU s | peak MB | verified | throughput | CPU |",
@@ -134,14 +134,14 @@ def compare(
     Args:
         subjects: names; the first one is compared with each of the others.
         load: the input.
-        commit_ms: of all of them.
-        rounds: each subject runs so often.
-        say: is told each run as it ends.
-        warm_up: run the first once before, without counting it. That is for the broker: until it has compiled what it
-            runs and has its files in memory, whoever comes first waits for it.
+        commit_ms: commit interval of all.
+        rounds: runs of each subject.
+        say: called with each run at its end.
+        warm_up: run the first once before, without counting it. Until the broker has compiled its code and has its
+            files in memory, the first subject waits for it.
 
     Raises:
-        BenchFailed: there is no such subject, or one does not come to its end.
+        BenchFailed: there is no such subject, or one does not finish.
     """
     unknown = [name for name in subjects if name not in SUBJECTS]
     if unknown:

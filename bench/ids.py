@@ -14,21 +14,21 @@ from bench.load import RECENT, Load, begin, committed_records, filled, flush
 
 HEAD: Final = b'{"number": %010d, "filler": "'
 NUMBER_AT: Final = slice(11, 21)
-"""Where a value has its number: fixed, so that a count of millions need not parse JSON."""
+"""Fixed place of a value's number, so that a count of millions need not parse JSON."""
 ID_BYTES: Final = 16
 REMEMBERED_S: Final = 7 * 24 * 3600
-"""How long every program remembers an id."""
+"""Seconds for which every program remembers an id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """What the output must hold: the numbers below `fresh`, each once."""
+    """Demanded output: the numbers below `fresh`, each once."""
 
     fresh: int
 
 
 def id_of(number: int) -> bytes:
-    """The id of an event: 16 bytes that nothing can be told from, as of a random UUID."""
+    """Return the id of an event: 16 bytes without meaning, as of a random UUID."""
     return hashlib.blake2b(number.to_bytes(8, "big"), digest_size=ID_BYTES).digest()
 
 
@@ -52,7 +52,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Ids:
 
 
 def is_right(bootstrap: str, topic: str, truth: Ids) -> bool:
-    """Whether a committed reader of the output finds each event once, under its id.
+    """Return True if a committed reader of the output finds each event once, under its id.
 
     Raises:
         BenchFailed: the output cannot be read to its end.

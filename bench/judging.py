@@ -48,15 +48,15 @@ PATIENCE_S: Final = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class JudgingRun:
-    """One job from its start to its end.
+    """Job from its start to its end.
 
     Attributes:
-        seconds: of the whole process, with the start of Spark
-        judging_s: from the first commit to the last; 0 where there is one only
-        commits: how many
-        cpu_s: CPU seconds of all its processes until the last commit, per million records
-        peaks: most memory of the driver's own Python process, and of the JVMs by what they do, in MiB; with a local
-            master, driver and executor are one JVM
+        seconds: seconds of the whole process, with the start of Spark.
+        judging_s: seconds from the first commit to the last; 0 where there is one only.
+        commits: number of commits.
+        cpu_s: CPU seconds of all its processes until the last commit, per million records.
+        peaks: most memory of the driver's own Python process, and of the JVMs by role, in MiB; with a local
+            master, driver and executor are one JVM.
     """
 
     kind: str
@@ -113,19 +113,19 @@ def judging(kinds: list[str], load: Load, at_a_time: int, rounds: int, say: Call
 
 
 def lost_checkpoint(kinds: list[str], load: Load, at_a_time: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run each, remove what lies beside its table, as after a lost disk, and run it once more over the same topic.
+    """Run each, remove the files next to its table, and run it once more over the same topic.
 
     Args:
         kinds: `OURS` and of `PEERS`.
-        load: of the raw topic.
+        load: load of the raw topic.
         at_a_time: offsets of a commit.
-        say: for progress.
+        say: function for progress.
 
     Returns:
-        by kind the rows, those that are there more than once, and new records without a row
+        by kind the rows, doubled rows, and new records without a row
 
     Raises:
-        BenchFailed: one fails, or its table does not hold each new record once after the first run.
+        BenchFailed: one fails, or its table lacks or doubles a new record after the first run.
     """
     told: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -148,20 +148,20 @@ def lost_checkpoint(kinds: list[str], load: Load, at_a_time: int, say: Callable[
 
 
 def driver_memory(records: int, sizes: list[int], at_a_time: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """What the driver needs for so many identities, with executors in processes of their own.
+    """Return the driver's memory for numbers of identities, with executors in their own processes.
 
     Args:
-        records: of each topic.
-        sizes: identities of each.
+        records: records of each topic.
+        sizes: identities of each topic.
         at_a_time: offsets of a commit.
-        say: for progress.
+        say: function for progress.
 
     Returns:
-        for each the most memory of the driver's Python and of its JVM, which may have a heap of `DRIVER_HEAP`, and of
-        the executors' JVM, in MiB; and the rows
+        for each the most memory, in MiB, of the driver's Python and of its JVM (with a heap of `DRIVER_HEAP`), and of
+        the executors' JVM; and the rows.
 
     Raises:
-        BenchFailed: a run fails, or its table does not hold each new record once.
+        BenchFailed: a run fails, or its table lacks or doubles a new record.
     """
     told = []
     with ExitStack() as stack:
@@ -257,7 +257,7 @@ def _measured(kind: str, words: list[str], load: Load, *, heap: str = "3g", may_
 
 
 def _peaks(pid: int) -> dict[str, float]:
-    """The most memory that the parts of a job have had so far, in MiB, by Linux."""
+    """Return the most memory that the parts of a job have had so far, in MiB, by Linux."""
     found: dict[str, float] = {}
     for one in tree(pid):
         with suppress(OSError):
@@ -271,7 +271,7 @@ def _peaks(pid: int) -> dict[str, float]:
 
 
 def _counted(path: Path, truth: Truth) -> dict[str, int]:
-    """Rows of the table, those that are there more than once without the first, and new records without a row."""
+    """Return the table's rows, doubled ones without the first, and new records without a row."""
     rows, different = _records(path)
     return {"rows": rows, "doubled": rows - len(different), "lost": truth.fresh - len(different)}
 

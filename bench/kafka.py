@@ -22,13 +22,13 @@ def create(bootstrap: str, *topics: str, partitions: int) -> None:
 
 
 def ends(bootstrap: str, topic: str, partitions: int) -> list[int]:
-    """The end of each partition, by number."""
+    """Return the end of each partition, by number."""
     with consumer({"bootstrap.servers": bootstrap}, "bench-ends") as asked:
         return [held.end for held in offset_ranges(asked, topic, partitions)]
 
 
 def committed_reader(bootstrap: str, topic: str, begins: list[int], **more: Any) -> Consumer:
-    """A reader of committed records, from an offset of each partition on. more: client options, `_` for `.`."""
+    """Return a reader of committed records, from an offset of each partition on. more: client options, `_` for `.`."""
     reader = Consumer(
         {
             "bootstrap.servers": bootstrap,

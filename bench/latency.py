@@ -1,4 +1,4 @@
-"""How long a record is on its way: from the producer's call to a committed reader, at a steady rate."""
+"""Latency of a record from the producer's call to a committed reader, at a steady rate."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ VALUE_BYTES: Final = 200
 SEQUENCE: Final = struct.Struct(">q")
 HEAD: Final = b'{"sequence": %010d, "user": %010d, "filler": "'
 SEQUENCE_AT: Final = slice(13, 23)
-"""Where a value has its sequence: fixed, so that a count of millions need not parse JSON."""
+"""Fixed place of a value's sequence, so that a count of millions need not parse JSON."""
 RECENT: Final = 1_000
 STRIDE: Final = 2_654_435_761
 """A prime (Knuth's, for hashing): multiples of it modulo any lesser number of keys are all the keys, in no order."""
@@ -36,21 +36,21 @@ AT_A_TIME: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the input holds.
+    """Content of the input.
 
     Values are JSON. Headers hold the sequence of the key, the key as a producer's name, and an order that
     rises over all fresh records, so that it is a sequence of each partition too.
 
     Attributes:
-        records: in all, a fifth of them duplicates
-        keys: identities; each is in one partition. Fresh records choose theirs at random; where there are no more fresh
-            records than keys, they take one key after the other, in no order, or a third would never come
-        compression: none, gzip, snappy, lz4 or zstd
+        records: number in all, a fifth of them duplicates.
+        keys: number of identities; each is in one partition. Fresh records choose theirs at random; with no more
+            fresh records than keys, they take each key once, in no order, as a third would never come otherwise.
+        compression: none, gzip, snappy, lz4 or zstd.
         duplicates: spread (every fifth record is one of the last thousand again) or resent (after every thousand fresh
-            ones the last 250 again, as a retrying producer does)
-        partitions: of the input and the output
-        value_bytes: of each value
-        batch_bytes: what the input's producer puts into a batch, at most
+            ones the last 250 again, as a retrying producer does).
+        partitions: partitions of the input and the output.
+        value_bytes: bytes of each value.
+        batch_bytes: most bytes of a batch of the input's producer.
     """
 
     records: int = 2_000_000
@@ -64,7 +64,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What the output must hold: sequences 1 to last of every key, each once, in order."""
+    """Demanded output: sequences 1 to last of every key, each once, in order."""
 
     last: list[int]
 
@@ -75,7 +75,7 @@ class Truth:
 
 
 def producer_options(bootstrap: str, load: Load) -> dict[str, Any]:
-    """Of the client that sends an input."""
+    """Return the options of the client that sends an input."""
     return {
         "bootstrap.servers": bootstrap,
         "linger.ms": 50,
@@ -94,7 +94,10 @@ def filler_of(choose: random.Random, load: Load) -> str:
 
 
 def filled(head: bytes, filler: str, at: int, load: Load) -> bytes:
-    """A value of the load's size: its head, which ends within a JSON text, and as much filler as fits, from `at` on."""
+    """Return a value of the load's size.
+
+    Its head, which ends within a JSON text, and as much filler as fits, from `at` on.
+    """
     start = at % (3 * load.value_bytes)
     return head + filler[start : start + load.value_bytes - len(head) - 2].encode() + b'"}'
 
@@ -162,7 +165,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Truth:
 
 
 def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
-    """Whether a committed reader of the output finds the truth, record by record.
+    """Return True if a committed reader of the output finds the truth, record by record.
 
     Raises:
         BenchFailed: the output cannot be read to its end.
@@ -178,7 +181,7 @@ def is_right(bootstrap: str, topic: str, truth: Truth) -> bool:
 
 
 def committed_records(bootstrap: str, topic: str) -> Generator[Message, None, None]:
-    """The committed records of a topic, one partition behind the other, each up to its end as it is now.
+    """Yield the committed records of a topic, one partition after the other.
 
     Raises:
         BenchFailed: a partition cannot be read to its end.

@@ -52,11 +52,11 @@ class Measured(Result):
     """A run.
 
     Attributes:
-        records_per_s: of the input, from the first records to the last commit
-        cpu_s: CPU seconds of the subject's processes in that time, per million records
-        broker_cpu_s: the same of the broker
-        peak_mb: megabytes, highest resident size since its start
-        verified: whether the output is right; None where the subject does not promise it
+        records_per_s: of the input, from the first records to the last commit.
+        cpu_s: CPU seconds of the subject's processes in that time, per million records.
+        broker_cpu_s: the same of the broker.
+        peak_mb: megabytes, highest resident size since its start.
+        verified: whether the output is right; None where the subject does not promise it.
     """
 
     seconds: float
@@ -125,7 +125,7 @@ class Running:
 
     @property
     def said(self) -> str:
-        """The last lines of its output."""
+        """Return the last lines of its output."""
         return "\n".join(self._last)
 
     def stop(self) -> None:
@@ -168,7 +168,7 @@ class GroupPosition:
 
 
 class Output:
-    """How far the output is: its committed records, read again and again.
+    """Progress of the output: its committed records, read again and again.
 
     It costs more than `GroupPosition`: machine and broker serve one more reader.
     """
@@ -203,13 +203,13 @@ def measure(
         subject: a name of SUBJECTS.
         broker: Kafka.
         topic: the input, filled.
-        load: what it was filled with; the output is to be compressed as it is.
-        truth: what the output must hold.
-        commit_ms: how often the subject commits.
+        load: load of the input; the output has the same compression.
+        truth: the demanded output.
+        commit_ms: commit interval of the subject.
         run: unique, part of the names of its topics and group.
 
     Raises:
-        BenchFailed: the subject does not start, ends, or does not come to the end.
+        BenchFailed: the subject does not start, ends, or does not finish.
     """
     chosen, bootstrap = SUBJECTS[subject], broker.bootstrap
     output, group = f"bench.{run}.out", f"bench-{run}"
@@ -245,7 +245,7 @@ def measure(
 
 
 def forget(bootstrap: str, run: str) -> None:
-    """Delete the output and what a subject has made besides, such as a changelog."""
+    """Delete the output and a subject's other topics, such as a changelog."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.delete_topics([topic for topic in admin.list_topics(timeout=30).topics if run in topic]).values():
         done.exception(30)

@@ -20,7 +20,7 @@ from kafka_ratchet.errors import BenchFailed
 GOAL_MS: Final = 300
 GOAL_CORE: Final = 0.01
 PAUSE_S: Final = 1.1
-"""Between two questions: the page asks the cluster once a second for all who look, and that is what is measured."""
+"""Seconds between two requests: the page asks the cluster once a second for all viewers."""
 SCRAPE_S: Final = 15.0
 NOT_MEASURED: Final = ("/events",)
 """It does not end."""
@@ -32,15 +32,15 @@ def page(
     """Walk every page, and watch.
 
     Args:
-        partitions: of the stream
-        identities: of the stream
-        rounds: how often each page is asked for, as HTML and as JSON; watching and not watching take turns as often
-        watch_s: seconds of each turn; 0: not measured
-        sink: whether a result table is there
-        say: told of each step
+        partitions: partitions of the stream.
+        identities: identities of the stream.
+        rounds: requests of each page, as HTML and as JSON; watching and not watching take turns as often.
+        watch_s: seconds of each turn; 0: not measured.
+        sink: True with a result table.
+        say: called at each step.
 
     Returns:
-        milliseconds by page, the pages over the goal, and shares of a core
+        milliseconds by page, the pages over the goal, and shares of a core.
 
     Raises:
         BenchFailed: a page does not answer with 200.
@@ -59,7 +59,7 @@ def page(
 
 
 def addresses(at: Scene) -> dict[str, list[str]]:
-    """An address, or several, of each line of the page's table of addresses, with real questions.
+    """Return an address, or several, of each line of the page's table of addresses, with real questions.
 
     Raises:
         BenchFailed: a page has none here.
@@ -121,7 +121,7 @@ def _walk(
                 raise BenchFailed(f"{each} answered with {status}: {body[:500]!r}")
             if number:
                 took.setdefault(f"{each} {'JSON' if as_json else 'HTML'}", []).append(ms)
-        say(f"round {number} of {rounds}: every page was asked for")
+        say(f"round {number} of {rounds}: every page was requested")
     return {name: _told(each) for name, each in took.items()}
 
 
@@ -133,7 +133,7 @@ def _told(took: list[float]) -> dict[str, float]:
 
 
 def _watch(here: Scene, rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """The worker's share of a core with a page open and Prometheus at work, in turns with nobody looking."""
+    """Return the worker's share of a core with a page open and Prometheus at work, and in turns without either."""
     shares: dict[str, list[float]] = {"not_watched": [], "watched": []}
     for number in range(rounds * 2):
         kind = "watched" if number % 2 else "not_watched"
@@ -152,7 +152,7 @@ def _watch(here: Scene, rounds: int, seconds: float, say: Callable[[str], None])
 
 
 def _share(here: Scene, seconds: float, turn: int) -> float:
-    """Of a core, over some seconds in which a record comes every second."""
+    """Return the share of a core over some seconds with a record every second."""
     time.sleep(3)
     began, before = time.monotonic(), cpu_seconds(here.worker_pid)
     number = turn * 1_000_000
@@ -165,7 +165,7 @@ def _share(here: Scene, seconds: float, turn: int) -> float:
 
 @contextmanager
 def _watching(here: Scene) -> Iterator[None]:
-    """A browser that shows the first page, and a Prometheus."""
+    """Yield a browser that shows the first page, and a Prometheus."""
     ends = threading.Event()
     parts = urlsplit(here.page)
     listening = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)

@@ -1,4 +1,4 @@
-"""What the page is measured in: a broker, a stream of many partitions and identities, a worker, a sink, the page."""
+"""Scene of the page's bench: a broker, a stream of many partitions and identities, a worker, a sink, the page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ANSWER_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What runs.
+    """Running parts.
 
     Attributes:
         page: http://host:port of the page
@@ -57,13 +57,13 @@ class Scene:
 
 @contextmanager
 def scene(partitions: int, identities: int, *, sink: bool, say: Callable[[str], None]) -> Iterator[Scene]:
-    """Fill a stream, let a worker judge it and a sink read it, and serve the page.
+    """Fill a stream, have a worker judge it and a sink read it, and serve the page.
 
     Args:
-        partitions: of the stream
-        identities: of the stream; a fifth of its records are duplicates
-        sink: whether a Spark job fills a table
-        say: told of each step
+        partitions: partitions of the stream.
+        identities: identities of the stream; a fifth of its records are duplicates.
+        sink: True if a Spark job fills a table.
+        say: called at each step.
 
     Raises:
         BenchFailed: a part does not do its work in time.
@@ -103,7 +103,7 @@ def get(address: str, *, as_json: bool = False) -> tuple[int, bytes]:
 
 
 def get_json(address: str) -> Any:
-    """The JSON of an address.
+    """Return the JSON of an address.
 
     Raises:
         BenchFailed: it does not answer with 200.
@@ -171,7 +171,10 @@ def trickle(bootstrap: str, number: int) -> None:
 
 
 def _start_worker(stack: ExitStack, config: Path, say: Callable[[str], None]) -> Running:
-    """A broker does not know at once of thousands of partitions that it has just created; so it is tried again."""
+    """Return a broker does not know at once of thousands of partitions that it has just created.
+
+    So it is tried again.
+    """
     for _ in range(STARTS - 1):
         try:
             return _start(stack, "worker", config, "worker runs", "--app", PROGRAM)

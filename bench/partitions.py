@@ -1,9 +1,9 @@
-"""One worker with very many partitions: how long it takes to start, what idle ones cost, how fast the busy ones are.
+"""Bench of a worker with very many partitions: start, cost of idle ones, speed of busy ones.
 
-The records are sent in one transaction while the worker waits: it sees nothing of them until that is committed, and
-then all at once. So what is measured is the worker with every lane at work, and not its start. Some go before, in
-several transactions, and a whole run that does not count before all: the first records of a partition cost the broker
-its index files, and those of a new broker the compiling of its code (a third of its CPU time in the first run).
+The records are sent in one transaction while the worker waits: it sees none of them until the commit, and then all at
+once. So the bench measures the worker with every lane at work, and not its start. Some records go before, in several
+transactions, and a whole uncounted run before all: the first records of a partition cost the broker its index files,
+and those of a new broker the compiling of its code (a third of its CPU time in the first run).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kafka_ratchet.topic_log.clients import consumer, offset_ranges
 
 READY_WITHIN_S: Final = 900.0
 SETTLE_S: Final = 10.0
-"""Between the last lane's start and the look at idle ones: stores are written, connections are closed."""
+"""Seconds between the last lane's start and the look at idle ones: stores are written, connections closed."""
 LOOK_S: Final = 0.05
 READY_LOOK_S: Final = 0.2
 WARM_SHARE: Final = 20
@@ -45,17 +45,17 @@ COMMIT_MS: Final = 100
 COMMIT_WITHIN_S: Final = 60.0
 MEASURED: Final = ("seconds", "cpu_s", "broker_cpu_s")
 OPEN_MS: Final = 900_000
-"""How long the input's transaction may stay open: Kafka's limit."""
+"""Milliseconds that the input's transaction may stay open: Kafka's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What something has taken.
+    """Resources spent.
 
     Attributes:
-        seconds: on the clock
+        seconds: seconds on the clock
         cpu_s: CPU seconds of the worker
-        broker_cpu_s: of the broker
+        broker_cpu_s: CPU seconds of the broker
     """
 
     seconds: float
@@ -69,24 +69,24 @@ class Spent:
 
     @property
     def broker_core(self) -> float:
-        """The same of the broker."""
+        """Return the same of the broker."""
         return self.broker_cpu_s / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Many(Result):
-    """A run.
+    """Run with many partitions.
 
     Attributes:
-        partitions: of the stream
-        busy: those that get records
-        start: from the process's start until every lane runs, on new topics
-        again: the same of a second start
-        idle: while nothing comes
-        work: from the moment that the records are to be seen to the last commit
-        records_per_s: of the busy partitions, in that time
-        peak_mb: megabytes, highest resident size since the second start
-        verified: whether the output is right
+        partitions: partitions of the stream.
+        busy: partitions with records.
+        start: from the process's start until every lane runs, on new topics.
+        again: the same of a second start.
+        idle: spent without records.
+        work: from the visibility of the records to the last commit.
+        records_per_s: of the busy partitions, in that time.
+        peak_mb: megabytes, highest resident size since the second start.
+        verified: True if the output is right.
     """
 
     partitions: int
@@ -106,19 +106,19 @@ def partitions(
     """Run a worker with many partitions and one with PARTITIONS, in turn.
 
     Args:
-        count: partitions
-        busy: of them, those that get records
-        records: of each run
-        keys: identities
-        idle_s: seconds for which the worker is watched while nothing comes
-        rounds: how often each runs
-        say: is told each run as it ends
+        count: partitions.
+        busy: partitions with records.
+        records: records of each run.
+        keys: identities.
+        idle_s: seconds of watching the worker without records.
+        rounds: runs of each.
+        say: called with each run at its end.
 
     Returns:
-        ratios of the first to the second, and what an idle partition costs: shares of a core
+        ratios of the first to the second, and the cost of an idle partition: shares of a core.
 
     Raises:
-        BenchFailed: a worker does not start, or does not come to the end.
+        BenchFailed: a worker does not start, or does not finish.
     """
     few_of = replace(Load(), records=records, keys=keys)
     many: list[Many] = []
@@ -218,15 +218,15 @@ def _send_unseen(
     """Send the records in a transaction.
 
     Args:
-        bootstrap: host:port[,host:port]
-        topic: input
-        load: how many records, of how many keys
-        numbers: partitions; each key has one
-        warm: so many records go before, in WARM_STEPS transactions: partitions at work have connections and stores
-        until_done: waits until the worker has what was sent
+        bootstrap: host:port[,host:port].
+        topic: input.
+        load: numbers of records and keys.
+        numbers: partitions; each key has one.
+        warm: number of earlier records, in WARM_STEPS transactions: partitions at work have connections and stores.
+        until_done: waits until the worker has the sent records.
 
     Returns:
-        what the output must hold, and what commits the transaction
+        the demanded output, and the function that commits the transaction.
     """
     producer = Producer(
         {**producer_options(bootstrap, load), "transactional.id": topic, "transaction.timeout.ms": OPEN_MS}
@@ -254,7 +254,7 @@ def _send_unseen(
 
 
 def _wait(task: Task, numbers: Iterable[int], running: Running) -> None:
-    """Until the group has committed the end of each of these partitions."""
+    """Wait until the group has committed the end of each of these partitions."""
     with consumer({"bootstrap.servers": task.bootstrap}, "bench-ends") as asked:
         held = offset_ranges(asked, task.input, task.partitions)
     options = {"bootstrap.servers": task.bootstrap, "group.id": task.group, "isolation.level": "read_uncommitted"}

@@ -47,23 +47,23 @@ DELTA_SPARK: Final = JarSet(
         *("commons-logging:*", "commons-pool:*", "com.google.code.findbugs:*", "javax.annotation:*"),
     ),
 )
-"""Delta's own writer, for the way in which most jobs bring a topic into a table."""
+"""Jars of Delta's own writer, the usual way of jobs from a topic into a table."""
 HEAP: Final = ("-Xms1g", "-Xmx4g")
 """bytes: enough for a cache that holds a million keys, and no garbage collection for want of room."""
 
 
 def kafka_streams() -> list[str]:
-    """The command of Kafka Streams, but for its argument."""
+    """Return the command of Kafka Streams, but for its argument."""
     return _java_command("KafkaStreamsPeer", KAFKA_STREAMS)
 
 
 def kafka_streams_totals() -> list[str]:
-    """The same for totals."""
+    """Return the same for totals."""
     return _java_command("KafkaStreamsTotals", KAFKA_STREAMS)
 
 
 def flink() -> list[str]:
-    """The command of Flink, but for its argument."""
+    """Return the command of Flink, but for its argument."""
     return _java_command("FlinkPeer", FLINK)
 
 
@@ -95,17 +95,18 @@ def _compiled_classes(name: str, class_path: list[str]) -> Path:
 
 
 def quix() -> list[str]:
-    """The command of Quix Streams, but for its argument."""
+    """Return the command of Quix Streams, but for its argument."""
     return _python_command("quix", "quix")
 
 
 def quix_totals() -> list[str]:
-    """The same for totals."""
+    """Return the same for totals."""
     return _python_command("quix", "quix_totals")
 
 
 def _python_command(name: str, program: str) -> list[str]:
-    # Isolated: what is importable here, by PYTHONPATH or from the working folder, belongs to another environment.
+    # Isolated: modules importable here, by PYTHONPATH or from the working folder, belong to another
+    # environment.
     return [str(_environment(name) / "bin" / "python"), "-I", "-u", str(PEERS / f"{program}.py")]
 
 

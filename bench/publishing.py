@@ -18,12 +18,12 @@ from kafka_ratchet.errors import BenchFailed
 from kafka_ratchet.producers import SEQUENCE_HEADER
 
 KINDS = {"batches": (), "batches-key": ("user",), "single": (), "bare": ()}
-"""Kind and the member that is the key."""
+"""Kind, and the member with the key."""
 KEYS = 10_000
 
 
 def publishing(records: int, line_bytes: int, rounds: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Publish the file by each kind in turn, `rounds` times, after one round that does not count; what was found.
+    """Publish the file by each kind in turn, `rounds` times after an uncounted one; return the results.
 
     Raises:
         BenchFailed: one of them fails, or the topic does not hold the file.
@@ -52,7 +52,7 @@ def publishing(records: int, line_bytes: int, rounds: int, say: Callable[[str], 
 
 
 def _write(path: Path, records: int, line_bytes: int) -> int:
-    """The file; returns a sum over its lines that does not depend on their order."""
+    """Return the file; returns a sum over its lines that does not depend on their order."""
     total = 0
     with path.open("wb") as file:
         for number in range(records):

@@ -24,7 +24,9 @@ COMMIT_MS: Final = 100
 
 
 def verifying(load: Load, rounds: int, say: Callable[[str], None], kinds: tuple[str, ...] = KINDS) -> dict[str, Any]:
-    """Let a worker judge one input, and verify it by each kind in turn, `rounds` times, after one that does not count.
+    """Have a worker judge one input, and verify it by each kind in turn, `rounds` times.
+
+    One round before does not count.
 
     Raises:
         BenchFailed: one of them fails, or does not find everything right.
@@ -81,10 +83,10 @@ TOPIC = "survey"
 
 
 def survey(load: Load, rounds: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Read one input by each in turn, `rounds` times, after one round that does not count.
+    """Read one input by each in turn, `rounds` times, after an uncounted round.
 
     Raises:
-        BenchFailed: one of them fails, or counts what is not so.
+        BenchFailed: one of them fails, or counts wrongly.
     """
     rates: dict[str, list[float]] = {"survey": [], "bare": []}
     with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:

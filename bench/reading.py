@@ -20,7 +20,7 @@ from kafka_ratchet.app.local.embedded_kafka import EmbeddedBroker
 from kafka_ratchet.errors import BenchFailed
 
 KINDS: Final = ("ratchet", "loop", "ratchet-execute", "loop-execute")
-"""Each of ours is compared with the one behind it."""
+"""Kinds of readers. Each of ours is compared with the one after it."""
 
 PARTITIONS: Final = 4
 KEYS: Final = 10_000

@@ -1,7 +1,7 @@
-"""How long what was killed is away: from its new start to its first new output.
+"""Recovery of a killed program: from its new start to its first new output.
 
 A program is killed and started again after its session is over. Of a worker with several processes one is killed, and
-its parent starts it again: that is measured from the kill.
+its parent starts it again: the measurement then begins at the kill.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from kafka_ratchet.errors import BenchFailed
 
 PER_SECOND: Final = 500
 QUIET_S: Final = 3.0
-"""After the last commit, before the kill: stores are written now and then, and a crash is not timed to suit them."""
+"""Seconds after the last commit, before the kill: stores are written now and then, and a crash hits any moment."""
 WORKER: Final = "ratchet"
-"""The subject of which one process of several can be killed."""
+"""Subject with several processes, one of which can be killed."""
 KILLED: Final = 0
-"""The number of the process that is."""
+"""Number of the killed process."""
 ANSWER_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery(Result):
-    """A run.
+    """Run of a recovery.
 
     Attributes:
-        keys: identities in the state
-        store: intact, or lost
-        processes: of the worker; 1: the program itself was killed
-        partitions: of what was killed
-        seconds: from the new start, or from the kill where a parent starts it, to the first new record that a committed
-            reader of the output gets
-        every_partition_s: the same, to when each of the partitions has had one
+        keys: identities in the state.
+        store: intact, or lost.
+        processes: processes of the worker; 1: the program itself was killed.
+        partitions: partitions of the killed program.
+        seconds: from the new start, or from the kill where a parent starts it, to the first new record for a
+            committed reader of the output.
+        every_partition_s: the same, until each of the partitions has had one.
     """
 
     keys: int
@@ -64,18 +64,18 @@ class Recovery(Result):
 def recovery(
     subject: str, bootstrap: str, topic: str, load: Load, commit_ms: int, *, lost: bool, away_s: float, processes: int
 ) -> Recovery:
-    """Kill a subject that has come to the end of its input, start it again, and wait for new output.
+    """Kill a subject at the end of its input, start it again, and wait for new output.
 
     Args:
         subject: a name of SUBJECTS, of one that deduplicates.
-        bootstrap: of Kafka.
+        bootstrap: host:port of Kafka.
         topic: the input, filled; new records are added to it.
-        load: what it was filled with.
-        commit_ms: of the subject.
+        load: load of the input.
+        commit_ms: commit interval of the subject.
         lost: remove its local state while it is away.
         away_s: from the kill to the new start; longer than its session, or the group's time-out is measured instead.
-            Where a parent starts it, that is at once, and the session is still its own.
-        processes: of `WORKER`, of which one is killed; above 1, or the worker is.
+            A parent starts it at once, in the same session.
+        processes: processes of `WORKER`; above 1, one of them is killed, else the worker.
 
     Raises:
         BenchFailed: it does not come back.
@@ -109,7 +109,7 @@ def recovery(
 
 
 def ratios(runs: list[Recovery]) -> dict[str, dict[str, float]]:
-    """Of `every_partition_s` of the first subject to each other's, round by round."""
+    """Return the ratios of `every_partition_s` of the first subject to each other's, round by round."""
     by_subject: dict[str, list[float]] = {}
     for run in runs:
         by_subject.setdefault(run.subject, []).append(run.every_partition_s)
@@ -121,7 +121,7 @@ def ratios(runs: list[Recovery]) -> dict[str, dict[str, float]]:
 
 
 def partitions_of(bootstrap: str, group: str, process: int) -> list[int]:
-    """What Kafka has given to a process of the only worker with several of a group.
+    """Return Kafka's partitions of one process of a group's only worker with several.
 
     Raises:
         BenchFailed: nothing.
@@ -165,7 +165,7 @@ class _Killing:
 
 
 class _Trickle:
-    """Sends fresh records of all partitions, a few at a time, from `start` on for as long as it is entered.
+    """Sender of a few fresh records of all partitions at a time, while entered.
 
     Sequences are the time in µs: above all of the input, and above those of the run before, which are in it by then.
     """

@@ -1,7 +1,7 @@
-"""Whether a change has made the worker slower: a few short runs, each next to the floor, and what was recorded before.
+"""Regression check of the worker: a few short runs next to the floor, compared with the record.
 
-What counts are ratios to the floor of the same round, which a slow machine leaves about as they are. They still differ
-from run to run, so only a case all of whose rounds are worse than every recorded one is called slower.
+Ratios to the floor of the same round count, which a slow machine hardly changes. They still differ from run to run,
+so a case counts as slower only if all of its rounds are worse than every recorded one.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ CASES: Final[dict[str, Case]] = {
     "batches of 16 KiB": Case("ratchet", replace(BASE, batch_bytes=16_384)),
     "every key new": Case("ratchet", replace(BASE, keys=1_000_000)),
 }
-"""The first is what the others are measured against."""
+"""Cases; the others are measured against the first."""
 
 Ratios = dict[str, dict[str, dict[str, float]]]
-"""By case and measure ("throughput", "cpu"), median, min and max of its rounds against the floor."""
+"""Median, min and max of the rounds against the floor, by case and measure ("throughput", "cpu")."""
 
 
 def regress(rounds: int, say: Callable[[str, Measured], None]) -> tuple[Ratios, bool]:
     """Run every case in turn, `rounds` times, on one new broker.
 
     Args:
-        rounds: each case runs so often
-        say: is told each run as it ends, with its case's name
+        rounds: runs of each case
+        say: called with each run at its end, and its case's name
 
     Returns:
-        the ratios, and whether every output was right
+        the ratios, and True if every output was right
 
     Raises:
-        BenchFailed: a run does not come to its end.
+        BenchFailed: a run does not finish.
     """
     runs: dict[str, list[Measured]] = {name: [] for name in CASES}
     with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
@@ -81,7 +81,7 @@ def regress(rounds: int, say: Callable[[str, Measured], None]) -> tuple[Ratios, 
             name = f"{case.subject}-{uuid.uuid4().hex[:8]}"
             return measure(case.subject, broker, topic, case.load, truth, case.commit_ms, name)
 
-        run(CASES[FLOOR])  # not counted: whoever comes first waits for what the broker has to compile
+        run(CASES[FLOOR])  # not counted: the first run waits for the broker's compiler
         for _ in range(rounds):
             for name, case in CASES.items():
                 measured = run(case)
@@ -91,7 +91,7 @@ def regress(rounds: int, say: Callable[[str, Measured], None]) -> tuple[Ratios, 
 
 
 def ratios(runs: dict[str, list[Measured]]) -> Ratios:
-    """Of each case to the floor, round by round."""
+    """Return the ratios of each case to the floor, round by round."""
     floors = runs[FLOOR]
     return {
         name: {
@@ -104,17 +104,17 @@ def ratios(runs: dict[str, list[Measured]]) -> Ratios:
 
 
 def recorded(path: Path = RECORDED) -> Ratios:
-    """What the repository has; nothing where there is no such file.
+    """Return the repository's record; empty where there is no such file.
 
     Raises:
-        BenchFailed: the file is not what `record` writes.
+        BenchFailed: the file is malformed.
     """
     try:
         found: Ratios = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise BenchFailed(f"{path.name}: {error}. Write it anew with `./ratchet bench regress --record`") from None
+        raise BenchFailed(f"{path.name}: {error}. Write it again with `./ratchet bench regress --record`") from None
     return found
 
 
@@ -124,14 +124,14 @@ def record(found: Ratios, path: Path = RECORDED) -> None:
 
 
 def is_worse(measure: str, now: dict[str, float], before: dict[str, float]) -> bool:
-    """Whether every round of now is worse than every one of before, and the median by more than `WORSE`."""
+    """Return True if every present round is worse than every earlier one, and the median by more than `WORSE`."""
     if measure == "cpu":
         return now["min"] > before["max"] and now["median"] > before["median"] * (1 + WORSE)
     return now["max"] < before["min"] and now["median"] < before["median"] * (1 - WORSE)
 
 
 def slower(now: Ratios, before: Ratios) -> list[str]:
-    """Names of cases that are worse in either measure than what was recorded; one that was not recorded is not."""
+    """Return the cases worse in either measure than recorded; unrecorded ones are not."""
     return [
         name
         for name, measures in now.items()
@@ -140,7 +140,7 @@ def slower(now: Ratios, before: Ratios) -> list[str]:
 
 
 def as_markdown(now: Ratios, before: Ratios) -> str:
-    """A table: each case's ratios to the floor now and as recorded, median (min-max)."""
+    """Return a table: each case's ratios to the floor now and as recorded, median (min-max)."""
     worse = slower(now, before)
     lines = ["| case, against the floor | records/s | recorded | CPU | recorded | |", "|---|---|---|---|---|---|"]
     for name, measures in now.items():

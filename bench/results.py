@@ -39,19 +39,19 @@ PER_TRANSACTION: Final = 10_000
 FLUSH_S: Final = 300.0
 PATIENCE_S: Final = 1_200.0
 STEADY_FROM: Final = 3
-"""The commit after which the rate is taken where there are many: the JVM has compiled by then what it runs."""
+"""Commit after which the rate counts where there are many: the JVM has compiled its code by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRun:
-    """One job from its start to its end.
+    """Job from its start to its end.
 
     Attributes:
-        seconds: of the whole process
-        first_commit_s: from the start of the process to its first commit
-        offsets_per_s: from the first commit to the last; 0 where there is one only
-        commits_per_s: from commit `STEADY_FROM` to the last; 0 where there are no more
-        cpu_s: CPU seconds of all its processes until the last commit, per million records
+        seconds: of the whole process.
+        first_commit_s: from the start of the process to its first commit.
+        offsets_per_s: from the first commit to the last; 0 where there is one only.
+        commits_per_s: from commit `STEADY_FROM` to the last; 0 where there are no more.
+        cpu_s: CPU seconds of all its processes until the last commit, per million records.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class SinkRun:
     cpu_s: float
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the run for JSON."""
         return asdict(self)
 
 

@@ -1,7 +1,7 @@
 """`./ratchet docs --screenshots`: a picture of each page of `ratchet web` in docs/pictures, from a real stream.
 
-Brokers, workers, producers, the Spark job and the browser are real. What is seen: producers that send twice, records
-without a sequence, a dead letter that was replayed, a partition that halts because retention was quicker.
+Brokers, workers, producers, the Spark job and the browser are real. The pictures show producers that send twice,
+records without a sequence, a replayed dead letter, and a partition halted because retention was quicker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HALTED: Final = 3
 TILLS: Final = {"till-1": 0.0, "till-2": 0.02, "till-7": 0.4, "till-3": 0.0}
 """Producers, and the share of records that each sends twice."""
 SECONDS: Final = 100
-"""Of records, so that the chart has a line."""
+"""Seconds of records, so that the chart has a line."""
 PATIENCE_S: Final = 120.0
 
 SETTINGS: Final = """
@@ -88,7 +88,7 @@ PAGES: Final = {
 
 
 class Shop:
-    """Sends what the tills say."""
+    """Sender of the tills' records."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
@@ -97,7 +97,7 @@ class Shop:
         self._orders: dict[str, int] = {}
 
     def second(self, number: int) -> None:
-        """What is sold in a second."""
+        """Send the sales of a second."""
         for at, (till, twice) in enumerate(TILLS.items()):
             for _ in range(self._choose.randrange(20, 40)):
                 self._last[till] += 1
@@ -214,7 +214,7 @@ def _size(browser: Any, height: int) -> None:
 
 
 def _small(png: bytes) -> bytes:
-    """With a palette: pages have few colours."""
+    """Return the picture with a palette: pages have few colours."""
     from PIL import Image
 
     found = BytesIO()

@@ -35,7 +35,7 @@ class Sending:
     cpu: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON; ratios are of each kind of ours to the others, round by round."""
+        """Return the result for JSON; ratios are of each kind of ours to the others, round by round."""
         told: dict[str, object] = {kind: spread(rates, 0) for kind, rates in self.rates.items()}
         for ours in OURS:
             for peer in PEERS:
@@ -46,10 +46,10 @@ class Sending:
 
 
 def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], None]) -> Sending:
-    """Send by each kind in turn, `rounds` times, after one round that does not count.
+    """Send by each kind in turn, `rounds` times, after an uncounted round.
 
     Raises:
-        BenchFailed: one of them fails, or the topic does not hold what it sent.
+        BenchFailed: one of them fails, or the topic lacks its records.
     """
     found = Sending()
     with TemporaryDirectory(prefix="ratchet-bench-kafka-") as folder, EmbeddedBroker(Path(folder)) as broker:
@@ -70,7 +70,7 @@ def sending(records: int, value_bytes: int, rounds: int, say: Callable[[str], No
 
 
 def restart(sizes: list[int], rounds: int, say: Callable[[str], None]) -> dict[int, dict[str, object]]:
-    """Seconds from the start of `ratchet publish` to its first new record in the topic, by what was published before.
+    """Return the seconds from the start of `ratchet publish` to its first new record, by earlier records.
 
     Raises:
         BenchFailed: it fails.
@@ -118,7 +118,7 @@ def _restarted(path: Path, bootstrap: str, topic: str) -> float:
 
 
 def run_module(module: str, *arguments: object) -> str:
-    """Run a module as a program of its own, and return what it prints.
+    """Run a module as a program of its own, and return its output.
 
     Raises:
         BenchFailed: it fails.

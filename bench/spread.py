@@ -1,4 +1,4 @@
-"""How several figures of one thing lie."""
+"""Spread of several figures of one thing."""
 
 from __future__ import annotations
 

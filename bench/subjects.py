@@ -1,11 +1,11 @@
-"""The programs that are measured, each a process of its own that reads one topic and writes another.
+"""Measured programs, each a process of its own that reads one topic and writes another.
 
-A subject is told everything in one JSON argument, the fields of `Task`. It deduplicates by the record's key: forwarded
-is what moves the key's sequence (header ratchet-sequence, 8 bytes, big-endian) forward, with key, value, headers and
-timestamp as they were, to the partition that murmur2 of the key gives. Or it deduplicates by ids: forwarded is the
-first record of each key, which is remembered for `ids.REMEMBERED_S`. Or it keeps totals: of each order's user, who is
-the record's key, the sum of the amounts so far goes out. It commits its input offsets to the group `group`, prints a
-line that holds FIRST when its first records have come, and ends at SIGTERM.
+A subject has one JSON argument with the fields of `Task`. It deduplicates by the record's key: it forwards records
+that move the key's sequence (header ratchet-sequence, 8 bytes, big-endian) forward, unchanged in key, value, headers
+and timestamp, to the partition by murmur2 of the key. Or it deduplicates by ids: it forwards the first record of each
+key, and remembers it for `ids.REMEMBERED_S`. Or it keeps totals: for each order's user, the record's key, it forwards
+the sum of the amounts so far. It commits its input offsets to the group `group`, prints a line with FIRST at its
+first records, and ends at SIGTERM.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ NO_MORE: Final[Mapping[str, int | str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a subject has to do.
+    """Task of a subject.
 
     Attributes:
-        bootstrap: of Kafka
-        input: topic
-        output: topic, as many partitions as the input
-        group: consumer group or application id
-        folder: its own, for state
-        commit_ms: how often it commits
-        partitions: of input and output
-        options: of this subject; `processes` of one that is a worker
+        bootstrap: host:port of Kafka.
+        input: topic.
+        output: topic, as many partitions as the input.
+        group: consumer group or application id.
+        folder: its own, for state.
+        commit_ms: its commit interval.
+        partitions: partitions of input and output.
+        options: options of this subject; `processes` for a worker.
     """
 
     bootstrap: str
@@ -52,23 +52,23 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> str:
-        """The subject's argument."""
+        """Return the subject's argument."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A program.
+    """Measured program.
 
     Attributes:
-        what: one line for the table
-        command: of a task; may compile and fetch what it needs
-        started: what its output says when its first records have come
-        exact: whether duplicates and losses are its mistake. False where it promises less than exactly once
-        counted: whether its progress is in the group's committed offsets; else the output's records are counted
-        program: what it does; only subjects that do the same are compared
-        is_right: whether its output holds what it must
-        most: records that it gets at most: a slow one would take the time of all others together
+        what: one line for the table.
+        command: returns the command of a task; may compile and fetch its needs.
+        started: its output's text at its first records.
+        exact: True if duplicates and losses are its mistake. False where it promises less than exactly once.
+        counted: True if its progress is in the group's committed offsets; else the output's records are counted.
+        program: its task; only subjects of the same one are compared.
+        is_right: returns True for a correct output.
+        most: most records for it: a slow one would take the time of all others together.
     """
 
     what: str
@@ -228,7 +228,7 @@ SUBJECTS: Final[dict[str, Subject]] = {
 
 
 def deduplicating(name: str) -> Subject:
-    """A subject, for a measurement whose input is made for those that deduplicate.
+    """Return a subject, for a measurement of deduplicating ones.
 
     Raises:
         BenchFailed: there is none of that name, or it does something else.

@@ -19,7 +19,7 @@ AMOUNTS: Final = 97
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the output must hold. orders: of each user; their amounts follow from `amount_of`."""
+    """Demanded output. orders: of each user; their amounts follow from `amount_of`."""
 
     orders: list[int]
 
@@ -37,7 +37,7 @@ class Total(msgspec.Struct):
 
 
 def amount_of(user: int, number: int) -> int:
-    """The amount of a user's order of this number, from 1."""
+    """Return the amount of a user's order of this number, from 1."""
     return 1 + (user * 31 + number * 7) % AMOUNTS
 
 
@@ -64,7 +64,7 @@ def fill(bootstrap: str, topic: str, load: Load) -> Totals:
 
 
 def is_right(bootstrap: str, topic: str, truth: Totals, *, every: bool) -> bool:
-    """Whether a committed reader of the output finds each user's totals in order, the last one included.
+    """Return True if a committed reader finds each user's totals in order, with the last one.
 
     every: none may be missing; else a cache may have left out any but the last
 
@@ -83,7 +83,7 @@ def is_right(bootstrap: str, topic: str, truth: Totals, *, every: bool) -> bool:
 
 
 def _advance(reached: list[int], sums: list[int], user: int, total: int, truth: Totals, every: bool) -> bool:
-    """Whether a total is the user's next one, or with `every` unset a later one."""
+    """Return True if a total is the user's next one, or with `every` unset a later one."""
     while reached[user] < truth.orders[user]:
         reached[user] += 1
         sums[user] += amount_of(user, reached[user])

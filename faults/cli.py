@@ -27,18 +27,20 @@ def everything(
     context: typer.Context,
     short: Annotated[bool, typer.Option("--short", help="Each fault at least once; takes a few minutes.")] = False,
     agent: Annotated[
-        bool, typer.Option("--agent", help="With an agent that counts the events of each stream into a table.")
+        bool, typer.Option("--agent", help="Use an agent that counts the events of each stream into a table.")
     ] = False,
     processes: Annotated[
         int,
-        typer.Option(min=1, max=8, help="Of each worker; above 1, single ones are killed and frozen as well."),
+        typer.Option(
+            min=1, max=8, help="Processes of each worker; above 1, single ones are killed and frozen as well."
+        ),
     ] = 1,
     seed: Seed = None,
     folder: Folder = None,
     json: Json = False,
 ) -> None:
     """Inject every fault into real workers, in random order, and count. Exit code 1 if an event is lost or doubled."""
-    # As after Ctrl-C: frozen processes, servers and a full disk must not be left behind.
+    # Handle SIGTERM as Ctrl-C: frozen processes, servers and a full disk must not remain.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if context.invoked_subcommand is not None:
         if short or agent or json or processes > 1 or seed is not None or folder is not None:
@@ -54,7 +56,7 @@ def everything(
 @faults.command()
 def producer(
     file: Annotated[Path, typer.Argument(help="Lines to send; plain, .gz or .zst.", show_default=False)],
-    kills: Annotated[int, typer.Option("--kills", min=0, help="How often the producer is killed.")] = 50,
+    kills: Annotated[int, typer.Option("--kills", min=0, help="Kills of the producer.")] = 50,
     seed: Seed = None,
     folder: Folder = None,
     json: Json = False,
@@ -71,9 +73,7 @@ def sink(
     short: Annotated[
         bool, typer.Option("--short", help="Each fault once over each store, in a mode that the seed draws.")
     ] = False,
-    times: Annotated[
-        int, typer.Option(min=1, help="How often each kill is made. Other faults come a quarter as often.")
-    ] = 20,
+    times: Annotated[int, typer.Option(min=1, help="Number of each kill. Other faults come a quarter as often.")] = 20,
     store: Annotated[list[str] | None, typer.Option(help="Only this store; may be given more than once.")] = None,
     from_input: Annotated[
         bool, typer.Option("--from-input", help="The job reads a raw topic with duplicates, and judges it itself.")
@@ -95,7 +95,7 @@ def sink(
         if from_input and name not in judging_stores():
             raise typer.BadParameter(f"store {name} keeps no last sequences: --from-input is for {judging_stores()}")
     if nodes == 2:
-        raise typer.BadParameter("--nodes 2: write 1 or 3; two brokers cannot outvote one that is dead")
+        raise typer.BadParameter("--nodes 2: write 1 or 3; two brokers cannot outvote a dead one")
     only = tuple(store or (judging_stores() if from_input else ()))
     result = run_sink(
         None if short else times, _drawn(seed), _speaker(json), folder, only, from_input=from_input, nodes=nodes
@@ -108,7 +108,7 @@ def sink(
 
 @faults.command()
 def reader(
-    kills: Annotated[int, typer.Option("--kills", min=1, help="How often the readers of each store are killed.")] = 50,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="Kills of the readers of each store.")] = 50,
     store: Annotated[list[str] | None, typer.Option(help="Only this store; may be given more than once.")] = None,
     seed: Seed = None,
     folder: Folder = None,

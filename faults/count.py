@@ -1,6 +1,6 @@
-"""The count at the end: what each identity's output holds, against what was sent.
+"""Count at the end of a run: each identity's output against the sent events.
 
-Where agents have counted (faults/programs/agents.py): what they yielded and what their table holds as well.
+Where agents have counted (faults/programs/agents.py), their outputs and tables count as well.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kafka_ratchet.topic_log.reading import records_between
 READ_WITHIN_S = 300.0
 
 SequencesByIdentity = dict[tuple[int, str], list[int]]
-"""By identity, in their order."""
+"""Sequences by identity, in their order."""
 CountsByKey = dict[tuple[int, str], int]
-"""By partition and key."""
+"""Counts by partition and key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Records of one stream that are not as they must be, and events that its agent's table lacks, or has twice."""
+    """Wrong records of one stream, and events that its agent's table lacks, or has twice."""
 
     lost: int = 0
     doubled: int = 0
@@ -44,7 +44,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Result:
-    """What a run has found; subclasses add what it has done."""
+    """Findings of a run; subclasses add its actions."""
 
     seed: int
     lost: int = 0
@@ -54,25 +54,25 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether every event counted exactly once."""
+        """Return True if every event counted exactly once."""
         return self.lost == self.doubled == self.reordered == 0
 
     def add(self, difference: Difference) -> None:
-        """Take what one count has found."""
+        """Add the findings of one count."""
         self.lost += difference.lost
         self.doubled += difference.doubled
         self.reordered += difference.reordered
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the result for `--json`."""
         return {**asdict(self), "seconds": round(self.seconds, 1)}
 
 
 def fresh(sent: Iterable[Event], kind: str) -> Iterator[Event]:
-    """The rules in their plainest form.
+    """Yield the fresh events by the plainest form of the rules.
 
-    A sequence counts if it is higher than all before it of its identity; of ids, the first of each, which is the same
-    here; within a window, if it was not there yet and is not too far below the highest.
+    A sequence counts if it is higher than all before it of its identity; of ids, the first of each counts, which is
+    the same here. Within a window it counts if it is new and not too far below the highest.
     """
     if kind == "window":
         yield from _fresh_in_window(sent, kind)
@@ -97,7 +97,7 @@ def _fresh_in_window(sent: Iterable[Event], kind: str) -> Iterator[Event]:
 
 
 def expected(sent: Iterable[Event], kind: str) -> SequencesByIdentity:
-    """What must be in the output."""
+    """Return the demanded output."""
     kept: SequencesByIdentity = defaultdict(list)
     for event in fresh(sent, kind):
         kept[event.identity(kind)].append(event.sequence)
@@ -105,12 +105,12 @@ def expected(sent: Iterable[Event], kind: str) -> SequencesByIdentity:
 
 
 def expected_counts(sent: Iterable[Event], kind: str) -> CountsByKey:
-    """What must be in the table of a stream whose agent counts."""
+    """Return the demanded table of a stream with a counting agent."""
     return Counter((event.partition, event.key) for event in fresh(sent, kind))
 
 
 def delivered(bootstrap: str, topic: str, kind: str) -> SequencesByIdentity:
-    """What a reader of committed data finds in the output.
+    """Return the output for a reader of committed data.
 
     Raises:
         FaultRunFailed: it cannot be read to its end.
@@ -124,7 +124,7 @@ def delivered(bootstrap: str, topic: str, kind: str) -> SequencesByIdentity:
 
 
 def computed(bootstrap: str, topic: str, kind: str) -> tuple[SequencesByIdentity, SequencesByIdentity]:
-    """What a reader of committed data finds in the output of a stream whose agent counts.
+    """Return the output of a stream with a counting agent, for a reader of committed data.
 
     Returns:
         sequences by identity, counts by partition and key; both in the order of the output
@@ -143,7 +143,7 @@ def computed(bootstrap: str, topic: str, kind: str) -> tuple[SequencesByIdentity
 
 
 def table(bootstrap: str, changelog: str, name: str) -> CountsByKey:
-    """What a reader of committed data finds of a table in a changelog, the last entry of each key.
+    """Return a table in a changelog for a reader of committed data: the last entry of each key.
 
     Raises:
         FaultRunFailed: it cannot be read to its end.
@@ -159,12 +159,12 @@ def table(bootstrap: str, changelog: str, name: str) -> CountsByKey:
 
 
 def compare_counts(wanted: CountsByKey, yielded: SequencesByIdentity, kept: CountsByKey) -> Difference:
-    """What is wrong with a table that counts.
+    """Return the errors of a table that counts.
 
     Args:
-        wanted: what it must hold
-        yielded: what its agent read from it at each event
-        kept: what it holds
+        wanted: its demanded contents
+        yielded: its agent's reads at each event
+        kept: its contents
     """
     on_the_way = compare({place: list(range(1, count + 1)) for place, count in wanted.items()}, yielded)
     lost = doubled = 0
@@ -177,7 +177,7 @@ def compare_counts(wanted: CountsByKey, yielded: SequencesByIdentity, kept: Coun
 
 
 def records(bootstrap: str, topic: str) -> Iterator[tuple[Message, int]]:
-    """Every committed record of a topic with its sequence, partition by partition, in order.
+    """Yield every committed record of a topic with its sequence, partition by partition, in order.
 
     Raises:
         FaultRunFailed: it cannot be read to its end.
@@ -187,7 +187,7 @@ def records(bootstrap: str, topic: str) -> Iterator[tuple[Message, int]]:
 
 
 def messages(bootstrap: str, topic: str) -> Iterator[Message]:
-    """Every committed record of a topic, partition by partition, in order.
+    """Yield every committed record of a topic, partition by partition, in order.
 
     Raises:
         FaultRunFailed: it cannot be read to its end.

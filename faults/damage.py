@@ -20,7 +20,7 @@ class Damage:
         """Damage some of the stores below a worker's state folder.
 
         Returns:
-            what was done to which, for the log
+            the damage to each, for the log
         """
         stores = sorted(path.parent for path in state.rglob("CURRENT"))
         done = []

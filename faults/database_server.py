@@ -18,10 +18,10 @@ from kafka_ratchet.app.local.ports import free_port
 from kafka_ratchet.errors import SetupError
 
 PATIENCE_S = 60.0
-"""A server that is not up by then will not be; it takes some seconds."""
+"""Seconds for a server's start, which takes some."""
 
 STOP_PATIENCE_S = 30.0
-"""How long a server may take to stop before it is killed, in seconds."""
+"""Seconds for a server's stop before it is killed."""
 
 
 class DatabaseServer:
@@ -34,7 +34,7 @@ class DatabaseServer:
     """
 
     title: ClassVar[str]
-    """What it is called in messages."""
+    """Name of the server in messages."""
 
     own_user: ClassVar[str]
     """The user of the distribution's own server."""
@@ -50,7 +50,7 @@ class DatabaseServer:
     def __init__(self, folder: Path) -> None:
         self._data, self._log = folder / "data", folder / "log"
         self._server: subprocess.Popen[bytes] | None = None
-        # The server refuses to run as root, so that it runs as somebody without rights.
+        # The server refuses to run as root, so it runs as a user without rights.
         self._as_user = self._unprivileged() if os.geteuid() == 0 else None
         self._give(folder)
         self.password = secrets.token_hex(16)
@@ -58,15 +58,15 @@ class DatabaseServer:
 
     @property
     def url(self) -> str:
-        """Its address, without the password."""
+        """Return its address, without the password."""
         raise NotImplementedError
 
     def _command(self) -> Sequence[str | Path]:
-        """The program that serves the data, with its arguments."""
+        """Return the program that serves the data, with its arguments."""
         raise NotImplementedError
 
     def _answers(self) -> bool:
-        """Whether it takes connections."""
+        """Return True if it takes connections."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -145,7 +145,7 @@ Server = TypeVar("Server", bound=DatabaseServer)
 
 @contextmanager
 def running(make: Callable[[Path], Server], name: str) -> Iterator[Server]:
-    """A running server, gone at the end.
+    """Yield a running server, gone at the end.
 
     Args:
         make: given an empty folder.

@@ -1,7 +1,7 @@
-"""A small disk that can be filled: a tmpfs of its own, or where that is not allowed a file-size limit of 0.
+"""Small disk that can be filled: a tmpfs, or where that is not allowed a file-size limit of 0.
 
-A tmpfs says ENOSPC, as a full disk does. Mounting one needs root. Without it the process under test is forbidden to
-write to files at all (RLIMIT_FSIZE, EFBIG): another number for what is the same to RocksDB and to Kafka.
+A tmpfs says ENOSPC, as a full disk does. Mounting one needs root. Without it the process under test may not write to
+files at all (RLIMIT_FSIZE, EFBIG): another error number with the same effect on RocksDB and Kafka.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SmallDisk:
         self._filler = folder / "filler"
 
     def fill(self, pid: int) -> None:
-        """From now on the process cannot write to the disk. pid: used where there is no tmpfs."""
+        """Prevent writes of the process to the disk from now on. pid: used without a tmpfs."""
         if not self.is_mounted:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
             return

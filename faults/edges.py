@@ -11,7 +11,7 @@ from kafka_ratchet.spark_sink.rows.timestamps import END_MS, FIRST_MS, is_repres
 COLUMNS: Final = "n long, d double, m decimal(38,18), s string, at timestamp, k map<string,int>"
 
 EVERY: Final = 40
-"""Of so many records one has a timestamp at an edge, and one a value."""
+"""Records per one with a timestamp at an edge, and per one with such a value."""
 
 TIMESTAMPS_MS: Final = (FIRST_MS, 1_790_000_000_000_000_000, -2, END_MS - 1, END_MS, 2**63 - 1, -12_219_292_800_001)
 """Timestamps that Spark's source reads as others, or not at all, among them."""

@@ -44,16 +44,16 @@ SESSION_TIMEOUT_MS = 3_000
 COMMIT_INTERVAL_MS = 20
 """Short, so that a fault finds a transaction in every one of its states."""
 PATIENCE_S = 180.0
-"""What has not happened by then has hung: the slowest thing here, a broker's return, takes ten seconds."""
+"""Seconds after which a step has hung: the slowest one, a broker's return, takes ten."""
 ASK_EVERY_S = 0.1
 TRIES = 2
-"""What two tries after a halt have not done, the next ones will not do: they find what these have found."""
+"""Tries after a halt: two without a change show that later ones find the same."""
 ORPHANS_S = 130.0
-"""A process whose parent was killed ends by itself before that (kafka_ratchet.app.worker.processes.KILL_AFTER_S)."""
+"""Seconds by which a process of a killed parent ends on its own (kafka_ratchet.app.worker.processes.KILL_AFTER_S)."""
 ANSWER_S = 60.0
-"""A worker answers about itself in milliseconds, on a machine that is not busy."""
+"""Seconds for a worker's answer about itself, which takes milliseconds on an idle machine."""
 TERMINATED = 128 + signal.SIGTERM
-"""The exit code of a worker that was asked to end before it had begun to listen."""
+"""Exit code of a worker that had to end before it had begun to listen."""
 
 Positions = dict[tuple[str, int], int]
 
@@ -74,11 +74,11 @@ class Worker:
         return self.started is not None and self.started.is_running
 
     def start(self, clock_shift_s: int = 0, crash_at: str | None = None) -> None:
-        """Start the process; it says nothing about when it is ready.
+        """Start the process, without waiting until it is ready.
 
         Args:
-            clock_shift_s: how far its wall clock is ahead; below 0 behind.
-            crash_at: where it kills itself: POINT or POINT:N of `transactions/crash_points.py`.
+            clock_shift_s: seconds by which its wall clock is ahead; below 0 late.
+            crash_at: its point of death: POINT or POINT:N of `transactions/crash_points.py`.
         """
         self.wait_for_orphans()
         self._seen = len(self.output())
@@ -101,17 +101,17 @@ class Worker:
         )
 
     def process(self) -> ChildProcess:
-        """The process.
+        """Return the process.
 
         Raises:
-            FaultRunFailed: there is none, or it has ended by itself.
+            FaultRunFailed: there is none, or it has ended.
         """
         if self.started is None or not self.started.is_running:
             raise FaultRunFailed(f"{self.name} does not run; the end of its log:\n{self.output()[-3000:]}")
         return self.started
 
     def kill(self) -> None:
-        """SIGKILL, and wait. Processes of its own, if it has any, end by themselves: `start` waits for them."""
+        """Kill with SIGKILL, and wait. Its own processes end on their own: `start` waits for them."""
         self._orphans = tree(self.process().pid)[1:]
         self.process().kill()
 
@@ -155,42 +155,42 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """SIGTERM, and wait.
+        """Stop with SIGTERM, and wait.
 
         Raises:
-            FaultRunFailed: there is none, or it ended in another way than it was asked to.
+            FaultRunFailed: there is none, or it ended in another way.
         """
         code = self.process().stop()
         if code not in (0, TERMINATED):
             raise FaultRunFailed(f"{self.name} ended with {code}; the end of its log:\n{self.output()[-6000:]}")
 
     def output(self) -> str:
-        """All that it has logged since the first start."""
+        """Return all that it has logged since the first start."""
         path = self.environment.folder / f"{self.name}.log"
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
     def said(self, words: str) -> bool:
-        """Whether it has logged this since its last start, or since `mark`."""
+        """Return True if it has logged this since its last start, or since `mark`."""
         return words in self.output_since_mark()
 
     def output_since_mark(self) -> str:
-        """What it has logged since its last start, or since `mark`."""
+        """Return its log since its last start, or since `mark`."""
         return self.output()[self._seen :]
 
     def partitions(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """What it says of each partition at its status address, by input topic and number: a full disk has no log."""
+        """Return its status of each partition, by input topic and number: a full disk has no log."""
         address = re.findall(r"status_address\s+url=(http://127\.0\.0\.1:\d+)", self.output())[-1]
         with urlopen(f"{address}/status", timeout=ANSWER_S) as answer:  # noqa: S310 - of the line above
             tables = json.load(answer)["tables"]
         return {(table["input"], each["partition"]): each for table in tables for each in table["partitions"]}
 
     def mark(self) -> None:
-        """Let `said` search only what is logged from now on."""
+        """Let `said` search only later log lines."""
         self._seen = len(self.output())
 
 
 def _runs(pid: int) -> bool:
-    """Whether it is a process of a worker, and has not ended; its id may be another's by now."""
+    """Return True if it is a running process of a worker; its id may be another's by now."""
     try:
         name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace")
         state = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
@@ -282,7 +282,7 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         return time.monotonic() - began
 
     def positions(self) -> Positions:
-        """Committed offsets of every input partition; waits for a Kafka that is away."""
+        """Return the committed offsets of every input partition; waits for an absent Kafka."""
         found: list[Positions] = []
 
         def ask() -> bool:
@@ -297,15 +297,15 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         """Wait until partitions have halted, and see that `TRIES` more tries change nothing.
 
         Args:
-            worker: which serves all of them.
-            words: what the error of each partition of an input says.
+            worker: the worker of all of them.
+            words: text of the error of each partition of an input.
 
         Raises:
             FaultRunFailed: they do not halt, or a try has forwarded or committed something.
         """
 
         def halted(least: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int] | None:
-            """How often each has been tried; None while one has not halted so, or was tried less often than `least`."""
+            """Return the tries of each; None while one has not halted so, or has fewer tries than `least`."""
             found = {place: status for place, status in worker.partitions().items() if place[0] in words}
             are_halted = len(found) == PARTITIONS * len(words) and all(
                 words[place[0]] in (status["error"] or "") and status["restarts"] >= least.get(place, 1)
@@ -336,12 +336,12 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         return self.wait_for(all_moved, what)
 
     def finish(self) -> tuple[list[Event], Difference, float]:
-        """End the feed, let the workers come to the end of the input, stop them, and count.
+        """End the feed, let the workers finish the input, stop them, and count.
 
-        What verify finds wrong with a stream is left in by-<kind>.findings.json beside the logs.
+        The findings of verify for a stream are left in by-<kind>.findings.json next to the logs.
 
         Returns:
-            what was sent, what is wrong with the output, seconds from the last event to lag 0
+            the sent events, errors of the output, seconds from the last event to lag 0
         """
         sent = self.feed.finish()
         total = len(sent) * len(self.inputs)
@@ -389,4 +389,4 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
             if worker.is_running:
                 worker.kill_all()
             elif worker.started is not None:
-                worker.started.wait()  # closes the pipes of one that ended by itself
+                worker.started.wait()  # closes the pipes of an ended one

@@ -23,23 +23,23 @@ SETTINGS = {
     "ids": 'identity = ["key", "header:ratchet-sequence"]\nsequence = "none"\ninactive_after_s = 604800',
     "window": f'identity = "partition"\nreorder_window = {WINDOW}',
 }
-"""How the stream of each kind is judged."""
+"""Rules of the stream of each kind."""
 EVERY_KIND = tuple(SETTINGS)
 PARTITIONS = 4
 KEYS = 200
 PRODUCERS = 20
 REPEATED = 0.2
-"""Share of events that were sent before: PIP-6's retries, a hundred times more often than in life."""
+"""Share of repeated events: PIP-6's retries, a hundred times more often than in life."""
 HELD_BACK = 0.03
-"""Share of events that come late, as of a thread that was slow."""
+"""Share of late events, as of a slow thread."""
 HELD_FOR = 2 * PARTITIONS * WINDOW
 """events, at most: their sequences rise by two, so that half of the late ones are still within the window."""
 TRICKLE = 100
-"""Events sent at a time while nothing asks for more, so that there is always something under way to be disturbed ..."""
+"""Events sent at a time while no fault asks for more, so that some are always in flight ..."""
 TRICKLE_EVERY_S = 0.3
 QUEUE_FULL_PAUSE_S = 0.5
 DELIVERED_WITHIN_MS = 300_000
-"""Longer than a fault may last: an event that was sent is in the input, or the run is not valid."""
+"""Milliseconds, longer than a fault may last: an event is delivered by then, or the run is invalid."""
 
 
 class Event(NamedTuple):
@@ -51,7 +51,7 @@ class Event(NamedTuple):
     sequence: int
 
     def identity(self, kind: str) -> tuple[int, str]:
-        """Whose sequence it is, by kind of identity: state is kept per partition in any case."""
+        """Return the identity of its sequence, by kind: state is kept per partition in any case."""
         if kind == "ids":
             return self.partition, f"{self.key} {self.sequence}"
         name = {"partition": "", "window": "", "key": self.key, "producer": self.producer}
@@ -122,13 +122,13 @@ class Feed(threading.Thread):
         self._allowed = max(self._allowed, total)
 
     def abandon(self) -> None:
-        """End as soon as possible; what was sent no longer matters."""
+        """End as soon as possible; sent events no longer matter."""
         self._abandoned = True
         self._ending.set()
         self.join()
 
     def finish(self) -> list[Event]:
-        """Send what is still allowed, and return all that has arrived in the inputs.
+        """Send the remaining allowed events, and return all that have arrived in the inputs.
 
         Raises:
             FaultRunFailed: Kafka has not taken them all.
@@ -161,7 +161,7 @@ class Feed(threading.Thread):
             if left := self._producer.flush(DELIVERED_WITHIN_MS / 1000):
                 raise FaultRunFailed(f"{left} events were not taken within {DELIVERED_WITHIN_MS / 1000:.0f} s")
         except BaseException as error:
-            # A thread has nobody to raise to; `finish` does it.
+            # A thread has no caller to raise to; `finish` does it.
             self._error = error
 
     def _send(self, event: Event) -> None:

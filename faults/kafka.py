@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 ASK_S = 10.0
 LET_IN_LIMIT_S = START_LIMIT_S / 2
-"""Twice: before a restart of the nodes that are missing, and after it. On a quiet machine it takes less than one."""
+"""Seconds before a restart of the missing nodes, and again after it. On an idle machine it takes less than one."""
 CLUSTER_ID = "cmF0Y2hldC1mYXVsdHMtIQ"
 """The same for all nodes of a cluster: any 16 bytes in base64."""
 
@@ -33,11 +33,11 @@ class Kafka:
         self.bootstrap, self.copies = bootstrap, copies
 
     def bootstrap_of(self, worker: int) -> str:
-        """The bootstrap servers for a worker, by its number."""
+        """Return the bootstrap servers for a worker, by its number."""
         return self.bootstrap
 
     def admin(self) -> AdminClient:
-        """For topics; keep it for as long as its futures are waited for."""
+        """Return a client for topics; keep it while its futures are awaited."""
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def positions(self, group: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int] | None:
@@ -61,7 +61,7 @@ class Kafka:
         return {(place.topic, place.partition): max(0, place.offset) for place in found}
 
     def ends(self, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
-        """Where the logs of these topics end, with everything that is in them, by topic and partition."""
+        """Return the ends of these topics' logs, all records included, by topic and partition."""
         admin = self.admin()
         asked = {
             TopicPartition(topic, number): OffsetSpec.latest()
@@ -143,8 +143,8 @@ class EmbeddedKafka(Kafka):
         """A node answers before the others know it, and no topic can be put on it until then."""
         if not (missing := self._missing(LET_IN_LIMIT_S)):
             return
-        # Seen once, on a busy machine, and not explained. A start is not what a run proves: they are started anew, and
-        # what they said until then is shown.
+        # Seen once, on a busy machine, and unexplained. A run does not prove a start: the nodes are
+        # restarted, and their output until then is shown.
         for node in missing:
             log.warning("a node was not let in, it is restarted", node=node.describe())
             node.kill()
@@ -157,7 +157,7 @@ class EmbeddedKafka(Kafka):
             )
 
     def _missing(self, limit_s: float) -> list[EmbeddedBroker]:
-        """The nodes that the others do not know after so many seconds; empty as soon as they know all."""
+        """Return the nodes that the others do not know after so many seconds; empty as soon as they know all."""
         admin, deadline = self.admin(), time.monotonic() + limit_s
         while True:
             known = admin.list_topics(timeout=START_LIMIT_S).brokers
@@ -179,7 +179,7 @@ class EmbeddedKafka(Kafka):
         return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self._proxies[worker])
 
     def proxy(self, worker: int, node: int) -> Proxy:
-        """The proxy between a worker and a node, by number and node id."""
+        """Return the proxy between a worker and a node, by number and node id."""
         return self._proxies[worker][node - 1]
 
     def line(self, worker: int, line: Line) -> None:

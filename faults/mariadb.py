@@ -24,14 +24,14 @@ HOW_TO_INSTALL = (
 
 
 class Programs(NamedTuple):
-    """What makes a folder of data, and what serves it."""
+    """Programs that make a folder of data, and serve it."""
 
     install: str
     server: str
 
 
 def find_mariadb() -> Programs | None:
-    """The distribution's programs; None where they are not installed."""
+    """Return the distribution's programs; None where they are not installed."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/libexec", "/usr/local/sbin"])
     install, server = shutil.which("mariadb-install-db", path=path), shutil.which("mariadbd", path=path)
     return Programs(install, server) if install and server else None
@@ -67,7 +67,7 @@ class MariadbServer(DatabaseServer):
 
     @property
     def url(self) -> str:
-        """Its address with a database, without the password."""
+        """Return its address with a database, without the password."""
         return f"mysql://{self.user}@127.0.0.1:{self.port}/results"
 
     def _command(self) -> Sequence[str | Path]:
@@ -84,7 +84,7 @@ class MariadbServer(DatabaseServer):
             # Nothing of the data has to outlive the machine, and little is in it.
             "--innodb-flush-log-at-trx-commit=2",
             "--innodb-buffer-pool-size=64M",
-            # Not what the store needs: a session of its own mode has to set these right.
+            # Unfit for the store: a session of its own mode has to set these right.
             "--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT",
             "--default-storage-engine=MyISAM",
             "--character-set-server=latin1",
@@ -105,7 +105,7 @@ class MariadbServer(DatabaseServer):
 
 @contextmanager
 def run_mariadb() -> Iterator[MariadbServer]:
-    """A running server, gone at the end.
+    """Yield a running server, gone at the end.
 
     Raises:
         SetupError: there is none on this machine, or it does not start.

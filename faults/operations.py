@@ -1,4 +1,4 @@
-"""What operators do, done to running workers: each ends in a refusal that lasts, and no event is lost or doubled."""
+"""Operators' actions on running workers: each ends in a lasting refusal, and no event is lost or doubled."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ REFUSED = 2
 
 
 def operations(folder: Path, seed: int, *, agent: bool = False) -> tuple[Difference, int, int]:
-    """Policies made anew, a rule edited, an application renamed, a partition moved back.
+    """Recreate policies, edit a rule, rename an application, move a partition back.
 
     Returns:
-        what is wrong with the output, events sent, what was refused or halted
+        errors of the output, events sent, number of refusals and halts
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
@@ -103,7 +103,7 @@ def resume(environment: Environment, stream: str, *more: str) -> int:
 
 
 def _command(environment: Environment, name: str, *arguments: str) -> tuple[int, str]:
-    """Run a command to its end; its exit code, and what it has said."""
+    """Run a command to its end; return its exit code and its output."""
     process = ChildProcess(
         environment.folder, name, *arguments, environment={"RATCHET_BOOTSTRAP": environment.kafka.bootstrap}
     )

@@ -53,7 +53,7 @@ class Pgbouncer(DatabaseServer):
 
     @property
     def url(self) -> str:
-        """Its address, without the password."""
+        """Return its address, without the password."""
         return f"postgresql://{self.user}@127.0.0.1:{self.port}/postgres"
 
     def _command(self) -> Sequence[str | Path]:

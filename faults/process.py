@@ -8,11 +8,11 @@ from typing import Final
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 _UTIME, _PPID = 11, 1
-"""Fields of /proc/PID/stat, counted behind the command's closing bracket."""
+"""Fields of /proc/PID/stat, counted after the command's closing bracket."""
 
 
 def tree(pid: int) -> list[int]:
-    """A process and its descendants."""
+    """Return a process and its descendants."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -26,7 +26,7 @@ def tree(pid: int) -> list[int]:
 
 
 def named(pid: int, name: str) -> int | None:
-    """The process of this name, as `ps` shows it, among the descendants of another; None: there is none."""
+    """Return the process of this name, as `ps` shows it, among the descendants of another; None: there is none."""
     for one in tree(pid)[1:]:
         try:
             if Path(f"/proc/{one}/comm").read_text("utf-8", "replace").rstrip("\n") == name:
@@ -37,7 +37,7 @@ def named(pid: int, name: str) -> int | None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process tree, children that have ended and were waited for included."""
+    """Return user and system time of a process tree, with ended and awaited children."""
     ticks = 0
     for one in tree(pid):
         if fields := _stat(one):
@@ -46,7 +46,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def peak_bytes(pid: int) -> int:
-    """Sum of the highest resident sizes of a process tree: at most what it needed at one time."""
+    """Return the sum of the highest resident sizes of a process tree: an upper bound of its need."""
     total = 0
     for one in tree(pid):
         try:

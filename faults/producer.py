@@ -25,23 +25,23 @@ INPUT, OUTPUT = "producer.in", "producer.out"
 NAME = "under-fire"
 GROUP = "faults-producer"
 LIFE_S = 0.8
-"""How long a publisher has something to send; it is killed before, meanwhile, or shortly after."""
+"""Seconds of sending for a publisher; it is killed before, during, or shortly after."""
 EARLY = 0.2
-"""Share of publishers that are killed before or while they take over their name ..."""
+"""Share of publishers killed before or during the take-over of their name ..."""
 EARLY_S = 1.5
-"""... which a process that has to be started first does within this time."""
+"""... within this time, as their processes have to start first."""
 KILLS_PER_RESTART = 8
 PATIENCE_S = 180.0
-"""What has not happened by then has hung."""
+"""Seconds after which a step has hung."""
 
 
 @dataclass(slots=True)
 class ProducerResult(Result):
-    """What a run has done and found."""
+    """Actions and findings of a run."""
 
     delivered: int = 0
     sent_again: int = 0
-    """Records in the input beyond the file's own: what the kills have made."""
+    """Records in the input beyond the file's own, made by the kills."""
     producer_kills: int = 0
     broker_restarts: int = 0
 
@@ -49,18 +49,18 @@ class ProducerResult(Result):
 def run_producer(
     path: Path, kills: int, seed: int, say: Callable[[str], None], folder: Path | None = None
 ) -> ProducerResult:
-    """Send the file under a name, kill the producer so often, restart the broker in between, and count.
+    """Send the file under a name, kill the producer, restart the broker in between, and count.
 
     Args:
-        path: a file of lines, plain or compressed; each is a record, whose key follows from its text.
+        path: a file of lines, plain or compressed; each is a record with a key derived from its text.
         kills: SIGKILLs.
         seed: draws the moments.
-        say: is told what happens, a line at a time.
+        say: called with each event, a line at a time.
         folder: new; keeps logs and data. None: a temporary one, removed when all is well.
 
     Raises:
         SourceError: the file cannot be read, or has no lines.
-        FaultRunFailed: something did not come back by itself. The folder is kept, and named.
+        FaultRunFailed: a part did not come back. The folder is kept, and named.
     """
     wanted, offsets = _file(path)
     began, result = time.monotonic(), ProducerResult(seed)
@@ -115,7 +115,7 @@ class _ProducerFaults:
                 result.broker_restarts += 1
             time.sleep(self._choose.uniform(0, EARLY_S if early else 1.2 * LIFE_S))
             if not publisher.is_running:
-                raise FaultRunFailed(f"publisher {kill} ended by itself:\n{publisher.last_words()}")
+                raise FaultRunFailed(f"publisher {kill} has ended:\n{publisher.last_words()}")
             publisher.kill()
             result.producer_kills += 1
             self._say(f"{result.producer_kills}/{kills} killed" + (" early" if early else ""))
@@ -150,7 +150,7 @@ class _ProducerFaults:
 
 
 def _file(path: Path) -> tuple[SequencesByIdentity, list[int]]:
-    """What must come out, by key, and where in the file each record begins."""
+    """Return the demanded output by key, and the start of each record in the file."""
     wanted: SequencesByIdentity = defaultdict(list)
     offsets = []
     for sequence, key, value in KeyedLines(path).read(0):
@@ -170,12 +170,12 @@ def _delivered(bootstrap: str) -> SequencesByIdentity:
 
 
 def _with_value(sequence: int, value: bytes) -> int:
-    """One number that has the sequence's order and differs where the value does."""
+    """Return a number in the sequence's order that differs with the value."""
     return sequence << 32 | zlib.crc32(value)
 
 
 def _caught_up(kafka: EmbeddedKafka, worker: ChildProcess, folder: Path) -> int:
-    """Wait until the worker has committed the input's end; returns how many records that is."""
+    """Wait until the worker has committed the input's end; return the number of records."""
     deadline = time.monotonic() + PATIENCE_S
     ends = kafka.ends({INPUT: PARTITIONS})
     while kafka.positions(GROUP, {INPUT: PARTITIONS}) != ends:

@@ -12,7 +12,7 @@ CHUNK = 1 << 16
 
 
 class Line(StrEnum):
-    """What the network does."""
+    """State of the network."""
 
     OPEN = "open"
     DELAYED = "delayed"
@@ -41,10 +41,10 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._gates: set[asyncio.Event] = set()
-        """Of the connections that stand: while one is not set, what its client says goes no further."""
+        """Gates of the standing connections: until one is set, its client's data go no further."""
         self._held: set[asyncio.Event] = set()
         self.answers = 0
-        """What the far side has said on connections that were held."""
+        """Answers of the far side on held connections."""
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
@@ -52,7 +52,7 @@ class Proxy:
 
     @property
     def line(self) -> Line:
-        """What the network does at present."""
+        """Return the present state of the network."""
         return self._line
 
     @line.setter
@@ -68,7 +68,7 @@ class Proxy:
         held.wait()
 
     def release(self) -> None:
-        """Let what was swallowed arrive, whether its sender is still there or not."""
+        """Let swallowed data arrive, with or without their sender."""
         self._loop.call_soon_threadsafe(self._release)
 
     def _hold(self) -> None:
@@ -154,7 +154,7 @@ class Proxy:
             writer.write(data)
             await writer.drain()
         if gate in self._held and not is_far:
-            await asyncio.Event().wait()  # the client has given up; what it said is still on its way
+            await asyncio.Event().wait()  # the client has given up; its data are still in flight
         raise ConnectionResetError  # the whole connection ends with either direction
 
 

@@ -34,72 +34,72 @@ SHARED: Final = ("sqlite", "postgres")
 
 PARTITIONS: Final = 4
 RECORDS: Final = 150
-"""Of one transaction of the publisher; a fifth as many are rolled back in between."""
+"""Records of one transaction of the publisher; a fifth as many are rolled back in between."""
 PAUSE_S: Final = 0.25
-"""Between two of them, in seconds: readers that start have something to do, and can catch up."""
+"""Seconds between two of them: starting readers have work, and can catch up."""
 MOMENTS: Final = (BEFORE, IN, AFTER, "-", "-", "-")
-"""Where a process kills itself; `-`: it is killed from outside, wherever it is."""
+"""Points where a process kills itself; `-`: it is killed from outside, anywhere."""
 OTHERS: Final = 5
 """A freeze and a restart of the database come once for so many kills."""
 PATIENCE_S: Final = 180.0
-"""What has not happened by then has hung."""
+"""Seconds after which a step has hung."""
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class StoreResult:
-    """What became of one store's rows."""
+    """Result of one store's rows."""
 
     kills: int = 0
     frozen: int = 0
     rebalances: int = 0
     """Processes that joined or left a group."""
     restarts: int = 0
-    """Of the database."""
+    """Restarts of the database."""
     rows: int = 0
     lost: int = 0
     doubled: int = 0
     behind: int = 0
-    """Partitions whose stored position is not the end of the topic."""
+    """Partitions with a stored position other than the end of the topic."""
     seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
-        """Whether every record is a row, once, and the positions say so."""
+        """Return True if every record is a row, once, and the positions agree."""
         return not (self.lost or self.doubled or self.behind) and self.rows > 0
 
 
 @dataclass
 class ReaderResult:
-    """What became of the rows of all stores."""
+    """Result of the rows of all stores."""
 
     seed: int
     stores: dict[str, StoreResult] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether every store has each record once."""
+        """Return True if every store has each record once."""
         return bool(self.stores) and all(store.ok for store in self.stores.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """For the last line of a run."""
+        """Return the result for the last line of a run."""
         totals = {name: sum(getattr(each, name) for each in self.stores.values()) for name in ("lost", "doubled")}
         return {"seed": self.seed, **totals, "stores": {name: vars(store) for name, store in self.stores.items()}}
 
 
 def run_reader(kills: int, seed: int, say: Say, folder: Path | None, only: tuple[str, ...] = ()) -> ReaderResult:
-    """Kill the readers of each store so often, freeze them, let groups rebalance, and count.
+    """Kill the readers of each store, freeze them, let groups rebalance, and count.
 
     Args:
         kills: SIGKILLs per store.
-        seed: of the moments.
-        say: for progress.
+        seed: seed of the moments.
+        say: function for progress.
         folder: new; keeps logs and databases. None: a temporary one, removed when all is well.
         only: names of stores; none: all that can run here.
 
     Raises:
-        FaultRunFailed: something did not come back by itself. The folder is kept, and named.
+        FaultRunFailed: a part did not come back. The folder is kept, and named.
         SetupError: a part of the environment could not be started.
     """
     result = ReaderResult(seed)
@@ -122,7 +122,7 @@ def run_reader(kills: int, seed: int, say: Say, folder: Path | None, only: tuple
 
 
 class _Publisher(threading.Thread):
-    """Puts numbers into the topic, in transactions of which some are rolled back, until it is stopped."""
+    """Publisher of numbers in transactions, some of them rolled back, until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -149,7 +149,7 @@ class _Publisher(threading.Thread):
         self._producer.commit_transaction(60) if commit else self._producer.abort_transaction(60)
 
     def stop(self) -> int:
-        """Stop after the transaction that is open; how many numbers were committed."""
+        """Stop after the open transaction; return the number of committed numbers."""
         self._stopped.set()
         self.join(PATIENCE_S)
         return self.committed
@@ -171,7 +171,7 @@ class _StoreFaults:
         self.result = StoreResult()
 
     def all(self, kills: int) -> StoreResult:
-        """All faults, the first half with one process, the other with a group where the store can be shared."""
+        """Return all faults, the first half with one process, the other with a group where the store can be shared."""
         admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(self._topic, PARTITIONS, 1)])[self._topic].result(60)
         with self._database() as execute:
@@ -266,7 +266,7 @@ class _StoreFaults:
         self._wait_for_any([reader], word)
 
     def _wait_for_any(self, readers: list[ChildProcess], word: str) -> None:
-        """Until one of them has said the word, or ended at its moment."""
+        """Wait until one of them has printed the word, or has ended at its point."""
         deadline = time.monotonic() + PATIENCE_S
         while not any(word in reader.log.read_text("utf-8", "replace") for reader in readers):
             if not any(reader.is_running for reader in readers):

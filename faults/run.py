@@ -1,4 +1,4 @@
-"""A whole run: the schedule and the scenarios beside it, one report."""
+"""Whole run: the schedule and the separate scenarios, one report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from faults.schedule import FaultCounts, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How much of everything; events: at least so many, each into every stream."""
+    """Extent of a run; events: least number, each into every stream."""
 
     events: int
     schedule: FaultCounts
@@ -48,7 +48,7 @@ SHORT = Form(
     node_restarts=1,
     full_disks=1,
 )
-"""For every change: each fault at least once."""
+"""Form for every change: each fault at least once."""
 LONG = Form(
     events=1_000_000,
     schedule=FaultCounts(
@@ -66,12 +66,12 @@ LONG = Form(
     node_restarts=10,
     full_disks=5,
 )
-"""For a night, or before a release."""
+"""Form for a night, or before a release."""
 
 
 @dataclass(slots=True)
 class RunResult(Result):
-    """What a run has done and found."""
+    """Actions and findings of a run."""
 
     events: int = 0
     worker_kills: int = 0
@@ -90,7 +90,7 @@ class RunResult(Result):
     refused_partitions: int = 0
     refused_operations: int = 0
     crash_points: int = 0
-    """At which a worker with agents was killed; without agents none."""
+    """Points at which a worker with agents was killed; without agents none."""
     table_lost: int = 0
     """Events that the agents' tables lack."""
     table_doubled: int = 0
@@ -99,23 +99,23 @@ class RunResult(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether every event counted exactly once, in the outputs and in the tables."""
+        """Return True if every event counted exactly once, in the outputs and in the tables."""
         return self.table_lost == self.table_doubled == 0 == self.lost == self.doubled == self.reordered
 
     def add(self, difference: Difference) -> None:
-        """Take what one count has found."""
+        """Add the findings of one count."""
         Result.add(self, difference)
         self.table_lost += difference.table_lost
         self.table_doubled += difference.table_doubled
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`; ready_s becomes its median and its maximum, in seconds."""
+        """Return the result for `--json`; ready_s becomes its median and its maximum, in seconds."""
         ready = self.ready_s
         summary = {"median": round(median(ready), 1), "max": round(max(ready), 1)} if ready else None
         return {**Result.as_dict(self), "ready_s": summary}
 
     def add_scenario(self, difference: Difference, events: int) -> None:
-        """Take one scenario's count, and the events that were sent in it."""
+        """Add one scenario's count, and its sent events."""
         self.add(difference)
         self.events += events
 
@@ -171,10 +171,10 @@ def _beside(form: Form, kept: Path, result: RunResult, say: Callable[[str], None
         result.add_scenario(*scenario(kept / f"scenario-{number}", times, seed + number, agent=agent))
     result.broker_restarts += form.node_restarts
     result.full_disks += 2 * form.full_disks
-    say("changelogs that have lost data")
+    say("changelogs with lost data")
     difference, result.refused_partitions = scenarios.lost_changelogs(kept / "scenario-4", seed + 4, agent=agent)
     result.add(difference)
-    say("what operators do: policies made anew, a rule edited, an application renamed, partitions moved back")
+    say("operators' actions: policies recreated, a rule edited, an application renamed, partitions moved back")
     difference, events, refused = operations(kept / "scenario-5", seed + 5, agent=agent)
     result.refused_operations = refused
     result.add_scenario(difference, events)

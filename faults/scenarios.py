@@ -26,19 +26,22 @@ from kafka_ratchet.errors import FaultRunFailed
 
 KILLED = 128 + signal.SIGKILL
 AROUND_A_COMMIT = ("fetched", "agent", "judged", "produced", "logged", "offered", "committed", "remembered", "saved")
-"""Where a worker with agents is killed, see transactions/crash_points.py: before, inside and after the agent; with what
-it has yielded and written to its table in memory, on the way, acknowledged, committed, and in the local store."""
+"""Points where a worker with agents is killed, see transactions/crash_points.py.
+
+They are before, inside and after the agent; with its outputs and table writes in memory, in flight,
+acknowledged, committed, and in the local store.
+"""
 STATE_DISK = 64 << 20
 """bytes: RocksDB of twelve partitions with little in it needs a few."""
 BROKER_DISK = 400 << 20
-"""bytes: Kafka preallocates ten megabytes of index for each log, of which a tmpfs only holds what is touched."""
+"""Bytes: Kafka preallocates ten megabytes of index for each log; a tmpfs only holds touched pages."""
 
 
 def three_nodes(folder: Path, restarts: int, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
-    """Nodes of a cluster of three are killed and stopped in turn; two of three are always there.
+    """Kill and stop nodes of a cluster of three in turn; two of three are always there.
 
     Returns:
-        what is wrong with the output, events sent
+        errors of the output, events sent
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=3, workers=2) as kafka,
@@ -61,7 +64,7 @@ def three_nodes(folder: Path, restarts: int, seed: int, *, agent: bool = False) 
 
 
 def full_disk_of_a_worker(folder: Path, times: int, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
-    """The worker's local stores cannot be written: it halts without a commit, and goes on when there is room."""
+    """Return the worker's local stores cannot be written: it halts without a commit, and goes on when there is room."""
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
         SmallDisk(folder / "disk", STATE_DISK) as disk,
@@ -112,7 +115,7 @@ def _create(admin: AdminClient, topic: NewTopic) -> bool:
 
 
 def full_disk_of_the_broker(folder: Path, times: int, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
-    """Kafka ends when it cannot write its logs; when it is back with room, the workers go on by themselves."""
+    """Fill the broker's disk: Kafka ends, and the workers continue once it is back with room."""
     with SmallDisk(folder / "kafka", BROKER_DISK) as disk:
         with (
             EmbeddedKafka(disk.folder, nodes=1, workers=1) as kafka,
@@ -132,10 +135,10 @@ def full_disk_of_the_broker(folder: Path, times: int, seed: int, *, agent: bool 
 
 
 def lost_changelogs(folder: Path, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
-    """Changelogs that no longer hold what was counted are refused by name, and nothing is forwarded on a guess.
+    """Check that changelogs without the counted records are refused by name, and nothing is forwarded.
 
     Returns:
-        what is wrong with the output, partitions that were refused
+        errors of the output, number of refused partitions
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
@@ -162,7 +165,7 @@ def lost_changelogs(folder: Path, seed: int, *, agent: bool = False) -> tuple[Di
         before = environment.positions()
         worker.start()
         healthy = {place: offset for place, offset in before.items() if place[0] == f"{environment.app}.partition.in"}
-        environment.wait_for_progress(healthy, "the stream whose changelog is whole")
+        environment.wait_for_progress(healthy, "the stream with the whole changelog")
         environment.wait_for_halts(
             worker, {f"{environment.app}.key.in": "created again", f"{environment.app}.producer.in": "is gone"}
         )
@@ -171,10 +174,10 @@ def lost_changelogs(folder: Path, seed: int, *, agent: bool = False) -> tuple[Di
 
 
 def killed_around_commits(folder: Path, seed: int) -> tuple[Difference, int]:
-    """A worker with agents is killed at every point of a transaction, the third time that it comes there.
+    """Kill a worker with agents at every point of a transaction, the third time it comes there.
 
     Returns:
-        what is wrong with outputs and tables, events sent
+        errors of outputs and tables, events sent
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,

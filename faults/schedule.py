@@ -26,21 +26,21 @@ log = structlog.get_logger(__name__)
 
 SESSION_S = SESSION_TIMEOUT_MS / 1000
 CLOCK_SHIFT_S = 4_000
-"""A little over an hour: the most by which Kafka lets a timestamp be ahead (message.timestamp.after.max.ms)."""
+"""Seconds, a little over an hour: the most that a timestamp may be ahead (message.timestamp.after.max.ms)."""
 FEED_CLOCK_SHIFT_S = 3_500
 """A little less: events ahead of more are refused by Kafka itself, on their way in."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultCounts:
-    """How often each fault strikes.
+    """Number of each fault.
 
     Attributes:
-        process_kills: of one process of a worker that has several; its parent starts another
-        frozen_processes: of the same; its parent does not notice.
-        open_transactions: foreign transactions left open in an input until a worker names them
-        foreign_commits: offsets of an input committed by another client; its partitions halt until they are restored
-        strangers: consumers in the group of the workers before these start; workers join when they have left
+        process_kills: kills of one process of a worker with several; its parent starts another.
+        frozen_processes: freezes of the same; its parent does not notice.
+        open_transactions: foreign transactions left open in an input until a worker names them.
+        foreign_commits: offsets of an input committed by another client; its partitions halt until they are restored.
+        strangers: consumers in the group of the workers before these start; workers join when they have left.
     """
 
     worker_kills: int = 0
@@ -57,7 +57,7 @@ class FaultCounts:
     strangers: int = 0
 
     def drawn(self, choose: random.Random) -> list[str]:
-        """The faults by name, in random order."""
+        """Return the faults by name, in random order."""
         names = [field.name for field in fields(self) for _ in range(getattr(self, field.name))]
         choose.shuffle(names)
         return names
@@ -69,26 +69,26 @@ class Schedule:
     def __init__(
         self, environment: Environment, kafka: EmbeddedKafka, choose: random.Random, say: Callable[[str], None]
     ) -> None:
-        """Nothing is started.
+        """Prepare the schedule without starting anything.
 
         Args:
             environment: with at least three workers.
-            kafka: that of the environment.
-            choose: draws everything.
-            say: is told what happens, a line a fault.
+            kafka: Kafka of the environment.
+            choose: source of all random choices.
+            say: called with each fault, a line each.
         """
         self.environment, self._kafka, self._choose, self._say = environment, kafka, choose, say
         self.home, self.guest = environment.workers[:-1], environment.workers[-1]
         self.counts: Counter[str] = Counter()
         self.ready_s: list[float] = []
-        """Of each kill: seconds until every partition had committed something new."""
+        """Seconds from each kill until every partition had committed something new."""
         self._damage = Damage(environment.folder / "copies", choose)
 
     def run(self, plan: FaultCounts, total: int) -> None:
-        """Strike as planned, and let the feed send so many events meanwhile.
+        """Inject the planned faults, while the feed sends `total` events.
 
         Raises:
-            FaultRunFailed: the environment did not come back by itself.
+            FaultRunFailed: the environment did not come back.
         """
         since = self.environment.positions()
         for worker in self.home:
@@ -119,7 +119,7 @@ class Schedule:
         worker = self._some()
         since, began = self.environment.positions(), time.monotonic()
         worker.kill()
-        if self._choose.random() < 0.3:  # else it is back before anybody has noticed
+        if self._choose.random() < 0.3:  # else it is back unnoticed
             self._pause(2 * SESSION_S)
         worker.start()
         self.environment.wait_for_progress(since, f"progress after {worker.name} was killed")
@@ -201,7 +201,7 @@ class Schedule:
         self.environment.wait_for(
             lambda: worker.said("partitions assigned") or not process.is_running, f"{worker.name} joining"
         )
-        for pid in tree(worker.process().pid):  # those that have a clock of their own
+        for pid in tree(worker.process().pid):  # those with a clock of their own
             os.kill(pid, signal.SIGHUP)
         self.environment.wait_for_progress(
             self.environment.positions(), f"progress of {worker.name} after its clock jumped"
@@ -221,7 +221,7 @@ class Schedule:
         workers = [worker for worker in self.environment.workers if worker.is_running]
         for worker in workers:
             worker.mark()
-        named = f"wait behind an open transaction (transactional id '{name}'"
+        named = f"wait for an open transaction (transactional id '{name}'"
         waited_s = self.environment.wait_for(
             lambda: any(worker.said(named) for worker in workers), f"the sentence about {name}, open in {topic}"
         )
@@ -253,7 +253,7 @@ class Schedule:
         waited_s = self.environment.wait_for(are_halted, f"the halt of {count} partitions of {topic}")
         resume(self.environment, f"by-{kind}")
         others = {place: offset for place, offset in since.items() if place[0] != topic}
-        self.environment.wait_for_progress(others, "progress of streams that nobody touched")
+        self.environment.wait_for_progress(others, "progress of untouched streams")
         own = {place: offset for place, offset in self.environment.positions().items() if place[0] == topic}
         self.environment.wait_for_progress(own, f"progress after the offsets of {topic} were restored")
         return f"offsets of {topic} committed by another client; {count} partitions halted after {waited_s:.1f} s"

@@ -1,4 +1,4 @@
-"""Which database servers there are to run: by the kind of store, as the registry of stores names it."""
+"""Database servers available here, by the kind of store in the registry of stores."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ SERVERS: Final[Mapping[str, Callable[[], AbstractContextManager[DatabaseServer]]
 
 
 def can_run(kind: str) -> bool:
-    """Whether a store of that kind has its server on this machine, where it needs one."""
+    """Return True if a store of that kind has its server on this machine, where it needs one."""
     found = {"postgres": find_postgres, "mysql": find_mariadb}
     return kind not in found or found[kind]() is not None

@@ -38,7 +38,7 @@ from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 
 BEFORE = ("before-write", "before-commit")
-"""Where the job kills itself: nothing of the commit is done, or all but the commit."""
+"""Points where the job kills itself: before any part of the commit, or before the commit alone."""
 IN_TRANSACTION = "in-commit"
 """Inside the commit of a database: the transaction has everything and is open."""
 OF_SEQUENCES = ("before-sequences",)
@@ -54,27 +54,27 @@ OTHERS = 4
 """All else comes once for so many kills before, inside or after a commit: it is slow, and draws less of a moment."""
 
 DISK = 2 << 30
-"""bytes: of the disk that is filled, where a table of thousands of small commits has room."""
+"""Bytes of the disk to fill, with room for a table of thousands of small commits."""
 
 GOES_ON = "and goes on"
-"""What a stream says of a failure that may pass."""
+"""Words of a stream about a passing failure."""
 
 Say = Callable[[str], None]
 Modes = Callable[[], tuple[str, ...]]
-"""In which modes the next fault is injected."""
+"""Function that returns the modes of the next fault."""
 Step = tuple[str, Callable[[], None]]
-"""What is done, in words and as a call."""
+"""Step, in words and as a call."""
 
 
 @dataclass
 class StoreResult:
-    """What became of one store's rows."""
+    """Result of one store's rows."""
 
     kills: int = 0
     frozen: int = 0
     pairs: int = 0
     restarts: int = 0
-    """Of the database."""
+    """Restarts of the database."""
     broker_restarts: int = 0
     dead_leaders: int = 0
     """Jobs without the leader of a partition, the other brokers being up."""
@@ -84,9 +84,9 @@ class StoreResult:
     poolers: int = 0
     """Streams through a pooler, which crashed."""
     upkeep: int = 0
-    """How often orphans were removed, and Delta's files and log compacted, while a job committed."""
+    """Removals of orphans, and compactions of Delta's files and log, during a job's commits."""
     orphans: int = 0
-    """Files and staging tables of dead jobs that were removed."""
+    """Removed files and staging tables of dead jobs."""
     rows: int = 0
     lost: int = 0
     doubled: int = 0
@@ -94,23 +94,23 @@ class StoreResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every record is a row, once."""
+        """Return True if every record is a row, once."""
         return self.lost == 0 and self.doubled == 0
 
 
 @dataclass
 class SinkResult:
-    """What became of the rows of all stores."""
+    """Result of the rows of all stores."""
 
     stores: dict[str, StoreResult] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether every store has each record once."""
+        """Return True if every store has each record once."""
         return bool(self.stores) and all(store.ok for store in self.stores.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """For the last line of a run."""
+        """Return the result for the last line of a run."""
         return {"stores": {name: vars(store) for name, store in self.stores.items()}}
 
 
@@ -187,7 +187,7 @@ def _brokers(stack: ExitStack, folder: Path, nodes: int) -> list[EmbeddedBroker]
 
 
 def judging_stores() -> list[str]:
-    """Those whose job can judge a raw topic itself."""
+    """Return the stores with a job that can judge a raw topic itself."""
     return [name for name in STORES if store_class(name.partition("-")[0]).keeps_sequences]
 
 
@@ -233,7 +233,7 @@ class _StoreFaults:
         self.result = StoreResult()
 
     def all(self, times: int | None) -> StoreResult:
-        """Every fault that many times, in random order, then the count."""
+        """Return every fault that many times, in random order, then the count."""
         if times is None:
             steps = self._kills(1, self._mode) + self._others(self._mode)
         else:
@@ -311,7 +311,7 @@ class _StoreFaults:
                 self._environment.require(successor, {DONE})
             self._environment.write()  # so that the one that comes back has something to do
             signal_job(job, signal.SIGCONT)
-            # A batch that had finished before it was frozen has nothing left to be fenced from.
+            # A batch finished before the freeze has nothing left to be fenced from.
             self._environment.require(job, {FENCED} if mode == "stream" else {FENCED, DONE})
         self.result.frozen += 1
 

@@ -1,4 +1,4 @@
-"""The environment of the Spark job: its topic, its processes, its rows and what they must be."""
+"""Environment of the Spark job: its topic, its processes, its rows and the demanded ones."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ SLICE = 150
 CATCH_UP = 100_000
 """Offsets per commit of a job that nothing is done to: killed ones leave a backlog of hundreds of slices."""
 A_FEW_COMMITS = 1_000
-"""Offsets per commit of jobs that are started together: the one that stays is soon through that backlog."""
+"""Offsets per commit of jobs started together: the remaining one soon finishes that backlog."""
 PER_STEP = 600
-"""Records that are added before each fault: more commits than any fault waits for, so that none comes too late."""
+"""Records added before each fault: more commits than any fault waits for."""
 
 REJECTED = 10
-"""Of so many values one does not parse, where there are rejects."""
+"""Values per unparsable one, where there are rejects."""
 REPEATED = 0.25
 """Repeats per record of a raw topic: a fifth of all."""
 IDENTITIES = 97
-"""Of a raw topic's partition."""
+"""Identities of a raw topic's partition."""
 NO_JSON = "is no JSON"
-"""What such a value is, behind its number."""
+"""Text of such a value after its number."""
 
 PATIENCE_S = 300.0
-"""What has not happened by then has hung: a start of Spark takes ten seconds, on a machine that does nothing else."""
+"""Seconds after which a step has hung: a start of Spark takes ten on an idle machine."""
 ASK_EVERY_S = 0.1
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""
 
 JAVA_OPTIONS = {"request.timeout.ms": 5_000, "default.api.timeout.ms": 10_000}
-"""So that Spark notices within seconds that its Kafka is gone: at the defaults it takes a minute or two."""
+"""Client options by which Spark notices the loss of its Kafka within seconds: by default it takes a minute or two."""
 
 KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})
-"""Exit codes of a job whose process group was killed: the supervisor's own, or the one that it reports."""
+"""Exit codes of a job with a killed process group: the supervisor's own, or the reported one."""
 DONE, REFUSED, FENCED = 0, 2, 3
 """Exit codes of the job; see kafka_ratchet.spark_sink.cli."""
 
@@ -75,18 +75,18 @@ Position = tuple[int, int]
 
 
 class SinkEnvironment:
-    """One job over one store.
+    """Job over one store.
 
     Args:
-        name: of the store, in messages and in the topic's name.
-        bootstrap: of the Kafka.
-        folder: for logs.
-        place: of the results.
-        chance: decides which transactions are aborted.
-        archive: of the JVM's classes; see `class_archive`.
+        name: name of the store, in messages and in the topic's name.
+        bootstrap: host:port of Kafka.
+        folder: folder for logs.
+        place: place of the results.
+        chance: source of the choice of aborted transactions.
+        archive: archive of the JVM's classes; see `class_archive`.
         rejects: a tenth of the values does not parse, and goes to a table of its own.
-        from_input: the topic is a raw one. A fifth of its records are repeats, half of those that are to be rejected
-            have no sequence, and what is aborted has the sequences that come next.
+        from_input: the topic is a raw one. A fifth of its records are repeats, half of the rejects have no sequence,
+            and aborted records have the next sequences.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class SinkEnvironment:
 
     @contextmanager
     def job(self, mode: str, crash_at: str = "", at_a_time: int = SLICE) -> Iterator[ChildProcess]:
-        """The job as a process group, which is gone at the end.
+        """Yield the job as a process group, which has ended at the end of the context.
 
         Args:
             mode: batch or stream.
-            crash_at: a point of kafka_ratchet.spark_sink.stores.crash_points, POINT or POINT:N, where it kills itself.
+            crash_at: a point of kafka_ratchet.spark_sink.stores.crash_points, POINT or POINT:N, its point of death.
             at_a_time: offsets per commit.
         """
         self._started += 1
@@ -196,7 +196,7 @@ class SinkEnvironment:
         self.wait_for_words(job, f"commit {commits}: ")
 
     def wait_for_words(self, job: ChildProcess, words: str, *, or_end: bool = False) -> None:
-        """Until it has said so; or_end: or has ended.
+        """Wait until it has printed the words; or_end: or has ended.
 
         Raises:
             FaultRunFailed: it ends or is silent.
@@ -210,7 +210,7 @@ class SinkEnvironment:
             time.sleep(ASK_EVERY_S)
 
     def finish(self, job: ChildProcess, or_else: Set[int] = frozenset()) -> None:
-        """Let a stream commit what was written just now, then ask it to end; or_else: or find that it has ended so."""
+        """Let a stream commit the newest records, then stop it; or_else: or find that it has ended so."""
         self.wait_for_words(job, f"commit {job.output().count(': commit ') + 1}: ", or_end=bool(or_else))
         if job.is_running:
             job.stop()
@@ -219,7 +219,7 @@ class SinkEnvironment:
     # -- events and the count
 
     def write(self) -> None:
-        """More records, in transactions of which some are aborted."""
+        """Write further records, in transactions, some of them aborted."""
         from confluent_kafka import Producer
 
         producer = Producer(
@@ -238,9 +238,9 @@ class SinkEnvironment:
                 if commits and self._from_input and self._chance.random() < REPEATED:
                     again = self._chance.randrange(first + n + 1)
                     headers = self._headers(partition, again)
-                    if len(headers) > 1:  # what has no sequence is rejected each time
+                    if len(headers) > 1:  # a record without a sequence is rejected each time
                         self._produce(producer, partition, again, headers)
-            producer.flush(PATIENCE_S)  # what is aborted before it was sent would leave nothing to step over
+            producer.flush(PATIENCE_S)  # a transaction aborted before it was sent would leave nothing to step over
             if commits:
                 producer.commit_transaction(PATIENCE_S)
                 self._written[partition] += PER_STEP // PARTITIONS
@@ -265,11 +265,11 @@ class SinkEnvironment:
 
     @property
     def tables(self) -> list[TableLocation]:
-        """The table of the rows and, if there is one, of the rejects."""
+        """Return the table of the rows and, if there is one, of the rejects."""
         return [self.place, rejects_location(self.place)] if self.rejects else [self.place]
 
     def _positions(self, stored: Mapping[int, int]) -> tuple[Counter[Position], set[Position]]:
-        """What rows and rejects there are, and which of the rejects are at the stored offsets or beyond.
+        """Return the rows and rejects, and the rejects at or after the stored offsets.
 
         Rejects of their own table are committed before the rows, and may be ahead of them.
         """
@@ -290,7 +290,7 @@ class SinkEnvironment:
         return found, ahead
 
     def compare_so_far(self) -> None:
-        """At any moment, the rows are what the stored offsets say, each once.
+        """Verify that the rows match the stored offsets, each once.
 
         Raises:
             FaultRunFailed: they are not.
@@ -311,7 +311,7 @@ class SinkEnvironment:
             raise FaultRunFailed(f"{self.name}: doubled {twice[:5]}, holes in partitions {holes}; stored {stored}")
 
     def count(self) -> tuple[int, int, int]:
-        """Rows of the table, records that are not there, and rows too many."""
+        """Return the rows of the table, missing records, and surplus rows."""
         found, _ = self._positions({})
         true = {(partition, n) for partition, count in self._written.items() for n in range(count)}
         doubled = sum(count - 1 for count in found.values()) + len(set(found) - true)
@@ -336,5 +336,5 @@ def quick_jvm(archive: Path | None) -> dict[str, str]:
 
 
 def signal_job(job: ChildProcess, number: signal.Signals) -> None:
-    """To the whole job: the driver, and the JVM that it has started."""
+    """Send a signal to the whole job: the driver, and the JVM that it has started."""
     os.killpg(os.getpgid(job.pid), number)

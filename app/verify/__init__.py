@@ -101,8 +101,8 @@ def verify_results(
     """Verify as `verify` does, and compare the result table with the output: each record once.
 
     The table is read first and the output after it, so the job may run at the same time. In memory it holds eight
-    more bytes for each row of an append-only table, or some 700 for each key of a table with a key; and 16 more for each record
-    of one partition of the output.
+    more bytes for each row of an append-only table, or some 700 for each key of a table with a key; and 16 more for
+    each record of one partition of the output.
 
     Args:
         settings: with `bootstrap` set.

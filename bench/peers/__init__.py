@@ -1,1 +1,1 @@
-"""Small programs that do what a worker does, each in its own way; see `bench.subjects`."""
+"""Small programs with a worker's task, each in its own way; see `bench.subjects`."""

@@ -18,7 +18,7 @@ from bench.subjects import FIRST, Task
 
 
 def faust_app(task: Task) -> Any:
-    """An application without agents."""
+    """Return an application without agents."""
     return faust.App(
         task.group,
         broker=f"kafka://{task.bootstrap}",
@@ -39,7 +39,7 @@ def faust_app(task: Task) -> Any:
 
 
 def build(task: Task) -> Any:
-    """The application."""
+    """Return the application."""
     app = faust_app(task)
     raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
     events, output = app.topic(task.input, **raw), app.topic(task.output, **raw)

@@ -27,7 +27,7 @@ class Order(faust.Record, serializer="json"):  # type: ignore[call-arg, misc]
 
 
 def build(task: Task) -> Any:
-    """The application."""
+    """Return the application."""
     app = faust_app(task)
     events = app.topic(task.input, key_type=bytes, key_serializer="raw", value_type=Order)
     output = app.topic(task.output, key_type=bytes, key_serializer="raw", value_serializer="json")

@@ -1,4 +1,4 @@
-"""What moving the bytes costs: record batches fetched and produced in transactions, without a look at the records."""
+"""Cost of moving the bytes: record batches fetched and produced in transactions, without reading the records."""
 
 from __future__ import annotations
 

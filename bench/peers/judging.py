@@ -1,12 +1,12 @@
-"""Others that leave duplicates of a raw topic out with Spark and bring the rest into a Delta table.
+"""Peers that drop duplicates of a raw topic with Spark and write the rest into a Delta table.
 
 Kinds:
     watermark: dropDuplicatesWithinWatermark on producer and sequence
     state: transformWithState (Spark 4), which keeps the last sequence of each producer: the rule of Ratchet itself
 
-Both are what their guides show: Structured Streaming, state in RocksDB with changelog checkpointing, foreachBatch into
-Delta by its own writer with a transaction of its application, and a checkpoint beside the table. Each says "commit N"
-on standard error.
+Both follow their guides: Structured Streaming, state in RocksDB with changelog checkpointing, foreachBatch into Delta
+by its own writer with a transaction of its application, and a checkpoint next to the table. Each says "commit N" on
+standard error.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ WITHIN = "1 day"
 
 @dataclass(frozen=True)
 class JudgingTask:
-    """What to do.
+    """Task of a peer.
 
     Attributes:
         kind: watermark or state
-        path: folder of the table; the checkpoint is beside it
+        path: folder of the table; the checkpoint is next to it
         at_a_time: offsets of a commit
-        jars: of Delta, with all they need
+        jars: jars of Delta, with dependencies
     """
 
     kind: str
@@ -52,7 +52,7 @@ class JudgingTask:
 
 
 def main(task: JudgingTask) -> None:
-    """Read all that is there, as a query that starts when there is something and ends."""
+    """Read all present records, as a query that starts with them and ends."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
@@ -105,7 +105,10 @@ def main(task: JudgingTask) -> None:
 
 
 APPLICATION = time.time_ns()
-"""A query with a new checkpoint counts its batches from 0 again; under the old name Delta would leave them out."""
+"""Name of the application: a query with a new checkpoint counts its batches from 0 again.
+
+Under the old name Delta would leave them out.
+"""
 
 
 def _within_watermark(rows: DataFrame) -> DataFrame:
@@ -117,7 +120,7 @@ def _with_state(rows: DataFrame) -> DataFrame:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
     class Rising(StatefulProcessor):
-        """Lets records pass whose sequence is above the last one of their producer."""
+        """Processor that passes records with a sequence above the last one of their producer."""
 
         def init(self, handle: StatefulProcessorHandle) -> None:
             self._last = handle.getValueState("last", "sequence long")

@@ -1,4 +1,4 @@
-"""What one would write oneself: a confluent-kafka loop, a dict, and transactions.
+"""Loop written by hand: confluent-kafka, a dict, and transactions.
 
 Options:
     changelog: also write last sequences to a compacted topic, without which the dict is lost at a restart
@@ -79,7 +79,7 @@ def main(task: Task) -> None:
 
 
 def _changelog(task: Task) -> str | None:
-    """The changelog topic, created here; None where the task has none."""
+    """Return the changelog topic, created here; None where the task has none."""
     if not task.options.get("changelog"):
         return None
     name = f"{task.output}.changelog"

@@ -1,4 +1,4 @@
-"""Totals per user, for a page that has a table of agents to show."""
+"""Totals per user, for a page with a table of agents."""
 
 from __future__ import annotations
 

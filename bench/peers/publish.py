@@ -1,10 +1,10 @@
-"""Publishes an NDJSON file, as a process of its own.
+"""Publisher of an NDJSON file, as a process of its own.
 
     python -m bench.peers.publish batches|single|bare BOOTSTRAP TOPIC FILE [KEY]
 
 It prints the seconds from opening the file to the acknowledgement of the last record, and the CPU seconds of this
-process in them. `batches` and `single` are what `ratchet publish` does with and without `--batches`, behind its
-command line; `bare` is a loop of confluent-kafka over the file's lines, which looks into none of them, resumes nothing,
+process in them. `batches` and `single` are the work of `ratchet publish` with and without `--batches`, without its
+command line. `bare` is a loop of confluent-kafka over the file's lines, which parses none of them, resumes nothing,
 and has the same delivery guarantee (idempotent, all replicas).
 """
 

@@ -17,7 +17,7 @@ said = False
 
 
 def is_fresh(_value, _key, _timestamp, headers, state) -> bool:
-    """Whether a record moves its key's sequence forward."""
+    """Return True if a record moves its key's sequence forward."""
     global said
     if not said:
         said = True

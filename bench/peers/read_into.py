@@ -1,10 +1,10 @@
-"""Reads a topic into a PostgreSQL table, as a process of its own.
+"""Reader of a topic into a PostgreSQL table, as a process of its own.
 
     python -m bench.peers.read_into ratchet|loop|loop-execute|ratchet-execute BOOTSTRAP TOPIC DSN
 
-It prints the seconds from the start of the reader to its last commit. `loop` is what one writes by hand with
-confluent-kafka and psycopg for the same guarantee: rows and offsets in one transaction, without fencing, without a look
-at what is behind the topic's name. `-execute`: one statement per record instead of `executemany`.
+It prints the seconds from the start of the reader to its last commit. `loop` is a hand-written one with
+confluent-kafka and psycopg for the same guarantee: rows and offsets in one transaction, without fencing, and without
+a check of the topic's id. `-execute`: one statement per record instead of `executemany`.
 """
 
 from __future__ import annotations

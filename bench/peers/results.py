@@ -1,8 +1,8 @@
-"""Others that bring a topic into a table with Spark: the way most jobs do it, and one that writes nothing.
+"""Peers that write a topic into a table with Spark: the usual way, and one that writes nothing.
 
 Kinds:
-    usual: Structured Streaming, foreachBatch, a checkpoint beside the table, and Delta's own writer with a transaction
-        of its application, so that a batch that is tried again is not written again
+    usual: Structured Streaming, foreachBatch, a checkpoint next to the table, and Delta's own writer with a
+        transaction of its application, so that a retried batch is not written again
     nothing: Ratchet's own loop and parser, over a store that forgets everything
 
 Both say "commit N" on standard error as Ratchet's job does.
@@ -34,14 +34,14 @@ MASTER = "local[2]"
 
 @dataclass(frozen=True)
 class SinkTask:
-    """What to do.
+    """Task of a peer.
 
     Attributes:
         kind: usual or nothing
-        path: folder of the table; the checkpoint is beside it
+        path: folder of the table; the checkpoint is next to it
         columns: Spark DDL of the values' fields
         at_a_time: offsets of a commit
-        jars: of Delta, with all they need
+        jars: jars of Delta, with dependencies
     """
 
     kind: str
@@ -54,7 +54,7 @@ class SinkTask:
 
 
 class NothingStore:
-    """A `kafka_ratchet.spark_sink.stores.store.ResultStore` that has Spark compute all rows and keeps none."""
+    """`kafka_ratchet.spark_sink.stores.store.ResultStore` that has Spark compute all rows and keeps none."""
 
     restricted_values: int = False
     needs_local_master = ""
@@ -121,7 +121,7 @@ class NothingStore:
 
 
 def nothing(task: SinkTask) -> None:
-    """Read all that is there."""
+    """Read all present records."""
     job = Job(task.bootstrap, task.topic, "nothing", RowPipeline(task.columns), task.at_a_time)
     jars = [str(jar) for jar in spark_jars()]
     planner = TopicPlanner(task.bootstrap, task.topic, {})
@@ -129,7 +129,7 @@ def nothing(task: SinkTask) -> None:
 
 
 def usual(task: SinkTask) -> None:
-    """Read all that is there, as a query that starts when there is something and ends."""
+    """Read all present records, as a query that starts with them and ends."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 

@@ -1,9 +1,9 @@
-"""Sends records as fast as they go, as a process of its own.
+"""Sender of records at full speed, as a process of its own.
 
     python -m bench.peers.send ratchet|ratchet-many|batches|batches-many|bare|bare-headers BOOTSTRAP TOPIC RECORDS BYTES
 
 It prints the seconds from the first record to the acknowledgement of the last, and the CPU seconds of this process.
-`ratchet` is `Producer`, `batches` is `BatchProducer`, by `send` or by `send_many`. `bare` is what one writes with
+`ratchet` is `Producer`, `batches` is `BatchProducer`, by `send` or by `send_many`. `bare` is a hand-written loop with
 confluent-kafka for the same delivery guarantee (idempotent, all replicas); `bare-headers` sends the headers as well,
 by a loop that knows no names, no progress and no resuming.
 """
@@ -64,7 +64,7 @@ def main(kind: str, bootstrap: str, topic: str, count: int, value_bytes: int) ->
 
 
 def producer_of(kind: str) -> type[Producer | BatchProducer]:
-    """The producer that a kind is about."""
+    """Return the producer that a kind is about."""
     return BatchProducer if kind.startswith("batches") else Producer
 
 

@@ -1,8 +1,8 @@
 """Spark structured streaming on this machine: dropDuplicates on key and sequence, and its Kafka sink, at least once.
 
-Another rule than a worker's, and the one that Spark has words for: every sequence of a key is remembered, not the last
-one alone, and what is forwarded keeps no order within a key. The sink sets timestamps of its own. Offsets are in the
-query's checkpoint, not in a consumer group.
+Its rule differs from a worker's, and is the one in Spark's language: every sequence of a key is remembered, not the
+last one alone, and forwarded records keep no order within a key. The sink sets timestamps of its own. Offsets are in
+the query's checkpoint, not in a consumer group.
 
 Options:
     at_a_time: records of a micro-batch, 200,000 unless told

@@ -13,13 +13,13 @@ from kafka_ratchet import App
 from kafka_ratchet.producers import PRODUCER_HEADER
 
 NAME = "faults.programs.agents:app"
-"""For `ratchet worker --app`."""
+"""Program for `ratchet worker --app`."""
 
 app = App()
 
 
 def table_of(kind: str) -> str:
-    """The name of the table in which the stream of a kind of identity is counted."""
+    """Return the name of the counting table for a kind of identity."""
     return f"counts-{kind}"
 
 

@@ -1,7 +1,7 @@
-"""A `ratchet` command whose clock is wrong:  python -m faults.programs.clock SECONDS COMMAND ARGUMENT...
+"""`ratchet` command with a wrong clock: python -m faults.programs.clock SECONDS COMMAND ARGUMENT...
 
-The wall clock of the process is moved, as seen through `time`; the monotonic clock goes on, as it does on a machine
-whose administrator or NTP daemon sets the time. SIGHUP makes it jump: what was ahead is then as much behind.
+The wall clock of the process is moved, as seen through `time`; the monotonic clock goes on, as on a machine where the
+administrator or NTP daemon sets the time. SIGHUP makes it jump: a fast clock is then as slow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The program that is killed: sends the lines of a file under a name.
+"""Program to kill: sends the lines of a file under a name.
 
     python -m faults.programs.publisher FILE TOPIC NAME BOOTSTRAP UNTIL RATE
 
-It sends what begins before byte UNTIL, RATE records a second, and then waits to be killed; with UNTIL "end" it sends
-the rest as fast as it goes and ends. Everything it knows after a kill, it knows from Kafka and from the file.
+It sends the lines that begin before byte UNTIL, RATE records a second, and then waits to be killed; with UNTIL "end"
+it sends the rest as fast as it goes and ends. After a kill all its knowledge comes from Kafka and the file.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ MOST: Final = 40
 
 
 SLIPS_AT: Final = 2
-"""The transaction in which the program fails by itself, once; it goes on with the same reader."""
+"""Number of the transaction where the program fails on its own, once; it continues with the same reader."""
 
 
 class Slip(Exception):
@@ -38,7 +38,7 @@ class Slip(Exception):
 
 
 def store_of(kind: str, where: str) -> Store:
-    """The database of a run."""
+    """Return the database of a run."""
     if kind == "postgres":
         return Postgres(where)
     return Sqlite(where) if kind == "sqlite" else Duckdb(where)
