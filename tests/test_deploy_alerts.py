@@ -79,7 +79,7 @@ tests:
         exp_alerts:
           - exp_labels: {{severity: warning, job: j, instance: b, stream: s, partition: "0", cause: open-transaction}}
             exp_annotations:
-              summary: "Partition 0 of stream s waits behind an open transaction of another producer; `ratchet tables` names it."
+              summary: "Partition 0 of stream s waits for an open transaction of another producer; `ratchet tables` names it."
       - eval_time: 10m
         alertname: RatchetPartitionStalled
         exp_alerts:

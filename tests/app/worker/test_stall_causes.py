@@ -49,7 +49,7 @@ CAUSES: Final = {
 }
 """Cause by stream. Each stream is kept from moving in one way."""
 WORDS: Final = {
-    "open": r"wait behind an open transaction \(transactional id 'till', producer id \d+, open since 20",
+    "open": r"wait for an open transaction \(transactional id 'till', producer id \d+, open since 20",
     "reading": "this user may not see the topic: TopicAuthorizationFailed.*docs/guide/rights.md",
     "writing": r"writing\.out: this user may not",
     "input-gone": "there is no such topic",
