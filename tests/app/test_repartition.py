@@ -80,7 +80,7 @@ def test_whoever_makes_settings_by_hand_gets_the_same() -> None:
     [
         (
             "[streams.other]\ninput='shop-hooks-arrivals-dead-letters'\noutput='b'\ndead_letters='c'",
-            "goes to 'shop-hooks-arrivals-dead-letters', which is a topic of the settings",
+            "go to 'shop-hooks-arrivals-dead-letters', which is a topic of the settings",
         ),
         (
             "[streams.hooks-arrivals]\ninput='a'\noutput='b'\ndead_letters='c'",
