@@ -134,7 +134,7 @@ def broker(chosen_broker: ChosenBroker) -> str:
 
 @pytest.fixture(scope="session")
 def ratchet_broker(broker: str) -> str:
-    """For the fixtures of kafka_ratchet.testing."""
+    """Return the broker for the fixtures of kafka_ratchet.testing."""
     return broker
 
 
@@ -164,7 +164,7 @@ def new_topic(broker: str, request: pytest.FixtureRequest) -> Callable[..., str]
 
 
 def _answers(admin: AdminClient, name: str, partitions: int) -> bool:
-    """Whether the leader of each partition says where it ends.
+    """Return True if the leader of each partition answers with its end.
 
     A broker names leaders before they lead: who asks the leader itself then still gets NOT_LEADER_FOR_PARTITION.
     """

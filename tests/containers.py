@@ -16,7 +16,7 @@ from kafka_ratchet.app.local.embedded_kafka import node_settings
 
 KAFKA: Final = "confluentinc/cp-kafka:7.9.0"
 POSTGRES: Final = "postgres:17.5-bookworm"
-"""As in docker-compose.yml."""
+"""Image of docker-compose.yml."""
 S3: Final = "localstack/localstack:4.4.0"
 DOCKER_LIMIT_S: Final = 3
 """An engine on this machine answers in milliseconds."""
@@ -27,7 +27,7 @@ OF_ITS_OWN: Final = ("process.", "node.", "controller.", "inter.broker.", "liste
 
 
 def docker_answers() -> bool:
-    """Whether a Docker engine answers; a Docker client alone is not enough."""
+    """Return True if a Docker engine answers; a Docker client alone is not enough."""
     address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if address.startswith("unix://"):
         # Docker's library leaves its socket open where nobody listens behind this one.

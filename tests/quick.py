@@ -1,4 +1,4 @@
-"""What `./ratchet test --quick`, `--slow` and `--coverage` run, and which files are begun first: see CONTRIBUTING.
+"""Tests of `./ratchet test --quick`, `--slow` and `--coverage`, and the files begun first: see CONTRIBUTING.
 
 A line may be a folder, a file or one test.
 """
@@ -99,7 +99,7 @@ COMPILED: Final = (
 
 
 def is_quick(item: pytest.Item) -> bool:
-    """Whether a test belongs to the quick ones."""
+    """Return True if a test belongs to the quick ones."""
     if item.get_closest_marker("matrix"):
         return False
     if item.nodeid.startswith(WITH_BROKER):
@@ -114,10 +114,10 @@ def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def scope(nodeid: str) -> str:
-    """What one process runs: a file, or files that share what takes long to start."""
+    """Return the unit that one process runs: a file, or files that share a slow start."""
     return next((name for begin, name in TOGETHER.items() if nodeid.startswith(begin)), nodeid.partition("::")[0])
 
 
 def runs_plain(item: pytest.Item) -> bool:
-    """Whether a test belongs to those of the compiled passes as plain Python."""
+    """Return True if a test belongs to those of the compiled passes as plain Python."""
     return item.nodeid.startswith(PLAIN) and not item.nodeid.startswith(COMPILED) and is_quick(item)

@@ -83,7 +83,7 @@ class Secured:
         }
 
     def address(self, way: str) -> str:
-        """Where that way in is."""
+        """Return the address of a listener, by its name."""
         return self.addresses.get(way, self.addresses["LOGIN"])
 
     def set_password(self, password: str) -> None:

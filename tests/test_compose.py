@@ -183,7 +183,7 @@ def test_each_worker_has_a_state_folder_of_its_own() -> None:
 
 
 def test_one_service_builds_the_image_of_all() -> None:
-    """With several builds, each `up --build` would give the image another id and make every container anew."""
+    """Assert one build: with several, each `up --build` would change the image's id and recreate all containers."""
     ours = {name: service for name, service in services.items() if service["image"].startswith("kafka-ratchet:")}
     assert [name for name, service in ours.items() if "build" in service] == ["worker"]
     assert len(ours) == 4
@@ -220,7 +220,7 @@ def test_named_volumes_are_declared() -> None:
 
 
 def test_a_service_is_asked_where_it_listens() -> None:
-    """By Docker in the container, and by Prometheus from its own."""
+    """Assert the address for Docker's health check in the container, and for Prometheus from its own."""
     variables = {name: services[name]["environment"] for name in OURS}
     listening = {
         "sink": variables["sink"]["RATCHET_SINK__METRICS_PORT"],

@@ -33,7 +33,7 @@ def test_ratchet_itself_knows_nothing_of_containers() -> None:
 
 
 def test_the_modules_have_what_is_asked_of_them() -> None:
-    """Where there is no Docker, that much is seen: a container cannot even be made without."""
+    """Check the modules' names, also without Docker: a container cannot be made there."""
     from testcontainers.community.kafka import KafkaContainer
     from testcontainers.community.localstack import LocalStackContainer
     from testcontainers.community.postgres import PostgresContainer
@@ -67,7 +67,7 @@ def test_postgresql_answers() -> None:
 @pytest.mark.docker
 @with_docker
 def test_an_s3_puts_an_object_only_where_there_is_none() -> None:
-    """Which is what makes a commit of Delta one."""
+    """Assert the condition on which a commit of Delta depends."""
     import boto3
     from botocore.exceptions import ClientError
 

@@ -54,14 +54,14 @@ def called_in(path: str, name: str) -> set[str]:
 
 
 def wrong_call(caller: Call, call: Call) -> str:
-    """Why one function does not call another; "" where it does."""
+    """Return why one function does not call another; "" where it does."""
     if call.attribute in called_in(caller.path, caller.name):
         return ""
     return f"{caller.path}::{caller.name} does not call {call.name} as {call.attribute}"
 
 
 def wrong_place(path: str, name: str) -> str:
-    """Why a file, or a name in it, is not there; "" where it is."""
+    """Return why a file, or a name in it, is missing; "" where it is there."""
     if not (ROOT / path).is_file():
         return f"{path} is not there"
     body: list[ast.stmt] = ast.parse((ROOT / path).read_text("utf-8")).body

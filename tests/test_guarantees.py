@@ -27,7 +27,7 @@ GUIDE = ROOT / "docs" / "guide"
 PARTS = sorted(set(GUIDE.glob("guarantees-*.md")) - {GUIDE / "guarantees-limits.md"})
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FEWEST_PROMISES = 164
-"""On all parts together: a promise is not withdrawn by accident."""
+"""Promises of all parts together: none is withdrawn by accident."""
 LONGEST_LINE = 100
 
 TEST = re.compile(r"`([\w./-]*\btest_\w+\.py[^`]*)`")

@@ -1,4 +1,4 @@
-"""Who may import whom: the packages' order, no circles, and no private name from another package."""
+"""Permitted imports: the packages' order, no circles, and no private name from another package."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ NAME = re.compile(r"kafka_ratchet((?:\.\w+)+)")
 
 @pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_prose_names_is_there(path: Path) -> None:
-    """Of each dotted name in a page, a docstring or a comment: the module, and what is behind it in that module."""
+    """Find the module, and the name in it, of each dotted name in a page, a docstring or a comment."""
     wrong = []
     for found in NAME.finditer(path.read_text("utf-8")):
         parts = found[1].strip(".").split(".")

@@ -24,7 +24,7 @@ FILE = re.compile(r"^```(?:python|toml)\n# (\w+\.\w+)\n(.*?)^```$", re.MULTILINE
 PORTS = ("19092", "18080")
 """Other tests may have them: the only words of the page that are replaced."""
 ONLY_LOOKS = ("ratchet tables", "ratchet why", "ratchet verify", "ratchet sink", "curl ")
-"""Who types one of these too early asks again."""
+"""Commands that may be repeated if they were typed too early."""
 PATIENCE_S = 600
 END = "::the block has ended "
 
@@ -50,7 +50,7 @@ class Shell:
         )
 
     def type(self, words: str) -> tuple[str, int]:
-        """What the shell has said to them, and the last exit code."""
+        """Type words, and return the shell's output and the last exit code."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         self._shell.stdin.write(f'{words}\ncode=$?; echo; echo "{END}$code"\n')
@@ -63,7 +63,7 @@ class Shell:
         raise AssertionError(f"the shell has ended:\n{said}")
 
     def end(self) -> None:
-        """With all that was started in it."""
+        """Kill the shell and all programs started in it."""
         os.killpg(self._shell.pid, signal.SIGKILL)
         self._shell.communicate()
 
@@ -78,7 +78,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def steps(page: str) -> list[tuple[str, str]]:
-    """What is typed, and what the page shows then."""
+    """Return the typed commands, each with the output that the page shows."""
     found: list[tuple[str, str]] = []
     for kind, words in BLOCK.findall(page):
         if kind == "sh":
@@ -89,7 +89,7 @@ def steps(page: str) -> list[tuple[str, str]]:
 
 
 def is_shown(shown: str, said: str) -> bool:
-    """Whether each line of the page is in a line of the output, in this order; `...` stands for anything."""
+    """Return True if each line of the page is in the output, in this order; `...` stands for anything."""
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     parts = [".*?".join(map(re.escape, line.split("..."))) for line in lines]
     return (

@@ -65,14 +65,14 @@ def project(tmp_path: Path) -> Path:
 
 
 def variables(path: Path | None, **more: str) -> Mapping[str, str]:
-    """Of a shell in which nothing of this clone is known. Uncompiled, the few batches of a test are judged sooner."""
+    """Return the variables of a shell without this clone. Uncompiled, a test's few batches are judged sooner."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RATCHET_", "PYTHON"))}
     return kept | {"NUMBA_DISABLE_JIT": "1"} | ({} if path is None else {"PYTHONPATH": str(path)}) | more
 
 
 @pytest.fixture
 def wheel_of_sdist(tmp_path: Path) -> Path:
-    """As `python -m build` makes it."""
+    """Build the wheel as `python -m build` does."""
     with tarfile.open(built("sdist", ROOT, tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path / "source", filter="data")
     (source,) = (tmp_path / "source").iterdir()
@@ -125,7 +125,7 @@ def test_a_project_with_the_same_names_publishes_and_deduplicates(
 
 
 def forwarded(bootstrap: str, topic: str, count: int, worker: subprocess.Popen[bytes]) -> list[int]:
-    """What the worker has put out, once it is so many records."""
+    """Return the worker's output, once it has so many records."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest", "log_level": 0}
     )

@@ -21,7 +21,7 @@ def _text(data: bytes) -> str:
 
 
 class TokenServer:
-    """On 127.0.0.1. `lasts_s`: of tokens that it gives; `asked`: how often it gave one."""
+    """Token server on 127.0.0.1. `lasts_s`: lifetime of its tokens; `asked`: number of tokens given."""
 
     def __init__(self) -> None:
         self._key = rsa.generate_private_key(65537, 2048)

@@ -1,4 +1,4 @@
-"""Of the tests of app/."""
+"""Fixtures of the tests of app/."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.app.questions import Counted
 
 @pytest.fixture(autouse=True)
 def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is a Kafka, a test waits for it longer than a page does."""
+    """Wait longer for Kafka than a page does, in tests with a broker."""
     if "broker" in request.fixturenames:
         for limit in (
             "group.TIMEOUT_S",

@@ -1,4 +1,4 @@
-"""What a client of librdkafka asks Kafka, counted."""
+"""Requests of a librdkafka client to Kafka, counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one section refuses, and what it makes of what it takes."""
+"""Refused values of each section, and conversions of the accepted ones."""
 
 from __future__ import annotations
 

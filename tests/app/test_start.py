@@ -1,4 +1,4 @@
-"""What the start of a command loads, and what it leaves behind: facts about modules and objects, no durations."""
+"""Modules loaded by the start of a command, and objects left by it: facts, no durations."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Stage:
 
 
 def verified_twice(settings: Settings, stream: str | None = None) -> Report:
-    """As columns where that is possible, and record by record; both must say the same."""
+    """Verify as columns where possible, and record by record, and assert the same report."""
     return _alike(*(verify(settings, stream, independent=each) for each in (False, True)))
 
 
@@ -117,7 +117,7 @@ def continued_twice(settings: Settings, state: Path) -> Report:
 
 
 def _said(state: Path) -> list[str]:
-    """What a state says, in no order: its lines without the checksum at the end, and when it was written."""
+    """Return a state's lines, sorted, without its time of writing and the checksum at the end."""
     lines = state.read_text().splitlines()[:-1] if state.exists() else []
     return sorted(re.sub(r'"written_at":"[^"]*"', "", line) for line in lines)
 

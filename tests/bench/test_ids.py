@@ -1,4 +1,4 @@
-"""What the bench finds wrong in an output of ids."""
+"""Errors that the bench finds in an output of ids."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def everything(bootstrap: str, topic: str) -> list[Message]:
 
 
 def deduplicated(messages: list[Message]) -> list[Message]:
-    """By the rule, in its plainest form."""
+    """Deduplicate by the rule, in its plainest form."""
     last: dict[bytes, int] = {}
     kept = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""What counts as slower than what was recorded."""
+"""Measurements that count as slower than the recorded ones."""
 
 from __future__ import annotations
 

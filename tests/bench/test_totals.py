@@ -1,4 +1,4 @@
-"""What the bench finds wrong in totals, and agents that really run."""
+"""Errors that the bench finds in totals, and agents that really run."""
 
 from __future__ import annotations
 

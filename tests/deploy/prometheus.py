@@ -38,7 +38,7 @@ def quicker(alerts: str) -> str:
 
 
 def asked() -> dict[str, str]:
-    """What the alerts and the dashboard ask, without what an alert or a panel compares it with, by where it stands."""
+    """Return the expressions of alerts and dashboard by place, without the side they are compared with."""
     found = {}
     for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]:
         for rule in group["rules"]:

@@ -60,7 +60,7 @@ class Service:
             )
 
     def is_healthy(self) -> bool:
-        """By the health check that Docker would run."""
+        """Return the result of the health check that Docker would run."""
         _, *command = self.service["healthcheck"]["test"]
         assert command[0] == "python"
         asked = [sys.executable, *(word.replace(f":{self._in_place_of}/", f":{self._port}/") for word in command[1:])]

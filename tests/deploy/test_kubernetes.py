@@ -44,12 +44,12 @@ OF_KUBERNETES = [each for each in documents if each["kind"] != "ServiceMonitor"]
 PODS = [pytest.param(pod, id=name) for name, pod in pods()]
 
 CRD = Path(__file__).parent / "prometheus-operator-0.93.0" / "servicemonitors-crd.json"
-"""As github.com/prometheus-operator/prometheus-operator has it in v0.93.0, below jsonnet/, under Apache-2.0."""
+"""File of github.com/prometheus-operator/prometheus-operator, v0.93.0, below jsonnet/, under Apache-2.0."""
 CRD_SHA256 = "cbad4e3028c227806e3a18bcaa1b8b25b799de3a037e390709e3aa2372165c67"
 
 
 def operators_schema() -> dict[str, Any]:
-    """Of a ServiceMonitor; strict, as `kubectl apply` is: the API server itself drops fields that it does not know."""
+    """Return the schema of a ServiceMonitor, strict as `kubectl apply` is: the API server drops unknown fields."""
     crd = json.loads(CRD.read_text("utf-8"))
     (version,) = (each for each in crd["spec"]["versions"] if each["name"] == "v1")
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]

@@ -1,4 +1,4 @@
-"""What is done to files, and to a clock, is really done."""
+"""Damage to files, and to a clock."""
 
 from __future__ import annotations
 

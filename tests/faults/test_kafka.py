@@ -15,7 +15,7 @@ def test_a_node_that_the_others_do_not_know_is_restarted(tmp_path: Path, monkeyp
     really = lost.wait_until_ready
 
     def ends() -> None:
-        """Between its first answer and the others' knowledge of it."""
+        """Kill it between its first answer and the others' knowledge of it."""
         lost.kill()
         monkeypatch.setattr(lost, "wait_until_ready", really)
 

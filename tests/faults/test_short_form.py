@@ -43,7 +43,7 @@ OTHERS = ("full_disks", "refused_partitions", "refused_operations")
 
 
 def ran(folder: Path, *options: str, others: tuple[str, ...] = OTHERS) -> dict[str, Any]:
-    """What the short form has told, when all that is in it with and without agents is as it must be."""
+    """Run the short form, assert its parts with and without agents, and return its report."""
     command = [sys.executable, "-m", "kafka_ratchet", "faults", "--short", *options, "--json", "--folder", str(folder)]
     environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What the client reports of records, in whatever order the reports come."""
+"""Reports of the client about records, in all orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer says of itself: to its program, and to Prometheus."""
+"""Metrics of a producer, for its program and for Prometheus."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def sequences(broker: str, topic: str, partition: int) -> list[int]:
 
 
 def progress(broker: str, topic: str, name: str) -> list[dict[str, Any]]:
-    """What is stored for a name, as a successor of it reads: Kafka writes a transaction's marker after its answer."""
+    """Return the stored progress of a name, as its successor reads it: markers come after Kafka's answer."""
     key = json.dumps([topic, name], separators=(",", ":")).encode()
     entries = read(broker, PROGRESS_TOPIC, 0, "read_uncommitted")
     return [json.loads(message.value()) for message in entries if message.key() == key]
@@ -426,7 +426,7 @@ def test_a_newer_producer_of_the_name_stops_the_older(broker: str, new_topic: Ne
 def test_an_epoch_that_ends_without_a_successor_is_begun_anew(
     broker: str, new_topic: NewTopic, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Kafka does to a transaction that takes too long: it raises the epoch, and nobody takes over."""
+    """Raise the epoch, as Kafka does after a transaction's time limit, without a successor."""
     monkeypatch.setattr(progress_module, "DOUBT_S", 0.5)
     topic, options = new_topic(1), {"bootstrap.servers": broker}
     with Producer(topic, name, options=options, store_s=0.2) as producer:

@@ -81,7 +81,7 @@ class Log:
             self._gzip = None
 
     def remove(self, published: set[bytes]) -> None:
-        """As `rotate N` does with the oldest; here only what has been read."""
+        """Remove the oldest file, as `rotate N` does; here only a published one."""
         if len(self.rotated) > 1 and self._gzip is None:
             content = self.rotated[0].read_bytes()
             lines = (gzip.decompress(content) if self.rotated[0].suffix == ".gz" else content).splitlines()
@@ -112,7 +112,7 @@ class Killed(Exception):
 
 
 class Followed(FileSet):
-    """Where a follower would wait, the next operation happens."""
+    """Follower whose waits are replaced by the next operation."""
 
     happens: Callable[[], bool]
 

@@ -1,4 +1,4 @@
-"""What the client gives, read into records and positions; the client's own class of messages, and no broker."""
+"""Messages of the client, read into records and positions, without a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_ratchet.reader.source import Fetched, Source
 
 @pytest.fixture
 def source() -> Source:
-    """Of partition 0, from offset 5 on."""
+    """Return a source of partition 0, from offset 5 on."""
     found = Source("t", {"bootstrap.servers": "127.0.0.1:1"}, "r", "a-group", on_revoked=lambda: None)
     found.read_from({0: Position(5, NO_EPOCH)})
     return found
@@ -30,7 +30,7 @@ def message(offset: int, *, epoch: int = -1, error: int | None = None, partition
 
 
 def taken(source: Source, messages: list[Message]) -> Fetched:
-    """What is made of messages that the client gives."""
+    """Return the fetched records for messages of the client."""
 
     class Client:
         def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:

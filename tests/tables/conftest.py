@@ -21,7 +21,7 @@ def room(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Of `state`: it stands still, so that no snapshot is made by itself."""
+    """Return the clock of `state`; it stands still, so that no snapshot becomes due."""
     return Clock()
 
 

@@ -1,4 +1,4 @@
-"""Who was active: exact counts by name, only of what is committed, and bounded."""
+"""Activity counts by name: exact, of committed records only, and bounded."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_at_rest_a_snapshot_that_was_put_off_is_made(
 
 
 def taken_over_after_a_crash(state: SequencePartition, folder: Path) -> SequencePartition:
-    """What a process finds that starts after this one was killed now."""
+    """Return the partition as a process finds it that starts after a kill of this one."""
     shutil.copytree(state.path, folder)
     found = partition(folder)
     found.close()

@@ -1,4 +1,4 @@
-"""What people have changed: once for each request, for every reader of the changelog, and in words later."""
+"""Operators' edits: once for each request, for every reader of the changelog, and in words later."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Log:
         self.commit(state)
 
     def since(self, position: int, compacted_until: int = 0) -> RecordBatch:
-        """From an offset on. compacted_until: nulls before it are gone, as after delete.retention.ms."""
+        """Return the entries from an offset on. compacted_until: nulls before it are gone (delete.retention.ms)."""
         whole = read_chunk("changelog", 0, position, self.data, [])
         is_null = np.array([whole.value(index) is None for index in range(whole.count)], np.bool_)
         return whole.only(~(is_null & (whole.offsets < compacted_until)))

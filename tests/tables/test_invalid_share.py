@@ -1,4 +1,4 @@
-"""When the share of invalid records counts as having jumped."""
+"""Jumps in the share of invalid records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a partition says of a sequence that jumps, and what it counts."""
+"""Log lines and counts of sequences that jump."""
 
 from __future__ import annotations
 

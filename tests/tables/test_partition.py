@@ -1,4 +1,4 @@
-"""What a transaction moves of a partition, and what a lost one leaves."""
+"""Partition state after a transaction, and after a lost one."""
 
 from __future__ import annotations
 

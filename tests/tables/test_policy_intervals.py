@@ -1,4 +1,4 @@
-"""Which intervals of the input were judged: how policies become entries, and entries intervals again."""
+"""Judged intervals of the input: from policies to entries, and from entries to intervals again."""
 
 from __future__ import annotations
 

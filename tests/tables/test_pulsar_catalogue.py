@@ -1,4 +1,4 @@
-"""What Pulsar's own tests say of PIP-6 (MessageDuplicationTest, ClientDeduplicationTest), said of a partition here.
+"""Pulsar's own tests of PIP-6 (MessageDuplicationTest, ClientDeduplicationTest), applied to a partition.
 
 The rows are those of docs/reference/pulsar.md, which also names the tests that are elsewhere.
 
@@ -47,7 +47,7 @@ class OnePartition:
         self.state.open()
 
     def crash(self) -> None:
-        """What is only in memory is gone; the store is as it is. Nothing is restored yet."""
+        """Drop everything in memory, and keep the store; nothing is restored yet."""
         self.state.known.release()
         self.open()
 

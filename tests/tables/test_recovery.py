@@ -1,4 +1,4 @@
-"""What a replay of the changelog goes on from, and the totals it comes to."""
+"""Start of a changelog's replay, and its totals at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the next snapshot of a partition is due."""
+"""Due times of a partition's snapshots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.clock import Clock
 
 
 def due_after(timer: SnapshotTimer, clock: Clock, seconds: float) -> tuple[bool, bool]:
-    """Whether it would be due then, with records to judge and without."""
+    """Return whether it would be due then, with records to judge and without."""
     before, clock.now = clock.now, clock.now + seconds
     due = timer.is_due, timer.is_due_at_rest
     clock.now = before

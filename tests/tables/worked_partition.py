@@ -27,7 +27,7 @@ class Changelog:
         self.end = 0
 
     def append(self, state: SequencePartition, next_offset: int) -> int:
-        """What the lane's commit puts here; returns the offset after its last entry."""
+        """Append the changelog entries of a lane's commit, and return the offset after the last."""
         encoded = state.changes(next_offset)
         self.data += stored(encoded, self.end)
         after = self.end + sum(batch.count for batch in encoded)

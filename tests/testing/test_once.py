@@ -1,4 +1,4 @@
-"""What assert_once notices."""
+"""Faults that assert_once notices."""
 
 from __future__ import annotations
 

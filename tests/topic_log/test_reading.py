@@ -65,7 +65,7 @@ def test_committed_records_of_several_partitions_by_one_client(broker: str, new_
 
 
 def test_a_topic_that_brokers_do_not_know_yet_is_waited_for(broker: str, new_topic: Callable[..., str]) -> None:
-    """What a first start with very many new partitions failed of."""
+    """Wait for a new topic: a first start with very many new partitions failed of it."""
     topic = new_topic(1) + "-later"
     admin = AdminClient({"bootstrap.servers": broker})
     made = threading.Timer(1.0, lambda: admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30))

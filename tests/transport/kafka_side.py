@@ -36,7 +36,7 @@ def create_topic(bootstrap: str, name: str, **config: object) -> str:
 
 
 def delete_before(bootstrap: str, topic: str, offset: int) -> None:
-    """What retention does: the topic begins at offset from now on."""
+    """Delete records as retention does: the topic begins at offset from now on."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     partition = TopicPartition(topic, 0, offset)
     assert admin.delete_records([partition])[partition].result(30).low_watermark == offset
@@ -72,7 +72,7 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
 
 
 def has_open_transaction(bootstrap: str, topics: list[str]) -> bool:
-    """Whether committed readers of partition 0 of any of these are still kept from what is there."""
+    """Return True if an open transaction holds back committed readers of partition 0 of one of these."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     ask = {TopicPartition(topic, 0): OffsetSpec.latest() for topic in topics}
     committed, all_ = (

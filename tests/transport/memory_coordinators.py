@@ -1,4 +1,4 @@
-"""Which node coordinates the transactions of memory_kafka, and what one does that was replaced.
+"""Coordinators of memory_kafka's transactions, and the acts of a replaced one.
 
 Modelled after Kafka's TransactionCoordinator, TransactionStateManager, TransactionMarkerChannelManager and
 ProducerAppendInfo (branch trunk of 2024-10, between 3.9 and 4.0):
@@ -46,7 +46,7 @@ class Marker(NamedTuple):
 
 
 def is_coordinated(request: Any) -> bool:
-    """Whether it has to go to the coordinator of its transactional id."""
+    """Return True if it has to go to the coordinator of its transactional id."""
     return type(request).__name__ in COORDINATED
 
 

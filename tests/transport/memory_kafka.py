@@ -45,7 +45,7 @@ class Transaction:
     partitions: set[tuple[str, int]] = field(default_factory=set)
     takes_offsets: bool = False
     raised: bool = False
-    """Whether its last end has raised the epoch."""
+    """True if its last end has raised the epoch."""
 
 
 class MemoryKafka:
@@ -75,15 +75,15 @@ class MemoryKafka:
         self.without_leader: set[tuple[str, int]] = set()
         """Partitions that nobody leads; a transaction ends without them, as Kafka 4.3 does it."""
         self.generations = defaultdict[str, int](int)
-        """How often each topic was deleted and created again."""
+        """Number of times each topic was deleted and created again."""
         self.late: list[tuple[int, Any]] = []
         """Requests whose senders have given them up, on their way, and to which node."""
         self.coordinator, self.coordinator_epoch = 1, 0
         """Node 1 or 2."""
         self.replaced: dict[str, Transaction] | None = None
-        """What the other node has in memory, while it does not know that it was replaced."""
+        """Memory of the other node, while it does not know that it was replaced."""
         self.late_markers: list[Marker] = []
-        """Of coordinators that were replaced, on their way."""
+        """Markers of replaced coordinators, on their way."""
         self._hands_over = False
 
     def topic_id(self, name: str) -> bytes:
@@ -146,7 +146,7 @@ class MemoryKafka:
                 self.carry_out(request, node)
 
     def left_open(self) -> bool:
-        """Whether it calls a transaction complete that it has not ended everywhere."""
+        """Return True if it calls a transaction complete that it has not ended everywhere."""
         ids = {each.producer: each for each in self.transactions.values()}
         batches = [batch for log in self.logs.values() for batch in log.batches if batch.committed is None]
         # What an open transaction has written itself ends with it.

@@ -31,7 +31,7 @@ COMES_LATE = (
     "GiveUpRequest",
     "InitProducerIdRequest",
 )
-"""Of a request that only asks nobody notices that it came late."""
+"""Requests with an effect: the lateness of one without is invisible."""
 
 
 class PowerOff(BaseException):
@@ -39,7 +39,7 @@ class PowerOff(BaseException):
 
 
 class Fate(Enum):
-    """What becomes of a request that gets no answer."""
+    """Fate of a request that gets no answer."""
 
     LOST = "it never arrives"
     UNANSWERED = "it is carried out, and its answer is lost"
@@ -71,7 +71,7 @@ class MemoryPlace(Place):
 
 
 class MemoryWatch:
-    """In the place of `kafka_ratchet.transport.client.watch.Watch`."""
+    """Stand-in for `kafka_ratchet.transport.client.watch.Watch`."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -96,13 +96,13 @@ class Link:
         self.awake = asyncio.Event()
         self.awake.set()
         self.fetched_takes_s = 0.0
-        """Until the answer to a fetch is here; what came to the log meanwhile is not in it."""
+        """Seconds until a fetch is answered; records appended in that time are not in the answer."""
         self.lose: tuple[int, Fate] | None = None
         """(requests until then, what becomes of that one)"""
         self.coordinates: int | None = None
         """The node that it takes for the coordinator of transactions."""
         self.misled = 0
-        """How many times more it is told of the one that was replaced, as long as that one does not know."""
+        """Remaining answers that name the replaced coordinator, as long as that one does not know."""
 
     async def _alive(self) -> None:
         await asyncio.sleep(0)
@@ -208,7 +208,7 @@ class Link:
         return {name: TopicState(self.kafka.topic_id(name), 1) for name in (*names, *there)}
 
     def has_something(self, topic: str, spot: Spot) -> bool:
-        """Whether a broker's answer to the watch would name the partition."""
+        """Return True if a broker's answer to the watch would name the partition."""
         log = self.kafka.logs[topic, spot.partition]
         return (
             spot.topic_id != self.kafka.topic_id(topic)

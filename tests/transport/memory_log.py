@@ -20,7 +20,7 @@ BATCHES_PER_FETCH = 3
 
 
 class Record(NamedTuple):
-    """As a reader sees it, without its offset."""
+    """Record as a reader sees it, without its offset."""
 
     key: bytes | None
     value: bytes | None
@@ -76,7 +76,7 @@ class Log:
         self.marked_by: dict[int, int] = {}
         """The coordinator epoch of each producer's last marker."""
         self.first_cleaned_ms: dict[int, int] = {}
-        """By the offset of a null: time of the first compaction that met it."""
+        """Time of the first compaction that met a null, by the null's offset."""
 
     def append(self, data: bytes, producer: int = -1, at_ms: int = -1) -> int:
         """Returns the offset of the first record. at_ms: what all are stamped with, if not -1."""
@@ -125,12 +125,12 @@ class Log:
         self.end += 1
 
     def delete_before(self, offset: int) -> None:
-        """What retention does."""
+        """Delete the records before an offset, as retention does."""
         self.start = max(self.start, min(offset, self.end))
         self.batches = [batch for batch in self.batches if batch.offset + batch.count > offset]
 
     def truncate(self, offset: int) -> None:
-        """What an unclean leader election does: a leader that has heard of less takes over."""
+        """Cut the log as an unclean leader election does: a leader with fewer records takes over."""
         self.leader_epoch += 1
         self.batches = [batch for batch in self.batches if batch.offset + batch.count <= offset]
         self.end = self.batches[-1].offset + self.batches[-1].count if self.batches else self.start
@@ -163,7 +163,7 @@ class Log:
         self.batches = [found for batch in self.batches if (found := left.get(batch.offset, batch)) is not None]
 
     def diverges(self, position: int, last_epoch: int) -> bool:
-        """Whether what was read up to position, its last batch in this leader epoch, is not what is here (KIP-595)."""
+        """Return True if this log differs from the one read up to position, in that leader epoch (KIP-595)."""
         if not 0 <= last_epoch <= self.leader_epoch:
             return False
         later = bisect_right(self.batches, last_epoch, key=_leader_epoch)  # leader epochs only rise
@@ -175,7 +175,7 @@ class Log:
         return next((batch.offset for batch in self.batches if batch.committed is None), self.end)
 
     def committed(self) -> list[Record]:
-        """What a reader of committed data sees."""
+        """Return the records that a committed reader sees."""
         stable = self.stable_end
         return [r for batch in self.batches if batch.committed and batch.offset < stable for r in batch.records]
 

@@ -31,7 +31,7 @@ from tests.transport.modelled_windows import check_entry
 from tests.transport.modelled_worker import CHANGELOG, DEAD, INPUT, OUTPUT, run, with_agents
 
 TABLE_ENTRY = b"t"
-"""What the keys of such entries begin with."""
+"""First byte of the keys of such entries."""
 CHECKS: dict[str, Any] = {
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
@@ -40,7 +40,7 @@ CHECKS: dict[str, Any] = {
     "phases": (Phase.explicit, Phase.generate, Phase.shrink),
 }
 EVICTED_IN_ALL = Counter[str]()
-"""By all workers that came to the end of a run."""
+"""Evictions of all workers that came to the end of a run."""
 
 
 class CommitPath(Failures):
@@ -52,7 +52,7 @@ class CommitPath(Failures):
             assert worker.lane.status.state is not LaneState.HALTED, worker.lane.status.error
 
     def transactions(self) -> list[Transaction]:
-        """What is committed in the changelog, in order; each begins with its progress."""
+        """Return the committed transactions of the changelog, in order; each begins with its progress."""
         log, found = self.kafka.logs[CHANGELOG, 0], list[Transaction]()
         owner: Owner | None = None
         for batch in log.history:
@@ -81,7 +81,7 @@ class CommitPath(Failures):
         return found
 
     def expected(self) -> Expected:
-        """Of what is committed."""
+        """Return the oracle's expectation for the committed transactions."""
         unjudged = [range(each.start, each.end) for each in self.unjudged()]
         program = Plain() if with_agents(self.spec) else None
         requests = {each.id: each for each in self.policies if isinstance(each, Forget)}
@@ -100,7 +100,7 @@ class CommitPath(Failures):
         return expected
 
     def _waiting(self, start: int) -> dict[bytes, int]:
-        """When the first record of each identity from an input offset on was appended, in seconds."""
+        """Return the append time of each identity's first record from an input offset on, in seconds."""
         came_s: dict[bytes, int] = {}
         for each, at_s in zip(self.sent[start:], self.came_s[start:], strict=True):
             if each is not None and each.identity is not None and each.sequence is not None:

@@ -97,7 +97,7 @@ class Decided(CommitPath):
         seconds=STEP_S,
     )
     def decide(self, data: st.DataObject, what: str, forget: bool, seconds: float) -> None:
-        """As `ratchet resume` does it. The count of what passes again is compared with the oracle's."""
+        """Decide as `ratchet resume` does, and compare the count of records that pass again with the oracle's."""
         self._decide_now(what, data.draw(st.integers(0, 12)) / 12, forget=forget)
         self.append(data, seconds)
 
@@ -206,7 +206,7 @@ class Decided(CommitPath):
     @precondition(lambda self: self._left_open and not self.kafka.without_leader and not self.kafka.has_late)
     @rule(commit=st.booleans(), seconds=STEP_S)
     def end_what_is_open(self, commit: bool, seconds: float) -> None:
-        """As `ratchet resume --open-transaction` does it."""
+        """End it as `ratchet resume --open-transaction` does."""
         self._end_what_is_open(commit=commit)
         self.go_on(seconds)
 
@@ -245,7 +245,7 @@ class Decided(CommitPath):
             assert status.state is not LaneState.HALTED or status.halted == "ForeignOffset", status.error
 
     def expected(self) -> Expected:
-        """Of what is committed, leg by leg: each decision begins one."""
+        """Return the expectation for the committed transactions, leg by leg: each decision begins one."""
         requests = {each.id: each for each in self.policies if isinstance(each, Forget)}
         expected, begin = Expected(Bounds(), [], None, requests), 0
         self.taken = set[int]()

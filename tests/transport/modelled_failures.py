@@ -20,7 +20,7 @@ PLACES = [(OUTPUT, 0), (DEAD, 0), (CHANGELOG, 0)]
 
 
 class Failures(Runs):
-    """Of requests, coordinators, leaders, processes and stores."""
+    """Failures of requests, coordinators, leaders, processes and stores."""
 
     @precondition(lambda self: self._running())
     @rule(data=st.data(), point=st.sampled_from(ALL_POINTS), times=st.integers(1, 3), seconds=STEP_S)
@@ -51,7 +51,7 @@ class Failures(Runs):
         seconds=STEP_S,
     )
     def be_late(self, data: st.DataObject, fate: Fate, lost_at: str, late_at: str, seconds: float) -> None:
-        """In the middle of the next transaction, if it is the end that is late, or its markers."""
+        """Make a request late, in the middle of the next transaction if that is an end or its markers."""
         worker = self._worker(data)
         worker.lose_at, worker.deliver_at = (lost_at, fate), (late_at, data.draw(st.integers(1, 2)))
         self.append(data, seconds)
@@ -66,7 +66,7 @@ class Failures(Runs):
 
     @rule(data=st.data(), unaware=st.booleans(), seconds=STEP_S, longer=STEP_S)
     def move_the_coordinator(self, data: st.DataObject, unaware: bool, seconds: float, longer: float) -> None:
-        """In the middle of a transaction, and perhaps back to a node to which requests are still on their way."""
+        """Move the coordinator in a transaction, perhaps back to a node with requests still on their way."""
         self.append(data, seconds)
         self.kafka.move_coordinator(unaware=unaware)
         for worker in filter(None, self.workers):
@@ -76,7 +76,7 @@ class Failures(Runs):
     @precondition(lambda self: self._running())
     @rule(data=st.data(), fate=st.sampled_from([Fate.LOST, Fate.UNANSWERED]), seconds=STEP_S)
     def ask_the_replaced_one(self, data: st.DataObject, fate: Fate, seconds: float) -> None:
-        """For an end that got no answer; the new one was found by a look at the last transaction, before this began."""
+        """Ask the replaced coordinator about an end without an answer; the new one was found before this began."""
         worker = self._worker(data)
         self.kafka.move_coordinator(unaware=True)
         worker.link.coordinates, worker.link.misled = self.kafka.coordinator, 1
@@ -118,7 +118,7 @@ class Failures(Runs):
 
     @rule(data=st.data(), places=st.sets(st.sampled_from(PLACES), min_size=1), seconds=STEP_S, longer=STEP_S)
     def lose_leaders(self, data: st.DataObject, places: set[tuple[str, int]], seconds: float, longer: float) -> None:
-        """In the middle of what is being done about a batch."""
+        """Lose leaders in the middle of a batch."""
         self.append(data, seconds)
         self.kafka.without_leader |= places
         self.go_on(longer)
@@ -136,7 +136,7 @@ class Failures(Runs):
     def lose_markers(
         self, data: st.DataObject, places: set[tuple[str, int]], point: str, what: str, seconds: float
     ) -> None:
-        """And perhaps whoever is to complete it, or both that are."""
+        """Lose markers of an end, and perhaps the worker that is to complete it, or both of them."""
         worker = self._worker(data)
         worker.leaderless_at_the_end = places
         for each in filter(None, self.workers) if what == "crash both" else [worker]:

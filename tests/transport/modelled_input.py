@@ -1,4 +1,4 @@
-"""What arrives at the input of the model of the commit path, and what it means by the rule."""
+"""Input records of the commit path's model, and their verdicts by the rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must have come out of the model of the commit path: a plain reading of its input, transaction by transaction."""
+"""Required output of the commit path's model: a plain reading of its input, transaction by transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.transport.modelled_windows import Remembered
 
 
 class Transaction(NamedTuple):
-    """What a committed transaction says of itself in the changelog. at_s: Kafka's time; gone: whom it evicts."""
+    """Committed transaction, as the changelog describes it. at_s: Kafka's time; gone: evicted identities."""
 
     progress: Progress
     at_s: int
@@ -28,13 +28,13 @@ class Transaction(NamedTuple):
     """Entries of tables of one's own."""
     edits: list[Edit]
     owner: Owner | None
-    """As of it."""
+    """Owner at that transaction."""
     intervals: tuple[PolicyInterval, ...] = ()
     decision: Decision | None = None
-    """Of an operator who has moved the partition by it."""
+    """Decision of an operator who has moved the partition by it."""
 
     def judging(self, offset: int) -> dict[str, str]:
-        """What its owner entry says of the records from an input offset on."""
+        """Return the rule of the records from an input offset on, by its owner entry."""
         said = [each.settings for each in self.owner.judging if each.start <= offset] if self.owner else []
         return said[-1] if said else {}
 

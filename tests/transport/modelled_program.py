@@ -22,7 +22,7 @@ COUNTED, FORWARDED, SILENT, WAITED, DELETED, FAILED, NULL = range(7)
 WAIT_S = 0.03
 """About a commit interval."""
 LATE_S = 0.5
-"""How long a run tidies up."""
+"""Seconds for which a run tidies up."""
 AWAKE: ContextVar[asyncio.Event] = ContextVar("awake")
 """Clear: the agents of this worker stand still."""
 
@@ -35,7 +35,7 @@ TABLES = (counts, lasts, seen)
 
 
 def name_of(value: bytes) -> bytes:
-    """What a value is counted under."""
+    """Return the name under which a value is counted."""
     return b"%d" % (value[0] % 3) if value else b""
 
 
@@ -87,7 +87,7 @@ class Plain:
         self.lasts: dict[str, list[int]] = {}
         self.seen: dict[int, int] = {}
         self.failed: list[Record] = []
-        """Of which nothing stays but a dead letter."""
+        """Records that leave nothing but a dead letter."""
 
     def take(self, offset: int, record: Record) -> list[Record]:
         """Returns the outputs of a record."""
@@ -109,12 +109,12 @@ class Plain:
 
     @property
     def tables(self) -> dict[str, dict[Any, Any]]:
-        """What each table has."""
+        """Return the contents of each table."""
         return {"counts": self.counts, "lasts": self.lasts, "seen": self.seen}
 
     @property
     def entries(self) -> dict[bytes, bytes]:
-        """What the changelog has of them."""
+        """Return the tables' entries in the changelog."""
         keys: dict[str, Callable[[Any], bytes]] = {"counts": bytes, "lasts": _json, "seen": _json}
         return {
             b"t" + bytes([len(name)]) + name.encode() + keys[name](key): _json(value)

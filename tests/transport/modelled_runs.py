@@ -50,13 +50,13 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - stores are made and thrown away
 MS_A_SECOND = 10**6
 """Milliseconds of Kafka's clock in a second of the loop's: bounds are whole seconds, and a second is long here."""
 NULLS_LAST_S = 2_000
-"""By Kafka's clock; 2 s of the loop's."""
+"""Seconds by Kafka's clock; 2 s of the loop's."""
 STEP_S = st.sampled_from([0.001, 0.01, 0.06, 0.3, 2.0])
 """Virtual time; a commit interval is 0.05 s, an idle fetch 0.25 s, a pause after a failure up to some seconds."""
 
 
 class Protocol(NamedTuple):
-    """Of Kafka's transactions; see memory_kafka."""
+    """Protocol of Kafka's transactions; see memory_kafka."""
 
     ends_raise_epoch: bool
     verifies: bool
@@ -81,7 +81,7 @@ class Runs(RuleBasedStateMachine):
         self.kafka = MemoryKafka()
         self.sent: list[Sent | None] = []
         self.came_s: list[int] = []
-        """When each of them was appended, by Kafka's clock."""
+        """Append time of each of them, by Kafka's clock."""
         self.workers: list[Worker | None] = [None, None]
         self.policies: list[bool | Forget] = []
         """The policy topic."""
@@ -158,7 +158,7 @@ class Runs(RuleBasedStateMachine):
 
     @property
     def is_timed(self) -> bool:
-        """Whether stores know how old they are."""
+        """Return True if stores know their age."""
         return self.bounds is not None or with_agents(self.spec)
 
     # What arrives.
@@ -189,7 +189,7 @@ class Runs(RuleBasedStateMachine):
 
     @property
     def _above(self) -> int:
-        """With windows sequences go on rising, so that there is always something to be late for."""
+        """Return an offset for new sequences: with windows they go on rising, so that records can be late."""
         return len(self.sent) // 8 if self.spec.judging else 0
 
     def _append(self, batch: list[Sent], compression: str, producer: int = -1) -> None:
@@ -213,7 +213,7 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: None in self.workers)
     @rule(slot=st.sampled_from(SLOTS))
     def start(self, slot: int) -> None:
-        """Where the other one runs already, that is a rebalance which it has not heard of."""
+        """Start a worker; if the other one runs, this is a rebalance unknown to it."""
         if self.workers[slot] is None:
             self.workers[slot] = worker = self._new_worker(str(slot))
             run(self.loop, worker.start())
@@ -264,7 +264,7 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: with_agents(self.spec) and self._running())
     @rule(data=st.data(), then=st.sampled_from(["goes on", "is gone", "stands still"]), seconds=STEP_S)
     def hold_the_agents(self, data: st.DataObject, then: str, seconds: float) -> None:
-        """In the middle of a batch."""
+        """Hold the agents in the middle of a batch."""
         worker = self._worker(data)
         worker.agents_awake.clear()
         self.append(data, seconds)
@@ -278,7 +278,7 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: self.kind != IDS and not self.kafka.without_leader)
     @rule(data=st.data(), is_crash=st.booleans(), seconds=STEP_S)
     def change_the_settings(self, data: st.DataObject, is_crash: bool, seconds: float) -> None:
-        """Between two starts, as all workers of a group have the same.
+        """Change the settings between two starts, because all workers of a group have the same.
 
         Where there are bounds, what is kept only grows: an identity that is merely active is written down anew.
         """

@@ -50,7 +50,7 @@ TAKEN_AWAY = (
 
 
 class TakenAway(CommitPath):
-    """Until something is taken away from under it; from then on nothing comes out any more, whatever else happens."""
+    """Model in which something is taken away from a lane; from then on no output comes, in any event."""
 
     kinds: st.SearchStrategy[str] = st.sampled_from(TAKEN_AWAY)
 
@@ -133,7 +133,7 @@ class TakenAway(CommitPath):
         self.kafka.offsets[place] = Committed(offset, data.draw(st.sampled_from(["", f"{ours.metadata}\0", *copies])))
 
     def _cut_the_changelog(self, data: st.DataObject) -> None:
-        """Behind a worker that has looked at its log and ended well: a store says how far it was looked at.
+        """Cut the changelog after a worker has read it and ended well: its store has the position.
 
         The group's offset shows it to workers without that store, so a commit that moved the offset is cut. Commits
         at the same offset (an operator's forget, an eviction) are made again by whoever does not find them.

@@ -1,4 +1,4 @@
-"""What a stream remembers of an identity beside its last sequence, with sets: for the model of the commit path."""
+"""Memory of an identity in addition to its last sequence, with sets: for the commit path's model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOME_JUDGING: st.SearchStrategy[dict[str, str]] = st.fixed_dictionaries(
         "dense": st.just("True"),
     },
 )
-"""As `StreamSettings.judging` says it."""
+"""Settings in the form of `StreamSettings.judging`."""
 ANY_JUDGING: st.SearchStrategy[dict[str, str]] = st.one_of(st.just({}), SOME_JUDGING)
 
 
@@ -50,7 +50,7 @@ class Remembered:
         self.under({})
 
     def under(self, settings: Mapping[str, str]) -> None:
-        """From here on."""
+        """Judge by these settings from here on."""
         self.window = int(settings.get("reorder_window", "0"))
         self.size = -(-self.window // 64) * 64
         self.compares, self.dense = "conflicts" in settings, "dense" in settings
@@ -84,7 +84,7 @@ class Remembered:
         return "fresh"
 
     def lower(self, name: bytes, to: int) -> None:
-        """What is above comes again."""
+        """Forget the sequences above `to`, which come again."""
         seen = self.of[name]
         seen.known_from = min(to, max(seen.known_from, seen.last - self.size))
         seen.last, seen.value = to, None
@@ -93,7 +93,7 @@ class Remembered:
         self._write(seen)
 
     def _write(self, seen: Seen) -> None:
-        """What is not kept is forgotten with the entry that does not say it."""
+        """Write the entry of an identity; memory outside the entry is forgotten with it."""
         seen.known_from = max(seen.known_from, seen.last - self.size)
         if not self.compares:
             seen.value = None
@@ -102,7 +102,7 @@ class Remembered:
 
 
 def check_entry(entry: bytes, seen: Seen) -> None:
-    """Whether an identity's entry in the changelog says what is remembered, as docs/decisions/0039 has its bytes."""
+    """Assert that an identity's changelog entry has its memory, in the bytes of docs/decisions/0039."""
     assert int.from_bytes(entry[:8], "big") == seen.last
     flags, words, rest = (entry[8], entry[9], entry[10:]) if len(entry) > 8 else (0, 0, b"")
     numbers = [int.from_bytes(rest[at : at + 8], "big") for at in range(0, len(rest), 8)]

@@ -46,19 +46,19 @@ SPEC = LaneSpec(
     rule={"sequence": "as it was"},
 )
 WITH_AGENTS = replace(SPEC, rule={**SPEC.rule, "output": AGENTS})
-"""Of a lane that runs the modelled program."""
+"""Spec of a lane that runs the modelled program."""
 CONFIG = "rocksdict-config.json"
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))
 IDS = Identity.parse(["header:id", "field:n"])
-"""Of streams whose records have ids and no sequence."""
+"""Identity of streams of records with ids and no sequence."""
 CURRENT: contextvars.ContextVar[Worker] = contextvars.ContextVar("worker")
-"""Whose task is running: every task that a worker starts inherits it."""
+"""Worker of the running task: every task that a worker starts inherits it."""
 
 T = TypeVar("T")
 
 
 def with_agents(spec: LaneSpec) -> bool:
-    """Whether its lane runs the modelled program."""
+    """Return True if its lane runs the modelled program."""
     return spec.rule.get("output") == AGENTS
 
 
@@ -87,7 +87,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def crash_point(point: str) -> None:
-    """In the place of `crash_points.crash_point`."""
+    """Stand in for `crash_points.crash_point`."""
     if (worker := CURRENT.get(None)) is not None:
         worker.comes_to(point)
 
@@ -176,7 +176,7 @@ class Worker:
         return Deduplicator(self.sequences, read, then, lettered, whose(identity))
 
     async def start(self) -> None:
-        """For the first time, or after `stop`: its partition was another's meanwhile."""
+        """Start for the first time, or after `stop`; in between the partition was another's."""
         CURRENT.set(self)
         if self.lane._task is not None:
             self.lane = self._new_lane(self.lane.spec)
@@ -189,7 +189,7 @@ class Worker:
         self.lane.start()
 
     async def stand_by(self) -> None:
-        """Until `start`."""
+        """Stand by until `start`."""
         CURRENT.set(self)
         clock = asyncio.get_running_loop().time
         self.standby = Standby(self.link, self.sequences.partition(0), 0, passed=lambda: (clock(), clock()))  # type: ignore[arg-type]
@@ -251,14 +251,14 @@ class Worker:
                 shutil.copytree(self.folder, self.remains)
 
     async def stop(self) -> None:
-        """As asked by a person."""
+        """Stop as on an operator's request."""
         self.link.awake.set()
         await self.lane.stop()
         self.agent.cancel()
         await asyncio.gather(self.agent, return_exceptions=True)
 
     async def clear_away(self) -> None:
-        """After `power_off`: end what is left of its tasks, and put its files back as they were at that moment."""
+        """End the remaining tasks after `power_off`, and restore its files of that moment."""
         for running in self.program._running.values():
             running.abandon()
         self.lane._stopping.set()

@@ -43,7 +43,7 @@ from tests.transport.modelled_worker import CHANGELOG, INPUT
 
 MATRIX = pytest.mark.matrix
 OFTEN = (INPUT, CHANGELOG, INPUTS_END)
-"""What the default tests take away."""
+"""Parts that the default tests take away."""
 
 
 class Unbounded(CommitPath):

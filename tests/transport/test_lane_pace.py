@@ -1,4 +1,4 @@
-"""How long a transaction stays open."""
+"""Times for which a transaction stays open."""
 
 from __future__ import annotations
 

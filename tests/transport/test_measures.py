@@ -1,4 +1,4 @@
-"""What lanes measure of their own work."""
+"""Measurements that lanes take of their own work."""
 
 from __future__ import annotations
 

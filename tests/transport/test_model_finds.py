@@ -42,7 +42,7 @@ RAISING = Protocol(ends_raise_epoch=True, verifies=True)
 
 
 class Drawn:
-    """In the place of Hypothesis's data: what is given, and then nothing."""
+    """Stand-in for Hypothesis's data: the given values, and then no more."""
 
     def __init__(self, *given: object) -> None:
         self.given = list(given)
@@ -269,7 +269,7 @@ def test_what_is_left_open_when_epochs_are_used_up(
 
 
 class TakenOver(Link):
-    """Before an owner that has recorded an outcome is told of features, another one takes the id over, and dies."""
+    """Link with another owner that takes the id over, and dies, before one with a recorded outcome learns features."""
 
     def __init__(self, kafka: MemoryKafka) -> None:
         super().__init__(kafka)

@@ -19,7 +19,7 @@ from tests.transport.modelled_worker import CHANGELOG, run
 from tests.transport.test_model_finds import RAISING, Drawn
 
 LONG_S = 2 * NULLS_LAST_S * 1000 / MS_A_SECOND
-"""Of the loop's clock: twice as long as Kafka keeps nulls."""
+"""Seconds of the loop's clock: twice as long as Kafka keeps nulls."""
 COMMITTED = SequencePartition.committed
 
 

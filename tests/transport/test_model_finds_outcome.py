@@ -270,7 +270,7 @@ def test_a_transaction_at_work_over_older_open_records(
 @pytest.mark.parametrize("is_committed", [True, False])
 @pytest.mark.parametrize("then", ["commits", "aborts", "is killed", "completes its part"])
 def test_an_owner_that_does_not_look_where_records_are_open(protocol: Protocol, is_committed: bool, then: str) -> None:
-    """In a rolling upgrade such an owner is at work in between. Its end is never taken for that of the open records."""
+    """Let such an owner work in between, as in a rolling upgrade; its end never counts as that of the open records."""
     with one_lane(protocol) as model:
         model._stop(0)
         kafka = model.kafka

@@ -34,7 +34,7 @@ from tests.transport.modelled_worker import CHANGELOG, DEAD, GROUP, INPUT, OUTPU
 from tests.transport.test_model_finds import FIRST, one_lane, sent
 
 RUNS = 1_000
-"""At most: the first failure ends them. Of 120 searches the longest took 43 runs, so 40 were not enough every time:
+"""Most runs: the first failure ends them. Of 120 searches the longest took 43 runs, so 40 were not enough every time:
 Hypothesis draws from what the modules loaded so far contain, and a derandomized search is another one in each order of
 the tests."""
 Patch = pytest.MonkeyPatch
@@ -73,7 +73,7 @@ def a_truncation_is_not_kept(patch: Patch) -> None:
 
 
 def begin_at_the_earliest(patch: Patch) -> None:
-    """As a consumer with auto.offset.reset=earliest does it."""
+    """Begin as a consumer with auto.offset.reset=earliest does."""
     fetch = Lane._fetch
 
     async def reset(lane: Lane, position: int, epoch: int) -> Any:

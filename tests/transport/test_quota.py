@@ -17,7 +17,7 @@ CONFIG = "kafka.admin.ConfigCommand"
 
 @pytest.fixture
 def few_bytes(own_broker: EmbeddedBroker, kafka_tool: Callable[..., str]) -> Iterator[None]:
-    """Of what clients may fetch, bytes a second."""
+    """Limit the bytes a second that clients may fetch."""
     clients = "--bootstrap-server", own_broker.bootstrap, "--alter", "--entity-type", "clients", "--entity-default"
     kafka_tool(CONFIG, *clients, "--add-config", "consumer_byte_rate=20000")
     yield

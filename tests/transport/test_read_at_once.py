@@ -1,4 +1,4 @@
-"""Whose a store is, is read in several threads at once, also by those who are the first to read it."""
+"""Owner of a store, read in several threads at once, also by the first readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a lane goes on: group, changelog and topics have to agree."""
+"""Start position of a lane: group, changelog and topics have to agree."""
 
 from __future__ import annotations
 

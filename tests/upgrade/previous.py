@@ -25,7 +25,7 @@ def extract(folder: Path) -> Path:
 
 
 def run(root: Path, code: str, *arguments: object) -> str:
-    """What a program prints that imports the package from there."""
+    """Return the output of a program that imports the package from there."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},

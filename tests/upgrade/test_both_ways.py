@@ -1,4 +1,4 @@
-"""What the previous version writes this one reads, and the other way round: upgrading and rolling back."""
+"""Upgrading and rolling back: each of two versions reads the other's data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a newer version has written is recognised and refused with a sentence; what this one writes is as before."""
+"""Formats of a newer version, refused with a sentence; this version's formats are unchanged."""
 
 from __future__ import annotations
 

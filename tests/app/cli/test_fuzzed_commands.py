@@ -93,7 +93,7 @@ def _told() -> Iterator[None]:
 
 
 def toml(value: Any) -> str:
-    """As TOML writes it; JSON's strings are TOML's."""
+    """Return a value in TOML; JSON's strings are TOML's."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(str(name))} = {toml(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list):

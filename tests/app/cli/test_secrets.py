@@ -25,7 +25,7 @@ from kafka_ratchet.spark_sink.secrets import hidden, keep
 ROOT = Path(__file__).parents[3]
 CANARY = "canary-7f3a%9b/c"
 WORD = "canary7f3a9b"
-"""For where a slash or a per cent sign would be another mistake."""
+"""Secret for places where a slash or a per cent sign would be another mistake."""
 
 STREAM = """
 [streams.orders]

@@ -1,4 +1,4 @@
-"""What a person can get wrong about folders and addresses ends in a sentence, not in a traceback."""
+"""Mistakes about folders and addresses, which end in a sentence, not in a traceback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ dead_letters = "{app}.dead"
 partitions = 1
 """
 NOT_OURS = "203.0.113.7"
-"""Of TEST-NET-3 (RFC 5737): no machine has it."""
+"""Address of TEST-NET-3 (RFC 5737): no machine has it."""
 
 
 @pytest.mark.parametrize("name", ["a file", "a file/below", "a" * 300, "no\0name"])

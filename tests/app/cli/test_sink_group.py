@@ -88,5 +88,5 @@ def test_help_names_it() -> None:
 
 @pytest.mark.parametrize("command", [[], ["status"], ["resume"], ["vacuum"], ["compact"]])
 def test_the_help_names_the_sections_of_the_settings(command: list[str]) -> None:
-    """In brackets they are markup to rich, which leaves them out unless they are escaped."""
+    """Escape brackets, which are markup to rich: it would leave them out."""
     assert "[sinks.NAME]" in CliRunner().invoke(sink, [*command, "--help"], env={"COLUMNS": "100"}).output

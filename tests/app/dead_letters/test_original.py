@@ -1,4 +1,4 @@
-"""What a letter says of itself, and the record that it was."""
+"""Headers of a dead letter, and its original record."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_each_letter_goes_once_whatever_it_dies_of(
             raise Died
 
     async def nothing(producer: TransactionalProducer) -> None:
-        """Who is dead aborts nothing."""
+        """Abort nothing, as a dead process does."""
 
     with monkeypatch.context() as dying:
         dying.setattr(TransactionalProducer, "abort", nothing)

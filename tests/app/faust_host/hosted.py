@@ -164,13 +164,13 @@ class HostedProgram:
         return max(self.folder.glob("*/ratchet/ratchet.toml"), key=lambda path: path.stat().st_mtime)
 
     def command(self, *arguments: str) -> Any:
-        """What a command of ours says as JSON."""
+        """Return a command's JSON."""
         ran = self.run("-m", "kafka_ratchet", *arguments, "--config", str(self.config), "--json")
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return json.loads(ran.stdout.splitlines()[-1])
 
     def table(self, name: str) -> dict[Any, Any]:
-        """What `ratchet tables` says of a table: values by key."""
+        """Return the values of a table by key, from `ratchet tables`."""
         found = self.command("tables", name, "--limit", "500")
         assert found["next"] is None
         return {_hashable(entry["key"]): value["value"] for entry in found["entries"] for value in entry["values"]}

@@ -1,4 +1,4 @@
-"""What a Faust program may use, in memory: each test runs an app over records, one transaction after the other."""
+"""Exact parts of a Faust program, in memory: each test runs an app over records, by transaction."""
 
 from __future__ import annotations
 

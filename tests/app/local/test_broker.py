@@ -40,7 +40,7 @@ def wait_until(happened: Callable[[], bool], what: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and waits to be collected does not."""
+    """Return True if the process runs; an ended one that waits to be collected does not."""
     state = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
     return state not in {"", "Z"}
 

@@ -71,7 +71,7 @@ def quiet() -> Console:
 
 
 def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on nothing can be fetched any more."""
+    """Prevent all downloads from here on."""
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
 
 

@@ -28,12 +28,12 @@ first, *_ = shlex.split(os.environ["SPARK_SUBMIT_OPTS"])
 open(first.partition("=")[2], "w").write("new")
 """
 KEPT = "source: shared objects file (top)"
-"""What Java logs of a class that comes from the file, and not from one of its own."""
+"""Words of Java's log about a class from the shared file, and not from one of its own."""
 
 
 @pytest.fixture
 def jars() -> list[Path]:
-    """As the tests have them already."""
+    """Return the jars that the tests have already."""
     return spark_jars()
 
 

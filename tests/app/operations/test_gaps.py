@@ -1,4 +1,4 @@
-"""What is missing and what came late: `ratchet gaps`, and `ratchet status` in a stream with a window."""
+"""Missing and late sequences: `ratchet gaps`, and `ratchet status` in a stream with a window."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_a_record_that_is_no_policy_is_ignored(key: bytes | None) -> None:
     ],
 )
 def test_a_policy_that_cannot_be_read_unsets_as_after_compaction(value: bytes) -> None:
-    """With or without the record before it, which compaction removes, workers come to the same."""
+    """Reach the same state with and without the record before it, which compaction removes."""
     before_compaction, after_it = Policies(settings()), Policies(settings())
     before_compaction.apply(fetched((STREAM, OFF), (STREAM, value)))
     after_it.apply(fetched((STREAM, value), start=1))

@@ -1,4 +1,4 @@
-"""What an operator does to an installation, and the command that lets it go on: from outside, on a real Kafka."""
+"""Operators' changes of an installation, and `ratchet resume` after them, on a real Kafka."""
 
 from __future__ import annotations
 

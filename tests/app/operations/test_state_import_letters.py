@@ -1,4 +1,4 @@
-"""What an export has of replayed dead letters comes back into the partition where it was."""
+"""Replayed dead letters of an export, imported into their own partitions."""
 
 from __future__ import annotations
 

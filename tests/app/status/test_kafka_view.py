@@ -1,4 +1,4 @@
-"""What the page asks Kafka about the ends of topics, and how often."""
+"""Number of the page's requests to Kafka for the ends of topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a stream, beside its figures."""
+"""Sentences about a stream, in addition to its figures."""
 
 from __future__ import annotations
 

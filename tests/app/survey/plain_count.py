@@ -1,4 +1,4 @@
-"""What a survey counts, as plain as can be: dictionaries over all records. It shares no code with the survey."""
+"""Plain count of a survey: dictionaries over all records. It shares no code with the survey."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class PlainOrder(NamedTuple):
 def plain_order(
     records: Iterable[PlainRecord], identity: Callable[[PlainRecord], Hashable], number: Callable[[PlainRecord], int]
 ) -> PlainOrder:
-    """Of topics that were not read from their very first record on."""
+    """Count the order of numbers in topics not read from their very first record on."""
     seen: set[Hashable] = set()
     highest: dict[Hashable, int] = {}
     lowest: dict[Hashable, int] = {}

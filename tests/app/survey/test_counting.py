@@ -1,4 +1,4 @@
-"""What is counted, held against plain dictionaries; and a bounded memory, which follows a sample."""
+"""Counts of a survey, compared with plain dictionaries; and a bounded memory, which follows a sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sample says of the forms of numbers, and that it is silent where they are as a stream reads them."""
+"""Forms of numbers in a sample; no finding where a stream reads them so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken for a candidate, of samples as people have them and as nobody would."""
+"""Candidates for identities, from usual and unusual samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings are proposed, and where the evidence is too thin for any."""
+"""Proposed settings, and the cases with too little evidence for any."""
 
 from __future__ import annotations
 

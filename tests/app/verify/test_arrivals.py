@@ -1,4 +1,4 @@
-"""What is found in the internal topic of a stream with `repartition_by`: lost, doubled, moved, or out of order."""
+"""Findings in the internal topic of `repartition_by`: records lost, doubled, moved, or out of order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Topics = dict[str, list[list[RecordView]]]
 
 
 class Topic:
-    """In the place of Kafka: what a topic holds, committed; all of the input is read."""
+    """Stand-in for Kafka with the committed records of a topic; all of the input is read."""
 
     def __init__(self, topics: Topics, first: int = 0) -> None:
         self.topics, self.first = topics, first

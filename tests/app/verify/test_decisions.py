@@ -1,4 +1,4 @@
-"""What the changelog says of whose it is, and of what people have decided, in the proof."""
+"""Owner and operators' decisions in the changelog, as the proof uses them."""
 
 from __future__ import annotations
 

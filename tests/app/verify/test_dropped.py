@@ -1,4 +1,4 @@
-"""What had to be dropped, next to the topic for it; nothing runs."""
+"""Records that had to be dropped, compared with the topic of duplicates; no worker runs."""
 
 from __future__ import annotations
 

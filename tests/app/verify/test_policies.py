@@ -1,4 +1,4 @@
-"""What the changelog says was not judged, next to what the policy topic says."""
+"""Intervals without deduplication: the changelog's, compared with the policy topic's."""
 
 from __future__ import annotations
 

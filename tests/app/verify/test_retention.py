@@ -35,7 +35,7 @@ def stage(broker: str, new_topic: NewTopic) -> Stage:
 
 
 def delete_before(stage: Stage, topic: int, offset: int) -> None:
-    """As retention does."""
+    """Delete the records before an offset, as retention does."""
     admin = AdminClient({"bootstrap.servers": stage.broker})
     for deleted in admin.delete_records([TopicPartition(stage.topics[topic], 0, offset)]).values():
         deleted.result(30)

@@ -1,4 +1,4 @@
-"""What verify expects of windows, next to what the worker's map does, whatever the settings become on the way."""
+"""Windows in verify, compared with the worker's map, under changing settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the pages share."""
+"""Fixtures of the pages' tests."""
 
 from __future__ import annotations
 

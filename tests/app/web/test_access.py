@@ -1,4 +1,4 @@
-"""Who may see the page and who may change something: a real server, and no Kafka behind it."""
+"""Access to the page and to its changes: a real server, without a Kafka."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ BODIES: dict[str, list[Any]] = {
     "/status/intervals": [history.IntervalsAnswer, history.Interval],
 }
 RARE = {"cannot_forget", "cannot_replay"}
-"""Of workers of an earlier version."""
+"""Answers of workers of an earlier version."""
 
 
 def test_every_page_is_there() -> None:

@@ -151,7 +151,7 @@ async def test_a_record_is_followed_and_what_was_dropped_is_shown_masked(
 
 
 async def say_replayed(settings: Settings, broker: str, admin: AdminClient) -> None:
-    """What `ratchet dead-letters replay` writes of the first dead letter."""
+    """Write the record of `ratchet dead-letters replay` about the first dead letter."""
     topic = replayed_topic(settings.app, "events")
     admin.create_topics([Topic(topic, 1, 1)])[topic].result(30)
     async with connected(settings, broker, "events") as letters:

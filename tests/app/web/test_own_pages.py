@@ -27,7 +27,7 @@ HOSTILE = "<script>document.title='x'</script>"
 
 
 class KnownPast:
-    """What a worker keeps of its past: a real history, and events that the test knows."""
+    """Past of a worker: a real history, and events that the test knows."""
 
     def __init__(self, history: WorkerHistory) -> None:
         self._history = history

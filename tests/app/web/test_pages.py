@@ -394,7 +394,7 @@ async def test_only_known_hosts_and_only_reading(nowhere: Settings, http: aiohtt
 async def test_pages_have_nothing_inline_and_nothing_from_elsewhere(
     nowhere: Settings, http: aiohttp.ClientSession
 ) -> None:
-    """And a Kafka that does not answer is said on the page, which is served all the same."""
+    """Also show an unavailable Kafka on the page, which is served all the same."""
     async with page(nowhere) as url:
         first, body = await asyncio.gather(read(http, url), read_json(http, url))
         html = first + await read(http, f"{url}/lookup")

@@ -1,4 +1,4 @@
-"""What became of a record, in topics that are written by hand."""
+"""Trace of a record, in topics written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By which commit a record came into the table."""
+"""Commit by which a record came into the table."""
 
 from __future__ import annotations
 

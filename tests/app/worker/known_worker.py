@@ -36,7 +36,7 @@ class KnownWorker:
     tables_now: list[TableStatus] = field(default_factory=list)
     sequences: dict[tuple[str, bytes], list[IdentityStatus]] = field(default_factory=dict)
     own: list[TableEntry] = field(default_factory=list)
-    """Of every table of one's own."""
+    """Entries of each table of the program."""
     measured: WorkerMeasures = field(default_factory=WorkerMeasures)
     ready: Readiness = field(default_factory=Readiness)
 

@@ -19,7 +19,7 @@ from tests.app.written_stream import commit_as_lane
 
 
 def look(broker: str, settings: Settings) -> None:
-    """As a worker's start does: a group's coordinator that is only loading is asked again."""
+    """Look as a worker's start does, and ask a coordinator that is only loading again."""
     deadline = time.monotonic() + 120
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What a worker says of an input that takes records of any future."""
+"""Worker's warning about an input that takes records of any future time."""
 
 from __future__ import annotations
 

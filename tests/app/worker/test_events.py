@@ -1,4 +1,4 @@
-"""What happened in a worker, and the file that it is kept in."""
+"""Events of a worker, and the file with them."""
 
 from __future__ import annotations
 

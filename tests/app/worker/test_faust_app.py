@@ -1,4 +1,4 @@
-"""What of Faust's own stays possible beside the lanes: nothing that reads a topic or keeps a table."""
+"""Faust's own parts next to the lanes: none that reads a topic or keeps a table."""
 
 from __future__ import annotations
 

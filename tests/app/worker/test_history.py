@@ -213,7 +213,7 @@ async def test_partitions_that_move_to_another_worker_count_once(
     producer, sent = Producer({"bootstrap.servers": broker}), 0
 
     def load() -> None:
-        """To each partition 100 records, each twice, and wait until they are judged."""
+        """Send 100 records to each partition, each twice, and wait until they are judged."""
         nonlocal sent
         for number in range(sent, sent + 100):
             for partition in range(4):

@@ -229,7 +229,7 @@ SEED = 20_260_704
 
 
 def judged(by: str, records: list[Record]) -> list[Case]:
-    """What the plain judge of the tables' tests says of each."""
+    """Return the verdict on each by the plain judge of the tables' tests."""
     judge = PlainJudge(by)
     verdicts = [judge.judge(Sent(*record)) for record in records]
     return [(record, reason or verdict) for record, (verdict, reason) in zip(records, verdicts, strict=True)]

@@ -47,7 +47,7 @@ def named(pid: int) -> dict[str, int]:
 
 
 def shares(worker: WorkerProcess) -> dict[str, list[str]]:
-    """What each process was assigned, each time: its lanes."""
+    """Return the lanes assigned to each process, each time."""
     found: dict[str, list[str]] = {}
     for lanes, process in re.findall(r"partitions assigned\s+lanes=\[(.*?)\] process=(\d)", worker.text()):
         found.setdefault(process, []).append(lanes)

@@ -1,4 +1,4 @@
-"""With a standby, the worker that takes over has the sequences already: next to nothing is replayed."""
+"""Take-over with a standby: the worker has the sequences already, and replays next to nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partition a view gets, and that nothing commits where there is none."""
+"""Partition of a view; without one, nothing commits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT = 1 << 20
 
 @dataclass
 class Stream:
-    """As `Views` sees one."""
+    """Stream as `Views` sees it."""
 
     name: str
     partitions: int

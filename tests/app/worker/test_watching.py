@@ -1,4 +1,4 @@
-"""What Prometheus and probes see of a real worker, and that alerts and dashboard name nothing else."""
+"""Metrics and probes of a real worker; alerts and dashboard name no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.app.worker_process import ROOT, WorkerProcess
 
 NAME = re.compile(r"\b(?:ratchet|process)_\w+")
 OF_PROCESSES = {"ratchet_process_replaced"}
-"""Where a worker has several; tests/deploy/test_alerts_fire.py has one such."""
+"""Metrics of a worker with several processes; tests/deploy/test_alerts_fire.py has one such."""
 SUFFIX = re.compile(r"_(?:bucket|count|sum|total)$")
 
 
@@ -38,7 +38,7 @@ def read(port: int, path: str) -> str:
 
 
 def nothing_waits(text: str) -> bool:
-    """Whether both lags of all four partitions are 0."""
+    """Return True if both lags of all four partitions are 0."""
     return len(re.findall(r"^ratchet_lag_(?:records|seconds){.*} 0\.0$", text, re.MULTILINE)) == 8
 
 

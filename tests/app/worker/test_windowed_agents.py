@@ -68,7 +68,7 @@ def send(site: Site, views: list[View], first: int) -> None:
 
 
 def expected(views: list[View]) -> list[Any]:
-    """By a plain reading of the program."""
+    """Return the expected records, by a plain reading of the program."""
     counts, found, late, time = dict[tuple[str, int], int](), [], 0, 0
     for page, at in views:
         time = max(time, at)

@@ -31,7 +31,7 @@ KILLED = ["a 36", "a 35", "a 100 otherwise", "a 99", "b 3", "a 99", "b 5"]
 """100 - 36 is the window, and 35 is below it; the first owner's bitmap says of 99 and 3 that they are new."""
 OFF = ["a 98", "a 98", "b 3"]
 AGAIN = ["a 98", "a 98", "b 3", "a 2", "a 101", "a 36", "a 37"]
-"""What went by while it was off is not in the window; 36 was at its end, and is below it now."""
+"""Records that pass again: those forwarded while it was off are not in the window; 36 is below it now."""
 
 
 def test_what_comes_out_of_order_passes_once_whatever_happens_to_the_worker(broker: str, tmp_path: Path) -> None:

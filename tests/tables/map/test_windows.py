@@ -60,7 +60,7 @@ def judged(table: LastSequences, some: list[Row], against: np.ndarray | None = N
 
 
 def reloaded(table: LastSequences, kept: Kept, *, through_store: bool) -> LastSequences:
-    """What a map with these settings makes of the persisted entries of another."""
+    """Return a map with these settings, loaded from the persisted entries of another."""
     table.slots.unsaved[(table.slots.hashes != 0) & (table.slots.pushed >= 0)] = 1
     entries = [(key, value or b"") for key, value in table.unsaved_entries()]
     other = LastSequences(kept=kept)

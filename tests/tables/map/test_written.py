@@ -1,4 +1,4 @@
-"""What a snapshot gets of the map: every entry once, values and nulls as they are, and in order."""
+"""Entries of the map in a snapshot: each once, values and nulls unchanged, and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from outside is what was committed, whatever the open transaction, memory and store are at."""
+"""Reads from outside: only committed values, in every state of the open transaction, memory and store."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def counted(
     batch: int = 100,
     **agent: Any,
 ) -> Ran:
-    """What comes of a program that counts each record in `windows`, and yields what `each` returns."""
+    """Run a program that counts each record in `windows`, and yields the results of `each`."""
     app = App()
     stream, table = app.stream("clicks"), windows(app.Table("counts", default=int))
 

@@ -82,7 +82,7 @@ class Worker:
         self.partition.saved(most)
 
     def logged(self) -> dict[Any, Any]:
-        """What the changelog comes to, compacted."""
+        """Return the changelog's newest entries, as compaction leaves them."""
         entries: dict[bytes, bytes | None] = {}
         for data in self.log:
             batch = read_chunk("changelog", 0, 0, data, [])
@@ -96,7 +96,7 @@ class Worker:
 
 
 class Model:
-    """What the table is after each event, from the definition."""
+    """Table after each event, computed from the definition."""
 
     def __init__(self, window: Window, events: list[Event]) -> None:
         self.window, self.time, self.late = window, -1, 0

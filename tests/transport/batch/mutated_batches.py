@@ -98,7 +98,7 @@ def _in_parts(batch: bytes) -> Good:
 
 
 def _varints(records: bytes, count: int) -> list[tuple[int, int]]:
-    """Where each varint of some good records stands."""
+    """Return the place of each varint of some good records."""
     found: list[tuple[int, int]] = []
     at = 0
 

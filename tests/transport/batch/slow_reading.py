@@ -128,7 +128,7 @@ def read_slowly(
     aborted: list[tuple[int, int]],
     decompress: Callable[[int, bytes], bytes] = decompress,
 ) -> Reading:
-    """What a committed reader sees of a fetched chunk from offset start on, and where it goes on."""
+    """Return a committed reader's view of a fetched chunk from offset start on, and its next offset."""
     records: list[SlowRecord] = []
     going_on = start
     behind = None

@@ -93,7 +93,7 @@ async def test_who_is_evicted_is_gone_with_the_transaction_that_says_so(site: Si
 
 
 async def test_nobody_is_quiet_for_a_worker_that_was_stopped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by SIGSTOP, between its last look at the input's end and the commit: a duplicate waits meanwhile."""
+    """Stop it as SIGSTOP does, between its last look at the input's end and the commit; a duplicate waits."""
     site.bounds = Bounds(inactive_s=1)
     owner = await site.owner()
     owner.lane.start()

@@ -24,7 +24,7 @@ ABORT, COMMIT, LEADER_CHANGE = 0, 1, 2
 
 
 def read(data: bytes, start: int = 0, aborted: list[tuple[int, int]] | None = None) -> RecordBatch:
-    """What transport reads, which is always what the slow reading reads."""
+    """Read with transport, and assert that the slow reading reads the same."""
     batch = read_chunk("events", 2, start, data, aborted or [])
     slow = read_slowly(start, data, aborted or [])
     assert (columns_of(batch), batch.next) == (slow.records, slow.next)

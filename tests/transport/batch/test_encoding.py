@@ -221,7 +221,7 @@ def test_new_records_are_what_was_given() -> None:
 
 
 def written_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
-    """As a record has them; none as nothing at all, which is how rows without headers are given."""
+    """Encode headers as a record has them; without headers, return no bytes, as rows without headers have."""
     parts = [
         varint(len(name.encode())) + name.encode() + varint(-1 if value is None else len(value)) + (value or b"")
         for name, value in headers

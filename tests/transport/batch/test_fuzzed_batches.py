@@ -41,7 +41,7 @@ REASONS = {
     "unpacks to": "too large",
     "no whole record batch": "no whole batch",
 }
-"""What a refusal says, and its name in the counts."""
+"""Text of each refusal, and its name in the counts."""
 
 
 def read(chunk: bytes, start: int, fill: bytes) -> RecordBatch | str:
@@ -89,7 +89,7 @@ def inside(batch: RecordBatch) -> bool:
 
 
 def judge(mutated: Mutated) -> str:
-    """What came of a chunk: read, or why it was refused. Anything wrong is an AssertionError."""
+    """Read a chunk, and return "read" or the reason of its refusal; a wrong result is an AssertionError."""
     first, second = (read(mutated.chunk, mutated.start, fill) for fill in (b"\x00", b"\xff"))
     slow = slowly(mutated)
     if isinstance(first, str) or isinstance(second, str):

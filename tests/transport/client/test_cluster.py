@@ -31,7 +31,7 @@ def publish(broker: str, topic: str, count: int, partition: int = 0) -> None:
 
 
 async def fetch(cluster: Cluster, topic: str, *arguments: Any, **options: Any) -> Fetched:
-    """By the id that the topic has now."""
+    """Fetch by the topic's present id."""
     topic_id = (await cluster.found([topic]))[topic].id
     return await cluster.fetch(topic, *arguments, topic_id=topic_id, **options)
 

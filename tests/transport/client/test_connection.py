@@ -38,7 +38,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def resetting_port() -> Iterator[int]:
-    """Of a server that answers each connection's first request, which asks for versions, and then resets it."""
+    """Yield the port of a server that answers each connection's request for versions, and then resets it."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -112,7 +112,7 @@ def test_aiokafka_itself_does_not_expect_what_uvloop_raises(resetting_port: int)
 
 
 class Written:
-    """What a connection has without a server: it keeps what is written."""
+    """Stand-in for a connection's server: it keeps the written bytes."""
 
     def __init__(self) -> None:
         self.bytes = b""

@@ -1,4 +1,4 @@
-"""What Kafka answers, read into memory of its own: however it comes in pieces, whatever it is, and who keeps it."""
+"""Kafka's answers, each read into its own memory: in any pieces, of any content, kept by any reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ mend_connections()
 SIZE = struct.Struct(">i")
 TOPIC = bytes(range(16))
 VERSIONS = ((1, 4, 13), (18, 0, 0))
-"""What the server says it knows: Fetch, ApiVersions."""
+"""Versions that the server announces: Fetch, ApiVersions."""
 Answers = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
 
 

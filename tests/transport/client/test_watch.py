@@ -48,7 +48,7 @@ class Scripted:
 
 
 def as_fetch(request: SessionFetchRequest) -> Any:
-    """As a broker reads it: by the schema of aiokafka's kind."""
+    """Decode the request as a broker does, by the schema of aiokafka's kind."""
     body = request.build(request._CLASSES[0]).encode()
     return FetchRequest_v13.decode(body)
 

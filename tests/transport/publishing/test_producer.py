@@ -111,7 +111,7 @@ def test_options_of_librdkafka_alone_are_refused_by_their_names(broker: str, new
 
 
 def test_a_broker_that_is_killed_while_batches_are_under_way(name: str) -> None:
-    """In flight on several partitions, answers lost, sent again: each record once, in order, and none missing."""
+    """Records in flight on several partitions, answers lost, sent again: each once, in order, none missing."""
     with EmbeddedBroker(options=LET_IN_AGAIN_SOON) as embedded:
         options: dict[str, Any] = {"bootstrap.servers": embedded.bootstrap, "queue.buffering.max.kbytes": 4096}
         admin = AdminClient(options)

@@ -50,7 +50,7 @@ class Partition:
 
 
 class Kafka:
-    """In the place of `Cluster`."""
+    """Stand-in for `Cluster`."""
 
     chance: random.Random
     trouble: float

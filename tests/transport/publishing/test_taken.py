@@ -24,7 +24,7 @@ MakeProducer = Callable[[], BatchProducer]
 
 
 class Store:
-    """In the place of `ProgressStore`: of a name that is new."""
+    """Stand-in for the `ProgressStore` of a new name."""
 
     topic, session = "t", "session"
 
@@ -127,7 +127,7 @@ def test_a_call_that_was_interrupted_half_way_mixes_no_records(
 
 def test_what_is_no_bytes_is_refused_before_it_is_taken(make: MakeProducer, sent: list[Any]) -> None:
     class Text(bytes):
-        """As NumPy has them."""
+        """Text subclass, as NumPy has them."""
 
     buffer, ints = bytearray(b"first"), memoryview(bytes(8)).cast("i")
     odd: list[SimpleNamespace] = [SimpleNamespace(value=v, key=None) for v in (buffer, ints, "text", 5)]

@@ -21,7 +21,7 @@ from tests.transport.kafka_side import create_topic, has_open_transaction, read_
 
 @pytest.fixture(scope="module")
 def careless_broker() -> Iterator[EmbeddedBroker]:
-    """As Kafka was before KIP-890: it takes records of a transaction of which the coordinator was told nothing."""
+    """Start a Kafka as before KIP-890: it takes records of transactions unknown to the coordinator."""
     with EmbeddedBroker(options={"transaction.partition.verification.enable": "false"}) as broker:
         yield broker
 

@@ -23,7 +23,7 @@ from tests.transport.lane_site import PRODUCER, SEQUENCE, Owner, Site
 from tests.transport.test_model_finds import end_without_doubt
 
 TIMEOUT_MS = 2_000
-"""After which the lane gives a request up; what is held is held for longer."""
+"""Milliseconds after which the lane gives a request up; held requests are held for longer."""
 
 
 def rows(texts: list[bytes], first: int) -> list[Read]:
@@ -52,7 +52,7 @@ async def owner_behind_a_proxy(kafka: EmbeddedKafka, site: Site) -> tuple[Owner,
 async def test_nothing_is_committed_half_way_or_twice(
     three_nodes: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: bool, initialises: bool
 ) -> None:
-    """With the epoch that each end raises, or with the id initialised after an end in doubt.
+    """Protect an end by the epoch that each end raises, or by initialising the id after one in doubt.
 
     Without either (both taken out here) it happens: then this shows that the test would see it.
     """

@@ -47,7 +47,7 @@ SHARED = {"changelog": 1, "dead": 2}
 LEADERLESS_WITHIN_S = 90.0
 PATIENCE_S = 60.0
 TIMEOUT_MS = 120_000
-"""Of transactions that are open while a node stops."""
+"""Time limit of transactions that are open while a node stops."""
 NOTED = HangingTransaction(9, True, {("out", 0): OpenAt(1, 7)}, 2)
 RECORDED = "ratchet: commit by producer 9, epoch 1, seen at epoch 2"
 REFUSES_WHAT_IS_DENIED = {
@@ -81,7 +81,7 @@ class Left(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is left open for one test. next_is_given_up: another is to begin meanwhile, and its lane fails."""
+    """Transaction left open for one test. next_is_given_up: another begins in that time, and its lane fails."""
 
     texts: tuple[bytes, ...]
     commit: bool = True
@@ -121,7 +121,7 @@ def kafka(three_nodes: EmbeddedKafka) -> EmbeddedKafka:
 
 @pytest.fixture(scope="module")
 def left_open(kafka: EmbeddedKafka) -> dict[str, Left]:
-    """Of each case. They are left open together: stopping and starting a node takes longer than all else here."""
+    """Leave the transactions of all cases open, together: a node's restart takes longer than the rest here."""
     return asyncio.run(leave_open(kafka))
 
 
@@ -152,7 +152,7 @@ async def name(cluster: Cluster) -> str:
 
 
 async def staying_name(cluster: Cluster) -> str:
-    """Of a group and a transactional id whose coordinators are on the nodes that stay."""
+    """Return a name for group and transactional id with coordinators on the nodes that stay."""
     for number in range(100):
         name = f"name-{number}-{time.monotonic_ns()}"
         if NODE not in [await coordinator(cluster, kind, name) for kind in (GROUP, TRANSACTION)]:

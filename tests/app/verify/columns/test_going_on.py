@@ -1,4 +1,4 @@
-"""What the next run goes on from, as columns and record by record, without Kafka."""
+"""State for the next run, as columns and record by record, without Kafka."""
 
 from __future__ import annotations
 

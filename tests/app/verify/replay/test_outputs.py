@@ -1,4 +1,4 @@
-"""What stands in the output next to what the program gives again: every kind of difference, told apart."""
+"""Differences between an output and the program's second run: every kind, told apart."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Shop:
         return list(self.partition.outputs(read, legs, judged, cut, at_cut))
 
     def entries(self) -> dict[bytes, bytes]:
-        """Of the tables, as the changelog has them; without how they are written."""
+        """Return the tables' entries as the changelog has them, without the form of their writing."""
         self.kept.keep_state()
         return {key: value for key, value in self.kept.state() if not key.startswith(FORMS)}
 

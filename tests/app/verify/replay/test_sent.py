@@ -1,4 +1,4 @@
-"""What agents send elsewhere, next to what those topics have: in any order, among what others write there."""
+"""Agents' sends, compared with their topics: in any order, among the records of other writers."""
 
 from __future__ import annotations
 
