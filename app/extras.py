@@ -28,7 +28,7 @@ WORKER_EXTRAS: Final = dict.fromkeys(
     ),
     "worker",
 )
-"""Extra by import name, for the packages of the worker, and of commands that ask workers or read as they do."""
+"""Extra by import name: packages of the worker, and of commands that ask workers."""
 
 
 OTHER_EXTRAS: Final = dict.fromkeys(

@@ -125,7 +125,7 @@ class StreamSettings(_Section):
 
     @property
     def judging(self) -> dict[str, str]:
-        """What else records are judged by, where it is not the default: it may change over existing state."""
+        """Further settings of the rule that differ from the default: it may change over existing state."""
         return self.judged_by.judging
 
     @property

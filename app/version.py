@@ -1,4 +1,4 @@
-"""Which version of Ratchet this is."""
+"""Version of Ratchet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_ratchet.app.clone import clone_root
 
 def ratchet_version() -> str:
     """Return the version: of the clone (or the image) that the code lies in, else of the installed package."""
-    # The clone first: beside it, another version may be installed in the same environment.
+    # The clone first: another version may be installed in the same environment.
     if (clone := clone_root()) is not None:
         return str(tomllib.loads((clone / "pyproject.toml").read_text("utf-8"))["project"]["version"])
     return version("kafka-ratchet")

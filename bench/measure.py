@@ -43,7 +43,7 @@ class Result:
     subject: str
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the measures for JSON."""
         return asdict(self)
 
 
@@ -105,7 +105,7 @@ class Running:
         return self.first_at
 
     def check(self) -> None:
-        """Raises BenchFailed if it has ended by itself."""
+        """Raise BenchFailed if the process has ended."""
         if self.process.poll() is not None:
             raise BenchFailed(f"the subject ended with {self.process.returncode}. It said:\n{self.said}")
 

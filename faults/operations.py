@@ -37,7 +37,7 @@ def operations(folder: Path, seed: int, *, agent: bool = False) -> tuple[Differe
         refused = _policies_made_anew(environment, worker)
         refused += _a_rule_edited(environment, worker)
         refused += _an_application_renamed(environment)
-        for kind in IDENTITIES:  # while it runs; what is read again is dropped
+        for kind in IDENTITIES:  # while it runs; records read again are dropped
             environment.read_again[kind] += resume(environment, f"by-{kind}", "--partition", "0", "--from", "earliest")
         environment.wait_for_progress(environment.positions(), "progress after partitions were moved back")
         sent, difference, _ = environment.finish()

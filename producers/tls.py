@@ -62,7 +62,7 @@ def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str
 def look_at_certificate(server: str, options: Options) -> str | None:
     """Return a sentence on the fault of a server's certificate; None: none is found.
 
-    librdkafka has one text for all faults. None as well where the certificate cannot be looked at.
+    librdkafka has one text for all faults. None as well where the certificate cannot be read.
     """
     host, _, port = server.rpartition(":")
     host = host.strip("[]")

@@ -171,7 +171,7 @@ class Edits:
 
     @property
     def forgotten(self) -> int:
-        """Return the number of persisted requests that have forgotten something."""
+        """Return the number of persisted requests with an effect."""
         return sum(edit.kind == FORGET and edit.has_changed for edit in self._persisted.values())
 
     def of(self, identity: bytes) -> list[Edit]:

@@ -20,7 +20,7 @@ STEP_S: Final = 5.0
 
 JUMP_SHARE: Final = 0.05
 JUMP_LEAST: Final = 10
-"""Least number of invalid records within the last minute for a jump of their share, and least rise of the share.
+"""Least invalid records within the last minute for a jump of their share, and least rise of it.
 
 Fewer prove nothing: one of the first three records is a third.
 """

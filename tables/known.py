@@ -70,7 +70,7 @@ class KnownIdentities:
         return RESIDENT_BYTES + 3 * self.kept.bytes
 
     def load(self, store: Store, identities: int) -> tuple[LastSequences, int]:
-        """Return a map of a store's identities, or an empty one where that is too much for now.
+        """Return a map of a store's identities, or an empty one if they are too many for now.
 
         It changes nothing here.
 

@@ -38,8 +38,7 @@ VERDICTS: Final = kernels.CONFLICT + 1
 class SequencePartition(CommittedPartition):
     """State of a partition that a lane's transaction moves.
 
-    Two views of every sequence (PIP-6): *pushed*, what the open transaction has judged, and *persisted*, what is
-    committed.
+    Two views of every sequence (PIP-6): *pushed*, judged in the open transaction, and *persisted*, committed.
     """
 
     def __init__(

@@ -130,7 +130,7 @@ class Access:
         return self._write and caller.has_token
 
     def is_token(self, request: web.Request, given: str) -> bool:
-        """Return True if that is the token; a wrong one is counted and logged.
+        """Return True for the right token; count and log a wrong one.
 
         Raises:
             TooManyFailures: see `caller`.

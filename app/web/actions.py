@@ -49,7 +49,7 @@ class Form:
     """Fields of a form, each a text given once.
 
     Raises:
-        SettingsError: a field that the action does not have, or one that is too long.
+        SettingsError: a field that the action lacks, or a too long one.
     """
 
     def __init__(self, fields: Mapping[str, str], known: frozenset[str]) -> None:

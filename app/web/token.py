@@ -41,7 +41,7 @@ class Token:
         self.cookie: Final = f"ratchet_session_{self._sign('cookie')[:8]}"
 
     def is_(self, given: str) -> bool:
-        """Return True if that is the token, in constant time."""
+        """Return True for the right token, in constant time."""
         return hmac.compare_digest(given.encode(errors="surrogatepass"), self._text)
 
     def new_session(self) -> str:
@@ -50,7 +50,7 @@ class Token:
         return f"{body}.{self._sign('session ' + body)}"
 
     def has_session(self, value: str) -> bool:
-        """Return True if that is an unexpired session of this token."""
+        """Return True for an unexpired session of this token."""
         body, _, signature = value.rpartition(".")
         if not self._same(signature, self._sign("session " + body)):
             return False

@@ -362,7 +362,7 @@ class Explanation:
         answer.limits += [f"before {topic} partition {number} offset {edit.position:,}: {edit}" for edit in told]
 
     def _on_their_way(self, answer: Answer, identity: bytes, sequence: int | None) -> None:
-        """Records that have not been sent to the partition of their identity yet (`repartition_by`)."""
+        """Records not sent to the partition of their identity yet (`repartition_by`)."""
         topic = self._arrives_in
         answer.limits.append(
             f"places are those of {self._stream.input}, where records of {topic} are judged (repartition_by)"

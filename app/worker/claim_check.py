@@ -1,4 +1,4 @@
-"""Check of a running worker's claims: it may write only what it still owns.
+"""Check of a running worker's claims: it may write only to topics that it still owns.
 
 A worker claims its topics before it joins its group, and `ratchet resume --adopt` looks for members of the other
 application's group. A starting worker is not a member yet: it has read the earlier claims, and the command does not

@@ -1,6 +1,6 @@
 """Faust app of a worker: group membership and assignor, without a way around the transactions.
 
-Faust reads uncommitted records, commits offsets apart from what it sends, and gives its tables no changelog here. So
+Faust reads uncommitted records, commits offsets apart from its sends, and gives its tables no changelog here. So
 an ordinary Faust agent or table next to the lanes is refused. Timers, tasks, pages and in-memory channels are as in
 Faust.
 """

@@ -202,7 +202,7 @@ class Parent:
         threading.Thread(target=_end_after, args=(read, self._stop_within_s), name="parent", daemon=True).start()
 
     def _reap(self) -> None:
-        """Note the processes that have ended."""
+        """Note the ended processes."""
         for process in self._processes:
             if process.pid is None:
                 continue

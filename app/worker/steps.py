@@ -23,12 +23,12 @@ from kafka_ratchet.topic_log.clients import ADMIN_TIMEOUT_S, all_topics, committ
 from kafka_ratchet.topic_log.reading import records
 
 COMMITTED_S: Final = 5.0
-"""How long Kafka is asked what is committed. A client that asked a coordinator too early asks it for good (librdkafka
-2.16, seen once for 30 s); the worker's start asks again with another one."""
+"""Seconds for which Kafka is asked for committed offsets. A client that asked a coordinator too early asks it for good
+(librdkafka 2.16, seen once for 30 s); the worker's start asks again with another one."""
 
 
 def with_steps(settings: Settings, program: App | None) -> Settings:
-    """Return the settings with a section for each internal stream of a program, behind the streams that feed them.
+    """Return the settings with a section for each internal stream of a program, after the streams that feed it.
 
     Raises:
         SettingsError: a section of the settings does not fit the program.
@@ -57,7 +57,7 @@ def with_steps(settings: Settings, program: App | None) -> Settings:
 
 
 def _in_order(internal: Mapping[str, StreamDefinition]) -> list[str]:
-    """Names of the internal streams, each behind those that feed it."""
+    """Names of the internal streams, each after those that feed it."""
     graph = {name: {each.name for each in definition.fed_by} & {*internal} for name, definition in internal.items()}
     return list(TopologicalSorter(graph).static_order())  # no circle: `group_by` refuses one
 
@@ -127,7 +127,7 @@ def _refuse_circle(
 
 
 def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
-    """Refuse to start where events wait in the topic of a step that the program does not have, or not any more.
+    """Refuse to start if events wait in the topic of a step that the program lacks.
 
     The sending streams have committed: no other stream would ever take them.
 

@@ -1,7 +1,7 @@
 """Partition of one table: pushed and persisted values, and the changelog entries between them.
 
 Pushed values stand in `values`, where a program reads and writes them. The values before the open transaction are
-kept as well: rollback restores them, commit forgets them. Keys missing in `values` are looked up in the store.
+kept as well: rollback restores them, commit forgets them. The store is read for keys missing in `values`.
 """
 
 from __future__ import annotations

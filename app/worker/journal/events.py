@@ -92,7 +92,7 @@ class LaneWatch:
         self._clock = clock
         self._lanes: dict[Key, tuple[Lane, LaneState, int]] = {}
         self._since: dict[Key, float] = {}
-        """Time at which a lane that has not run yet was first observed."""
+        """Time of the first observation of a lane that never ran."""
         self._said: dict[tuple[str, str], float] = {}
 
     def look(self, lanes: Mapping[Key, Lane]) -> list[Event]:
