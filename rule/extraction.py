@@ -112,12 +112,16 @@ def from_spans(batch: RecordBatch, spans: Spans, form: int) -> Sequences:
     return sequences, reasons
 
 
-def find_header(batch: RecordBatch, name: NDArray[np.uint8]) -> Spans:
-    """Find one header in each record; batches of a lane have those of its stream in their columns."""
-    starts, lengths = np.empty((2, 1, batch.count), np.int64)
-    ends = np.array([len(name)], np.int64)
-    parts.find_headers(batch.data, batch.columns, name, np.zeros(1, np.int64), ends, starts, lengths)
-    return starts[0], lengths[0], np.where(lengths[0] == parts.REPEATED, 2, 1)
+def find_headers(batch: RecordBatch, names: Sequence[bytes]) -> list[Spans]:
+    """Find headers in each record, in one pass; batches of a lane have those of its stream in their columns."""
+    starts, lengths = np.empty((2, len(names), batch.count), np.int64)
+    ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+    parts.find_headers(
+        batch.data, batch.columns, np.frombuffer(b"".join(names), np.uint8), begins, ends, starts, lengths
+    )
+    times = np.where(lengths == parts.REPEATED, 2, 1)
+    return list(zip(starts, lengths, times, strict=True))
 
 
 def all_alike(batch: RecordBatch) -> Sequences:
@@ -297,9 +301,7 @@ def reads_by_name(identity: Identity) -> Whose:
     Raises:
         SettingsError: the user's function cannot be imported.
     """
-    if identity.header is not None:
-        return partial(_header, np.frombuffer(identity.header.encode(), np.uint8))
-    return reads(identity)
+    return reads(identity) if identity.header is None else partial(_header, identity.header.encode())
 
 
 def _part(part: IdentityPart) -> Whose:
@@ -309,7 +311,7 @@ def _part(part: IdentityPart) -> Whose:
         case "function":
             return partial(_identities, _identity_function(part.name))
         case "header":
-            return partial(_header, np.frombuffer(part.name.encode(), np.uint8))
+            return partial(_header, part.name.encode())
     return partial(_in_columns, Identity.KEY)
 
 
@@ -319,8 +321,17 @@ def _in_columns(identity: Identity, batch: RecordBatch, reasons: NDArray[np.uint
     return found
 
 
-def _header(name: NDArray[np.uint8], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
-    found = Identities(batch.data, *find_header(batch, name), least=1)
+def _header(name: bytes, batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
+    (spans,) = find_headers(batch, [name])
+    return identities_of(batch, spans, reasons)
+
+
+def identities_of(batch: RecordBatch, spans: Spans, reasons: NDArray[np.uint8]) -> Identities:
+    """Return identities in header values found before.
+
+    reasons: uint8[records]; where it is NONE, the reason of a missing identity is put in
+    """
+    found = Identities(batch.data, *spans, least=1)
     _note(reasons, found)
     return found
 

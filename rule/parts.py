@@ -108,6 +108,8 @@ def read_sequences(
 @compiled(inline="always")
 def same_text(data: U8, at: int, names: U8, start: int, length: int) -> bool:
     """Tell whether bytes are those of a name."""
+    if length > 0 and data[at + length - 1] != names[start + length - 1]:
+        return False  # the end first: names of one program begin alike
     for q in range(length):
         if data[at + q] != names[start + q]:
             return False

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from kafka_ratchet.agents.program import App
 from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.names import repartition_topic
 from kafka_ratchet.app.worker.program import load_program
-from kafka_ratchet.errors import FaultRunFailed
+from kafka_ratchet.errors import FaultRunFailed, SettingsError
 from kafka_ratchet.producers import create_topic
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER
 from kafka_ratchet.testing.program_run import Output, Record, pair, value_of
@@ -60,13 +60,15 @@ class Worker:
 
     Attributes:
         app: name of the application.
-        program: the App; None where the worker forwards only.
+        program: the App, of a Faust program the one that hosts it; None where the worker forwards only.
         streams: names.
         partitions: partition count of each input.
         published: all records sent to the inputs, by stream, each once.
         log: the worker's log file.
         state: folder of its local store.
     """
+
+    _option = "--app"
 
     def __init__(
         self,
@@ -95,8 +97,8 @@ class Worker:
         """
         self._argument, self.bootstrap, self.name = program, bootstrap, name
         self.partitions: int = beside.partitions if beside else partitions
-        self.program: App | None = load_program(program) if program else None
-        self.app: str = beside.app if beside else _app_name(program or name)
+        self.program: App | None = self._load(program) if program else None
+        self.app: str = beside.app if beside else self._name_app(program or name)
         self.streams: list[str] = beside.streams if beside else list(self.program.streams if self.program else ())
         self.log, self.state = folder / f"{name}.log", folder / f"{name}-state"
         self.published: dict[str, list[Record]] = {}
@@ -104,18 +106,43 @@ class Worker:
         self._process: ChildProcess | None = None
         self._said = 0
         chosen = self._settings(settings or {})
-        self._inputs: dict[str, dict[str, Any]] = chosen["streams"]
-        """Topics of the published streams."""
-        self._steps = {name: self._internal(name) for name in self.streams if name not in self._inputs}
-        """Topics of internal streams, which the worker makes."""
+        self._inputs, self._steps = self._topics(chosen)
+        """Topics of the published streams, and of internal ones."""
         self.published |= {name: [] for name in self._inputs}
         self._config = folder / f"{name}.toml"
         self._config.write_text(_toml(chosen), "utf-8")
         if not beside:
             self._create_inputs()
-        sent = self.program.topics if self.program else ()
-        self._sent_before = {place: end for topic in sent for place, end in ends(bootstrap, topic).items()}
+        self._sent_before = {place: end for topic in self.sent_topics for place, end in ends(bootstrap, topic).items()}
         """Ends of the topics that agents send to: their names are the program's, and other tests' as well."""
+
+    @classmethod
+    def check_program(cls, program: str, partitions: int) -> None:
+        """Verify that `run` and a worker give one result.
+
+        Raises:
+            SettingsError: a stream has timers, or events of several partitions meet.
+        """
+        for name, stream in load_program(program).streams.items():
+            if stream.timers:
+                raise SettingsError(
+                    f"assert_once: stream {name} has timers, which `run` cannot call when the worker does"
+                )
+            if stream.topic is not None and partitions > 1:
+                raise SettingsError(
+                    f"assert_once: events of all partitions meet in stream {name}: give it one partition"
+                )
+
+    def _load(self, program: str) -> App:
+        return load_program(program)
+
+    def _name_app(self, text: str) -> str:
+        return f"{re.sub('[^A-Za-z0-9-]+', '-', text)}-{uuid.uuid4().hex[:8]}"
+
+    def _topics(self, chosen: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+        """Return the topics of the published streams, and of internal ones, which the worker makes."""
+        inputs = chosen["streams"]
+        return inputs, {name: self._internal(name) for name in self.streams if name not in inputs}
 
     def _settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         mine: dict[str, Any] = {
@@ -134,7 +161,7 @@ class Worker:
                 if self.program is None or self.program.streams[stream].topic is None
             },
         }
-        return _merged(mine, given)
+        return merged(mine, given)
 
     def _internal(self, stream: str) -> dict[str, Any]:
         output = f"{self.app}-{stream}"
@@ -145,10 +172,13 @@ class Worker:
         }
 
     def _create_inputs(self) -> None:
+        self._create(topics["input"] for topics in self._inputs.values())
+
+    def _create(self, topics: Iterable[str]) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for topics in self._inputs.values():
+        for topic in topics:
             said = list[str]()
-            create_topic(admin, topics["input"], partitions=self.partitions, timeout_s=PATIENCE_S, say=said.append)
+            create_topic(admin, topic, partitions=self.partitions, timeout_s=PATIENCE_S, say=said.append)
 
     # The process.
 
@@ -160,9 +190,14 @@ class Worker:
         arguments = ["worker", "--config", str(self._config), "--state-folder", str(self.state)]
         environment: dict[str, str | None] = {name: None for name in os.environ if name.startswith("RATCHET_")}
         environment |= {VARIABLE: crash_at, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        program = ["--app", self._argument] if self._argument else []
+        environment |= self._environment()
+        program = [self._option, self._argument] if self._argument else []
         self._said = len(self.text())
         self._process = ChildProcess(self._folder, self.name, *arguments, *program, environment=environment)
+
+    def _environment(self) -> dict[str, str]:
+        """Return further variables of the process."""
+        return {}
 
     @property
     def process(self) -> ChildProcess:
@@ -201,7 +236,9 @@ class Worker:
 
     def has_read(self) -> bool:
         """Return True if all records of the inputs, and all sent to internal streams, are committed."""
-        all_ends = [ends(self.bootstrap, topics["input"]) for topics in self._inputs.values()]
+        all_ends = [
+            ends(self.bootstrap, topics["input"]) for name, topics in self._inputs.items() if name not in self._steps
+        ]
         ended = {place: end for topic in all_ends for place, end in topic.items()}
         if committed_offsets(self.bootstrap, self.app, ended) != ended:
             return False
@@ -261,6 +298,10 @@ class Worker:
 
     # What goes in and what comes out.
 
+    def repeats(self, stream: str) -> int:
+        """Return how often a record may be sent: more than once where the stream has a rule."""
+        return 2
+
     def publish(self, stream: str, rows: Sequence[Any], *, times: int = 1) -> None:
         """Send records to a stream's input, each under the next sequence.
 
@@ -296,15 +337,25 @@ class Worker:
         found: list[list[Output]] = [[] for _ in range(self.partitions)]
         for stream, topics in (self._inputs | self._steps).items():
             for topic, name in ((topics["output"], stream), (topics["dead_letters"], f"{stream}-dead-letters")):
-                for number, messages in read_committed(self.bootstrap, topic).items():
-                    found[number] += [_output(name, each) for each in messages]
+                for number, outputs in self.committed(topic, name).items():
+                    found[number] += outputs
         return found
+
+    def committed(self, topic: str, name: str) -> dict[int, list[Output]]:
+        """Return a topic's committed records by partition. name: of the topic in outputs."""
+        found = read_committed(self.bootstrap, topic)
+        return {number: [_output(name, each) for each in messages] for number, messages in found.items()}
+
+    @property
+    def sent_topics(self) -> list[str]:
+        """Return the topics that agents send to and no agent of the program reads."""
+        return list(self.program.topics) if self.program else []
 
     def sent(self) -> list[Output]:
         """Return the records that agents have sent and committed, partition by partition."""
         return [
             _output(topic, each)
-            for topic in (self.program.topics if self.program else ())
+            for topic in self.sent_topics
             for messages in read_committed(self.bootstrap, topic, self._sent_before).values()
             for each in messages
         ]
@@ -323,23 +374,24 @@ def _output(topic: str, message: Message) -> Output:
     return Output(topic, message.key(), value_of(message.value()), tuple(message.headers() or ()))
 
 
+def meets(stream: str) -> SettingsError:
+    """Return the error about a stream where events of several partitions meet in no promised order."""
+    return SettingsError(f"assert_once: events of all partitions meet in stream {stream}: give it one partition")
+
+
 def partition_for(row: Any, number: int, partitions: int) -> int:
     """Return the partition of a record. number: of the record among all of its stream."""
     key, _ = pair(row)
     return number % partitions if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
-def _app_name(program: str) -> str:
-    return f"{re.sub('[^A-Za-z0-9-]+', '-', program)}-{uuid.uuid4().hex[:8]}"
-
-
-def _merged(mine: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with the given ones in their place, section by section."""
-    merged = dict(mine)
+def merged(mine: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the given ones in their place, section by section."""
+    both = dict(mine)
     for name, value in given.items():
-        before = merged.get(name)
-        merged[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
-    return merged
+        before = both.get(name)
+        both[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
+    return both
 
 
 def _toml(settings: Mapping[str, Any], section: str = "") -> str:

@@ -55,9 +55,10 @@ def why(
     from kafka_ratchet.app.settings import load
     from kafka_ratchet.app.status.lookup import QueryError, parse_partition, parse_sequence
     from kafka_ratchet.app.why.explain import Explanation
+    from kafka_ratchet.app.why.question import stream_asked
 
     settings = load(config)
-    name, spec = settings.stream(stream)
+    name, spec = stream_asked(settings, stream, topic)
     number, wanted = parse_partition(partition), parse_sequence(sequence)
     at = _offset(topic, partition, offset)
     who = None if at is not None else _identity(name, spec, producer, identity, identity_hex)

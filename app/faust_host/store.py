@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
+from faust.exceptions import KeyDecodeError
 from faust.models.base import maybe_model
 from faust.stores.base import SerializedStore
 from faust.tables.objects import ChangeloggedObject
@@ -274,8 +275,13 @@ class LaneStore(SerializedStore):
 
     def decoded(self, entries: Mapping[bytes, bytes]) -> dict[Any, Any]:
         """Return entries as the program has them."""
-        to_key = self.table._to_key
-        return {to_key(self._decode_key(key)): self._decode_value(value) for key, value in entries.items()}
+        return {self._key_of(key): self._decode_value(value) for key, value in entries.items()}
+
+    def _key_of(self, data: bytes) -> Any:
+        try:
+            return self.table._to_key(self._decode_key(data))
+        except KeyDecodeError:
+            return data  # Faust writes a key of bytes as it is, and does not read it again
 
     async def backup_partition(self, *args: Any, **options: Any) -> None:
         """Refuse: the changelog is the copy.

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.lookup import QueryError, parse_offset, parse_partition, parse_parts, parse_sequence
 from kafka_ratchet.rule.identity import Identity
 
@@ -45,6 +45,18 @@ def identity_words(identity: bytes) -> list[str]:
     return ["--identity-hex", identity.hex()]
 
 
+def stream_asked(settings: Settings, stream: str | None, topic: str | None) -> tuple[str, StreamSettings]:
+    """Return the named stream; without a name the only one with the topic, or the only one.
+
+    Raises:
+        SettingsError: there is no such stream, or several.
+    """
+    with_topic = [
+        name for name, each in settings.streams.items() if topic in (each.input, each.output, each.dead_letters)
+    ]
+    return settings.stream(with_topic[0] if stream is None and len(with_topic) == 1 else stream)
+
+
 def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None:
     """Read stream, producer, identity, hex, sequence, topic, partition and offset; None without a question.
 
@@ -56,7 +68,7 @@ def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None
     is_form = "identity" in asked and "hex" in asked
     if not said.keys() - {"stream"} and (is_form or not {"identity", "hex"} & asked.keys()):
         return None
-    name, stream = settings.stream(said.get("stream"))
+    name, stream = stream_asked(settings, said.get("stream"), said.get("topic"))
     sequence = parse_sequence(said.get("sequence", "").strip())
     partition = parse_partition(said.get("partition", "").strip())
     offset = parse_offset(said.get("offset", "").strip())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.state import Known
-from kafka_ratchet.rule.extraction import FORMS, all_alike, find_header, from_spans, reads_by_name
+from kafka_ratchet.rule.extraction import FORMS, all_alike, find_headers, from_spans, identities_of, reads_by_name
 from kafka_ratchet.rule.form_scan import FormWatch
 from kafka_ratchet.rule.identities import Identities
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity, SequenceForm, SequenceSource
@@ -107,7 +107,9 @@ class Judging:
         """known: last sequences before the first record."""
         self._form = FORMS[places.form]
         self._watch = FormWatch() if places.form is SequenceForm.GUESS else None
-        self._header = np.frombuffer(places.sequence.name.encode(), np.uint8) if places.sequence.name else None
+        self._headers = [places.sequence.name.encode()] if places.sequence.name else []
+        self._has_sequence, self._has_identity = bool(self._headers), places.identity.header is not None
+        self._headers += [places.identity.header.encode()] if places.identity.header is not None else []
         self._read_identities = reads_by_name(places.identity)
         self._map, self._known = LastSequences(), known
         self._twice = Twice(places, known)
@@ -141,12 +143,13 @@ class Judging:
 
     def judge(self, batch: RecordBatch) -> Judged:
         """Judge the next batch."""
-        if self._header is None:
-            spans, (sequences, reasons) = None, all_alike(batch)
+        found = find_headers(batch, self._headers) if self._headers else []
+        spans = found[0] if self._has_sequence else None
+        sequences, reasons = all_alike(batch) if spans is None else from_spans(batch, spans, self._form)
+        if self._has_identity:
+            identities = identities_of(batch, found[-1], reasons)
         else:
-            spans = find_header(batch, self._header)
-            sequences, reasons = from_spans(batch, spans, self._form)
-        identities = self._read_identities(batch, reasons)
+            identities = self._read_identities(batch, reasons)
         before = np.empty(batch.count, np.int64)
         verdicts = self._map.judge(identities, MAX_IDENTITY_BYTES, sequences, reasons, before)
         self._map.commit()

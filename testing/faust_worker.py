@@ -1,0 +1,153 @@
+"""A Faust program in real worker processes on lanes, for its tests."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import faust
+from confluent_kafka.admin import AdminClient
+
+from kafka_ratchet.agents.program import App
+from kafka_ratchet.app.faust_host.command import load_app, use_lanes
+from kafka_ratchet.app.faust_host.program import Hosted, host
+from kafka_ratchet.app.faust_host.transport import Transport
+from kafka_ratchet.app.faust_host.worker_settings import judged_topics, streams_of
+from kafka_ratchet.app.names import repartition_topic
+from kafka_ratchet.app.worker.program import load_object
+from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.testing.program_run import Output, Ran, Record, run
+from kafka_ratchet.testing.topics import PATIENCE_S, ends
+from kafka_ratchet.testing.worker import QUICK, Worker, merged
+
+
+def is_faust(program: str) -> bool:
+    """Return True for MODULE:NAME of a Faust app.
+
+    Raises:
+        SettingsError: there is no such program.
+    """
+    return isinstance(load_object(program, "--app"), faust.App)
+
+
+def hosted_program(program: str, settings: Mapping[str, Any] | None = None) -> tuple[Any, Hosted]:
+    """Return a Faust app and the program that hosts it. settings: as in ratchet.toml.
+
+    Raises:
+        SettingsError: there is no such app, or it cannot be hosted.
+    """
+    app = load_app(program)
+    if not isinstance(app.transport, Transport):
+        use_lanes(app)
+    values = settings or {}
+    return app, host(app, streams_of(values), judged_topics(values))
+
+
+class FaustWorker(Worker):
+    """See `Worker`. The id and the topics are those of the program; published streams are named by their topics.
+
+    The topics must be missing, or empty.
+
+    Attributes:
+        faust: Faust's app.
+        hosted: its parts on lanes.
+    """
+
+    _option = "--faust"
+    faust: Any
+    hosted: Hosted
+
+    def __init__(
+        self, program: str, *arguments: Any, settings: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        """Prepare the worker without starting it; see `Worker`.
+
+        Raises:
+            SettingsError: there is no such program, it cannot be hosted, or a topic has records.
+        """
+        self._given = settings or {}
+        super().__init__(program, *arguments, settings=settings, **options)
+
+    @classmethod
+    def check_program(cls, program: str, partitions: int) -> None:
+        """See `Worker.check_program`."""
+        _, hosted = hosted_program(program)
+        meets = [name for name, stream in hosted.engine.streams.items() if stream.topic is not None]
+        meets += [name for name, topic in hosted.inputs.items() if topic in hosted.engine.topics]
+        if meets and partitions > 1:
+            raise SettingsError(
+                f"assert_once: events of all partitions meet in stream {meets[0]}: give it one partition"
+            )
+
+    def _load(self, program: str) -> App:
+        self.faust, self.hosted = hosted_program(program, self._given)
+        return self.hosted.engine
+
+    def _name_app(self, text: str) -> str:
+        return str(self.faust.conf.id)
+
+    def _settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        mine = {"bootstrap": self.bootstrap, **QUICK, "kafka": {"client.id": f"{self.app}.{self.name}"}}
+        return merged(mine, given)
+
+    def _topics(self, chosen: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+        engine = self.hosted.engine
+        inputs = {topic: {"input": topic} for topic in self.hosted.inputs.values()}
+        # Agents may send to topics that others read: their transactions have markers, as those of internal streams.
+        steps = {topic: {"input": topic} for topic in inputs if topic in engine.topics} | {
+            name: {"input": repartition_topic(self.app, name)}
+            for name, stream in engine.streams.items()
+            if stream.topic is not None
+        }
+        return inputs, steps
+
+    def _create_inputs(self) -> None:
+        there = AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(timeout=PATIENCE_S).topics
+        for topic in self._inputs:
+            if topic in there and ends(self.bootstrap, topic):
+                raise SettingsError(
+                    f"topic {topic}: has records already, and the Faust program reads it from its beginning. Give the "
+                    "test a Kafka of its own"
+                )
+        super()._create_inputs()
+
+    def _environment(self) -> dict[str, str]:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            return {"WEB_PORT": str(found.getsockname()[1])}
+
+    def repeats(self, stream: str) -> int:
+        """See `Worker.repeats`."""
+        return 2 if stream in judged_topics(self._given) else 1
+
+    def expected(self, published: Mapping[str, Sequence[Record]]) -> Ran:
+        """Return the result of `run` on these events, with dead letters named as the worker names them."""
+        ran = run(self.faust, published)
+        # `run` knows no settings, which may give a stream another name.
+        names = {topic: name for name, topic in self.hosted.inputs.items()}
+        letters = {
+            f"{name}-dead-letters": f"{names[topic]}-dead-letters" for name, topic in host(self.faust).inputs.items()
+        }
+        return ran._replace(outputs=[each._replace(topic=letters.get(each.topic, each.topic)) for each in ran.outputs])
+
+    @property
+    def sent_topics(self) -> list[str]:
+        """See `Worker.sent_topics`."""
+        return [topic for topic in self.hosted.engine.topics if topic not in self.hosted.inputs.values()]
+
+    def outputs(self) -> list[list[Output]]:
+        """Return committed dead letters by partition."""
+        found: list[list[Output]] = [[] for _ in range(self.partitions)]
+        for stream in self.streams:
+            topic = f"{self.app}-{stream}-dead-letters"
+            for number, outputs in self.committed(topic, f"{stream}-dead-letters").items():
+                found[number] += outputs
+        return found
+
+    def tables(self) -> list[dict[str, dict[Any, Any]]]:
+        """See `Worker.tables`; keys and values are as the program has them."""
+        return [
+            {name: store.decoded(found.get(name, {})) for name, store in self.hosted.stores.items()}
+            for found in super().tables()
+        ]
