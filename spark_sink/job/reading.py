@@ -11,6 +11,7 @@ from kafka_ratchet.spark_sink.job.control import Place
 from kafka_ratchet.spark_sink.job.unreadable import UnreadableRanges, read_around
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.timestamps import with_exact_timestamps
+from kafka_ratchet.spark_sink.stores.optimistic import least_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -51,6 +52,8 @@ class Job:
     `JobSpec.other_topic`."""
     with_headers: bool = False
     """Whether headers are read, though nothing of the pipeline needs them."""
+    splits: bool = False
+    """Permission for several tasks to read one Kafka partition."""
     start: Place | None = None
     """Beginning of a first run; None: of the topic."""
     until: Place | None = None
@@ -96,6 +99,9 @@ def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mappin
         # assign, not subscribe: Spark demands an offset for every partition it sees, and one may be added any moment.
         reader = kafka_reader(spark.read, job).option("assign", json.dumps({job.topic: sorted(start)}))
         reader = reader.option("startingOffsets", json.dumps({job.topic: dict(start)}))
+        moved = [end[partition] - offset for partition, offset in start.items() if end[partition] > offset]
+        if job.splits and least_tasks(sum(moved)) > len(moved):
+            reader = reader.option("minPartitions", least_tasks(sum(moved)))
         return with_exact_timestamps(reader.option("endingOffsets", json.dumps({job.topic: dict(end)})).load())
 
     return read_around(spark, job, start, end, load)

@@ -32,7 +32,7 @@ from kafka_ratchet.spark_sink.stores.decision import EARLIEST, LATEST, STORED
 from kafka_ratchet.spark_sink.stores.evolution import Evolve
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
-from kafka_ratchet.spark_sink.stores.registry import STORES
+from kafka_ratchet.spark_sink.stores.registry import STORES, store_class
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 Mode = Literal["batch", "stream", "structured", "replay"]
@@ -356,9 +356,15 @@ class JobSpec:
             reader,
             self.second_job,
             partial(self._jobs_of_other_topic, access),
+            splits=self._splits(pipeline, access),
             start=start,
             until=until,
         )
+
+    def _splits(self, pipeline: RowPipeline, access: Access) -> bool:
+        """Tell whether tasks may share a Kafka partition: no step of the user's and no judging needs it in one."""
+        is_plain = pipeline.transform is None and pipeline.write_mode.judged is None
+        return is_plain and store_class(self.location(access).kind).splits
 
     def _jobs_of_other_topic(self, access: Access) -> list[str]:
         """Names of other jobs that have committed records of `other_topic` to the table."""

@@ -66,10 +66,17 @@ class Staged:
     """Number of the manifest of last sequences, see `SequenceFiles`; 0: the job does not judge."""
 
 
+def least_tasks(offsets: int) -> int:
+    """Return the least number of tasks for a commit of so many offsets."""
+    return math.ceil(offsets / TASK_OFFSETS)
+
+
 class OptimisticStore(TableStore, Generic[Table]):
     """A `TableStore` and `pair.ExternallyNumbered`; a subclass says how its tables are found, read and written."""
 
     rejects_apart = True
+
+    splits = True
 
     may_be_emptied = False
     """See `pair.ExternallyNumbered`."""
@@ -280,8 +287,8 @@ class OptimisticStore(TableStore, Generic[Table]):
         crash_points.passing("before-write")
         offsets = sum(offset - start.get(partition, 0) for partition, offset in end.items())
         if self.may_coalesce and not self._write_mode.row_key:
-            tasks = max(offsets * self._offset_bytes / FILE_BYTES, offsets / TASK_OFFSETS)
-            dataframe = dataframe.coalesce(max(1, math.ceil(tasks)))
+            tasks = math.ceil(offsets * self._offset_bytes / FILE_BYTES)
+            dataframe = dataframe.coalesce(max(1, tasks, least_tasks(offsets)))
         try:
             staged = self._stage(table, dataframe, generation)
             if staged.files:

@@ -60,6 +60,9 @@ class TableStore(ResultStore):
     of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of `pair.ExternallyNumbered`. False:
     `commit` takes both."""
 
+    splits: bool = False
+    """Permission for several tasks to read one Kafka partition for a commit."""
+
     partitions: bool = False
     """Whether the table's files can be kept apart by `partition_by`."""
 
