@@ -46,6 +46,7 @@ search for long."""
 FIRST: Final = (
     "tests/transport/test_commit_path.py",
     "tests/spark_sink/stores/test_stores.py",
+    "tests/spark_sink/test_repair_results.py",
     "tests/spark_sink/stores/test_tombstones.py",
     "tests/app/operations/test_resume.py",
     "tests/spark_sink/test_before_spark.py",

@@ -48,6 +48,7 @@ EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
         "app/cli/publish.py publish",
         "app/cli/reader.py resume",
         "app/cli/reader.py status",
+        "app/cli/repair.py repair",
         "app/cli/resume.py resume",
         "app/cli/sink.py resume",
         "app/cli/sink.py run",

@@ -68,6 +68,7 @@ ORDER = [
     "app.dead_letters",
     "testing",
     "app.verify",
+    "app.repair",
     "app.compare",
     "app.why",
     "app.web",

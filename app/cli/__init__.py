@@ -22,6 +22,7 @@ from kafka_ratchet.app.cli.policy import policy
 from kafka_ratchet.app.cli.producers import producers
 from kafka_ratchet.app.cli.publish import publish
 from kafka_ratchet.app.cli.reader import reader
+from kafka_ratchet.app.cli.repair import repair
 from kafka_ratchet.app.cli.resume import resume
 from kafka_ratchet.app.cli.sink import sink
 from kafka_ratchet.app.cli.state import state
@@ -85,6 +86,7 @@ for command in (
     forget,
     resume,
     verify,
+    repair,
     why,
     setup,
 ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,18 @@ class KeyedRows:
         width: number of key columns.
         report: gets counts and findings.
         rounded: columns with store-specific last digits: quotients of two compared numbers.
+        on_key: takes each finding: its kind, the key's values and a text.
     """
 
     def __init__(
-        self, schema: pa.Schema, width: int, report: ResultsReport, rounded: Collection[str] = frozenset()
+        self,
+        schema: pa.Schema,
+        width: int,
+        report: ResultsReport,
+        rounded: Collection[str] = frozenset(),
+        on_key: Callable[[FindingKind, Tuple, str], None] | None = None,
     ) -> None:
-        self._schema, self._width, self._report = schema, width, report
+        self._schema, self._width, self._report, self._on_key = schema, width, report, on_key
         self._is_rounded = [name in rounded for name in schema.names[width:]]
         self._held: dict[Tuple, Tuple] = {}
         self._again: Counter[Tuple] = Counter()
@@ -151,6 +157,8 @@ class KeyedRows:
         offset: int | None = None,
         times: int = 1,
     ) -> None:
+        if self._on_key is not None:
+            self._on_key(kind, key, detail)
         named = ", ".join(
             f"{field.name}={_shown(value, field.type)}" for field, value in zip(self._schema, key, strict=False)
         )

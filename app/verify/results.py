@@ -23,7 +23,7 @@ from kafka_ratchet.app.verify.values import ComparedColumns, TableValues
 from kafka_ratchet.errors import SetupError
 from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
 from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.recount import record_digests, record_times, recount
+from kafka_ratchet.spark_sink.job.recount import due_records, record_times, recount
 from kafka_ratchet.spark_sink.job.start import with_columns
 from kafka_ratchet.spark_sink.log_lines import announced
 from kafka_ratchet.spark_sink.rows.columns import record_schema
@@ -162,7 +162,7 @@ class ResultTable:
         resume(offset_range, self._after)
         start = {partition: offset_range.earliest[partition] for partition in self._after}
         restricted = self._store.restricted_values
-        values.expect(record_digests(spark, job, values.columns, start, self._after, restricted_values=restricted))
+        values.expect(due_records(spark, job, values.columns, start, self._after, restricted_values=restricted).rows)
 
     def _read_rejects(self) -> None:
         if self._kept.rejects or self._kept.from_input:

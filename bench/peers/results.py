@@ -14,6 +14,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.session import LOCAL_SETTINGS, ROW_SETTINGS, spark_session
-from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement, StoreCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -115,6 +116,14 @@ class NothingStore:
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
         """Nothing is kept."""
         return 0
+
+    def require_repairable(self) -> None:
+        """Nothing is there to replace."""
+
+    def repair(
+        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
+    ) -> None:
+        """Nothing is there to replace."""
 
     def close(self) -> None:
         """Nothing is open."""

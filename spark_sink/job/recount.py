@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ratchet.spark_sink.job.reading import Job, records
 from kafka_ratchet.spark_sink.job.unreadable import read_again
 from kafka_ratchet.spark_sink.rows import digests
-from kafka_ratchet.spark_sink.rows.columns import DELETED, RECORD_COLUMNS, REJECT_REASON
+from kafka_ratchet.spark_sink.rows.columns import DELETED, NOT_PARSED_REASON, RECORD_COLUMNS, REJECT_REASON
 from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.rows.judging.windows import judged_at_once
 from kafka_ratchet.spark_sink.rows.write_mode import reduced
@@ -74,7 +74,7 @@ def _recount(
     from pyspark.sql import functions as F
 
     pipeline, write_mode = job.pipeline, job.pipeline.write_mode
-    with _rows(spark, job, start, end, restricted_values=restricted_values) as (rows, rejects):
+    with rows_and_rejects(spark, job, start, end, restricted_values=restricted_values) as (rows, rejects):
         if write_mode.kind == "totals":
             keys = reduced(rows, write_mode)
             for each in write_mode.aggregates:
@@ -88,19 +88,23 @@ def _recount(
             keys = keyed.agg(
                 F.max("_kafka_offset").alias("_kafka_offset"), F.max_by(DELETED, "_kafka_offset").alias(DELETED)
             )
-        rejected = [] if rejects is None else to_arrow(rejects.select("_kafka_partition", "_kafka_offset")).to_batches()
+        rejected = _coordinates(rejects)
         counted = to_arrow(keys)
         gone = counted[DELETED] if write_mode.kind == "upsert" else pa.array([False] * counted.num_rows, pa.bool_())
-        return Recount(
-            counted.filter(pc.invert(gone)),
-            counted.filter(gone),
-            pa.Table.from_batches(
-                rejected, pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
-            ),
-        )
+        return Recount(counted.filter(pc.invert(gone)), counted.filter(gone), rejected)
 
 
-def record_digests(
+@dataclass(frozen=True)
+class DueRecords:
+    """Rows and rejects of the topic's records, up to some offsets."""
+
+    rows: pa.Table
+    """`_kafka_partition`, `_kafka_offset`, `_digest` and `_value_digest` of each that makes a row."""
+    rejects: pa.Table
+    """`_kafka_partition` and `_kafka_offset` of each reject."""
+
+
+def due_records(
     spark: SparkSession,
     job: Job,
     columns: Sequence[str],
@@ -108,7 +112,7 @@ def record_digests(
     end: Mapping[int, int],
     *,
     restricted_values: int,
-) -> pa.Table:
+) -> DueRecords:
     """Read the topic, and digest the row that each record makes: `_digest` of `columns`, `_value_digest` of its value.
 
     Args:
@@ -119,21 +123,32 @@ def record_digests(
         end: see there.
         restricted_values: see there.
     """
-    from pyspark import cloudpickle
-
     whole = replace(job, pipeline=replace(job.pipeline, keep_value=True))
-    cloudpickle.register_pickle_by_value(digests)  # type: ignore[no-untyped-call]
 
-    def read() -> pa.Table:
-        with _rows(spark, whole, start, end, restricted_values=restricted_values) as (rows, _):
-            names = ["_kafka_partition", "_kafka_offset", "_kafka_value", *columns]
-            found = rows.select(*[F.col(quoted(name)) for name in names]).toDF(*[f"c{n}" for n in range(len(names))])
-            schema = "_kafka_partition int, _kafka_offset long, _digest long, _value_digest long"
-            return to_arrow(map_batches(found, _digesting(), schema))
-
-    from pyspark.sql import functions as F
+    def read() -> DueRecords:
+        with rows_and_rejects(spark, whole, start, end, restricted_values=restricted_values) as (rows, rejects):
+            return DueRecords(_digests(rows, columns), _coordinates(rejects))
 
     return read_again(job, start, end, read)
+
+
+def _digests(rows: DataFrame, columns: Sequence[str]) -> pa.Table:
+    from pyspark import cloudpickle
+    from pyspark.sql import functions as F
+
+    cloudpickle.register_pickle_by_value(digests)  # type: ignore[no-untyped-call]
+    names = ["_kafka_partition", "_kafka_offset", "_kafka_value", *columns]
+    found = rows.select(*[F.col(quoted(name)) for name in names]).toDF(*[f"c{n}" for n in range(len(names))])
+    schema = "_kafka_partition int, _kafka_offset long, _digest long, _value_digest long"
+    return to_arrow(map_batches(found, _digesting(), schema))
+
+
+def _coordinates(rejects: DataFrame | None) -> pa.Table:
+    """Return partition and offset of the rejects."""
+    import pyarrow as pa
+
+    schema = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
+    return schema.empty_table() if rejects is None else to_arrow(rejects.select(*schema.names)).cast(schema)
 
 
 def record_times(
@@ -142,7 +157,7 @@ def record_times(
     """Read partition, offset and timestamp of each row, as a count by windows has them; see `recount`."""
 
     def read() -> pa.Table:
-        with _rows(spark, job, start, end, restricted_values=restricted_values) as (rows, _):
+        with rows_and_rejects(spark, job, start, end, restricted_values=restricted_values) as (rows, _):
             return to_arrow(rows.select("_kafka_partition", "_kafka_offset", "_kafka_timestamp"))
 
     return read_again(job, start, end, read)
@@ -163,10 +178,12 @@ def _digesting() -> Task:
 
 
 @contextmanager
-def _rows(
+def rows_and_rejects(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Iterator[tuple[DataFrame, DataFrame | None]]:
     """The rows before they are reduced, and the rejects: of a raw topic, judged as if it were one slice."""
+    from pyspark.sql import functions as F
+
     read, rule = records(spark, job, start, end), job.pipeline.write_mode.judged
     if rule is None:
         with job.pipeline.read(read, restricted_values=restricted_values) as found:
@@ -176,5 +193,7 @@ def _rows(
         judged_at_once(read, rule) as (fresh, rejected),
         job.pipeline.read(fresh, restricted_values=restricted_values) as (rows, unparsed),
     ):
-        rejects = rejected.toDF(*RECORD_COLUMNS, REJECT_REASON).drop(REJECT_REASON)
-        yield rows, rejects if unparsed is None else rejects.unionByName(unparsed)
+        rejects = rejected.toDF(*RECORD_COLUMNS, REJECT_REASON)
+        if unparsed is not None:
+            rejects = rejects.unionByName(unparsed.withColumn(REJECT_REASON, F.lit(NOT_PARSED_REASON)))
+        yield rows, rejects

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -67,3 +67,10 @@ def to_arrow(dataframe: DataFrame) -> pa.Table:
     schema = arrow_schema(dataframe.schema)
     batches = dataframe._collect_as_arrow()  # type: ignore[operator]  # noqa: SLF001 - as toPandas of 3.5 does
     return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+
+
+def from_arrow(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """Hand rows that the driver has to Spark, in columns of that schema."""
+    if int(spark.version.split(".")[0]) >= 4:
+        return spark.createDataFrame(rows.cast(arrow_schema(schema)), schema)
+    return spark.createDataFrame(list(zip(*(column.to_pylist() for column in rows.columns), strict=True)), schema)

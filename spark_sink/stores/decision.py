@@ -1,4 +1,4 @@
-"""An operator's decision where a job goes on whose stored offsets do not fit its table or topic, and its record."""
+"""Operators' decisions about a table, and their records: where its job goes on, and which of its rows are replaced."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ import json
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.distinct import quoted
+from kafka_ratchet.spark_sink.spark.dialect import from_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 TABLE, STORED, EARLIEST, LATEST = "table", "stored", "earliest", "latest"
 """Where a job can be told to go on: where the rows end, where the offsets say, or at either end of the topic."""
@@ -82,6 +90,73 @@ def decide(source: str, reason: str, seen: Mapping[int, int] | None = None) -> D
     """A decision of the user of this process, now."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Decision(source, reason, f"{_user()}@{socket.gethostname()}", now, seen)
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Rows that take the place of all rows with the same identities, see `ResultStore.repair`."""
+
+    identity: tuple[str, ...]
+    """Columns that say which row is which; null is a value like others."""
+    gone: pa.Table
+    """Identities, each once: every row with one of them goes."""
+    rows: DataFrame
+    """Rows to put in, in the columns of the table; their identities are among those."""
+    count: int
+    """Number of these rows."""
+
+    def with_removals(self) -> DataFrame:
+        """Return the rows, and one for each identity with true in the column `DELETED`."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        schema = self.rows.schema
+        of_identity = StructType([schema[name] for name in self.identity])
+        gone = from_arrow(self.rows.sparkSession, self.gone.select(list(self.identity)), of_identity)
+        columns = [
+            F.col(quoted(name)) if name in self.identity else F.lit(None).cast(schema[name].dataType).alias(name)
+            for name in schema.names
+        ]
+        removals = gone.select(*columns, F.lit(True).alias(DELETED))
+        return self.rows.withColumn(DELETED, F.lit(False)).unionByName(removals)
+
+    def require_staged(self, where: object, rows: int) -> None:
+        """Raise unless the tasks have written as many rows as were planned.
+
+        Raises:
+            StoreError: they have not; nothing was committed.
+        """
+        if rows != self.count:
+            raise StoreError(
+                f"{where}: the topic has given {rows} of the {self.count} rows that a repair puts in. Nothing was "
+                "committed; run the repair again, and look whether retention deletes records meanwhile"
+            )
+
+
+@dataclass(frozen=True)
+class RepairNote:
+    """Record of a repair: who, when, why, and how many rows."""
+
+    who: str
+    at: str
+    """UTC, ISO 8601."""
+    reason: str
+    counts: Mapping[str, int]
+    """Number of identities by fault, and of rows by action."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object to keep in the table."""
+        return {"at": self.at, "who": self.who, "reason": self.reason, "what": "repair", "rows": dict(self.counts)}
+
+    def as_json(self) -> str:
+        """Return the line for the databases' table of decisions."""
+        return json.dumps(self.as_dict())
+
+
+def repair_note(reason: str, counts: Mapping[str, int]) -> RepairNote:
+    """Make the record of a repair by the user of this process, now."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return RepairNote(f"{_user()}@{socket.gethostname()}", now, reason, counts)
 
 
 def _user() -> str:

@@ -7,15 +7,16 @@ that the offsets stand for. A version that came in between makes the attempt fai
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kafka_ratchet.spark_sink.errors import OptionRefused, SinkError, StoreError
 from kafka_ratchet.spark_sink.files.parquet import Values, WrittenFile
 from kafka_ratchet.spark_sink.rows.partition_by import require_columns_of
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement, StoreCheck
 from kafka_ratchet.spark_sink.stores.sequence_files import SequenceFiles
 from kafka_ratchet.spark_sink.stores.store import (
     RUN_FIRST,
@@ -62,6 +63,8 @@ class Staged:
     """Of the files by name, where the table has partitions."""
     arrow: Any = None
     """The rows themselves, where the driver brings them in."""
+    aside: bool = False
+    """True: the files are no files of the table, and the commit makes those."""
     sequences: int = 0
     """Number of the manifest of last sequences, see `SequenceFiles`; 0: the job does not judge."""
 
@@ -183,6 +186,18 @@ class OptimisticStore(TableStore, Generic[Table]):
     def _replaces_nothing(self) -> OptionRefused:
         return OptionRefused(f"{self._where}: this kind of store replaces no rows. Choose {REPLACING}")
 
+    def _require_repairable(self, table: Table) -> None:
+        """Raise `OptionRefused` where rows of the table cannot be replaced."""
+        raise self._repairs_nothing()
+
+    def _stage_repair(self, table: Table, rows: Replacement, generation: int) -> Staged:
+        """Write the rows of a repair to where no reader sees them."""
+        raise NotImplementedError
+
+    def _write_repair(self, table: Table, rows: Replacement, staged: Staged, generation: int, note: RepairNote) -> None:
+        """Write a version with these rows in place of those with their identities, and with the stored offsets."""
+        raise NotImplementedError
+
     def _require_staged(self, table: Table, staged: Staged) -> None:
         """Raise `StoreError` where a clean-up has removed what is staged."""
 
@@ -301,20 +316,69 @@ class OptimisticStore(TableStore, Generic[Table]):
             self._require_holder(table, start)  # a successor removes what was staged before it
             raise
         crash_points.passing("before-commit")
-        refused = 0
+        self._attempt_until_written(table, staged, lambda: self._write(table, staged, generation, end), start, end)
+        self._after_commit()
+        if self._sequence_files is not None:
+            self._sequence_files.committed()
+        crash_points.passing("after-commit")
+        self._finish(table, staged)
+        return staged.rows
+
+    def require_repairable(self) -> None:
+        table = self._find()
+        if table is not None:
+            self._require_repairable(table)
+
+    def repair(
+        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
+    ) -> None:
+        generation, table = self._require_open(), self._table
+        if table is None or rows is None or rejects is not None:
+            raise RuntimeError("repair() of one open table")
+        self._refresh(table)
+        self._require_holder(table, start)
+        self._require_repairable(table)
+        crash_points.passing("before-write")
+        staged = self._stage_repair(table, rows, generation)
+        rows.require_staged(self._where, staged.rows)
+        crash_points.passing("before-commit")
+        # A version in place has no end to recognise it by, and is written again, without an effect.
+        write = partial(self._write_repair, table, rows, staged, generation, note)
+        self._attempt_until_written(table, staged, write, start)
+        self._after_commit()
+        crash_points.passing("after-commit")
+
+    def _attempt_until_written(
+        self,
+        table: Table,
+        staged: Staged,
+        write: Callable[[], None],
+        start: Mapping[int, int],
+        end: Mapping[int, int] | None = None,
+    ) -> None:
+        """Call `write` until its version is in place, each time on the newest one of the table.
+
+        Args:
+            table: the table.
+            staged: rows to write.
+            write: writes a version.
+            start: must be the stored offsets.
+            end: offsets, to recognise a version in place after a failure.
+        """
+        refused, generation = 0, self._generation
         for _ in range(COMMIT_ATTEMPTS):
             self._require_staged(table, staged)
             seen = self._version_of(table)
             try:
-                self._write(table, staged, generation, end)
-                break
+                write()
+                return
             except Exception as error:
                 if not self._is_failure(error):
                     raise
                 failure = error
             self._refresh(table)
-            if self._newest(table) == generation and self._stored(table) == end:
-                break  # the version is in place; what failed came after it
+            if end is not None and self._newest(table) == generation and self._stored(table) == end:
+                return  # the version is in place; what failed came after it
             self._require_holder(table, start)
             # A conflict without another writer's version is a refusal by the library.
             refused += seen is not None and self._version_of(table) == seen
@@ -322,14 +386,7 @@ class OptimisticStore(TableStore, Generic[Table]):
                 self._refuse(failure, "the rules and writer features of the table")
             if not self._is_conflict(failure):
                 self._refuse(failure)
-        else:
-            raise self._others_were_faster()
-        self._after_commit()
-        if self._sequence_files is not None:
-            self._sequence_files.committed()
-        crash_points.passing("after-commit")
-        self._finish(table, staged)
-        return staged.rows
+        raise self._others_were_faster()
 
     def replace(
         self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None

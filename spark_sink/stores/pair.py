@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, StoreError
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import STORED, Decision, StoreCheck
+from kafka_ratchet.spark_sink.stores.decision import STORED, Decision, RepairNote, Replacement, StoreCheck
 from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
@@ -242,6 +242,20 @@ class PairedStore:
             "is a row now would be in both tables, or in none. Choose a database (postgres, mysql, duckdb), or a job "
             "without rejects"
         )
+
+    def require_repairable(self) -> None:
+        self._rows.require_repairable()
+        self._rejects.require_repairable()
+
+    def repair(
+        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
+    ) -> None:
+        """Two actions where both tables are repaired, the rejects' first."""
+        if rejects is not None:
+            self._rejects.repair(rejects, None, self._reached, note)
+            crash_points.passing("between-commits")
+        if rows is not None:
+            self._rows.repair(rows, None, start, note)
 
     def close(self) -> None:
         self._rows.close()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from kafka_ratchet.spark_sink import topic_ids
 from kafka_ratchet.spark_sink.errors import StoreError
-from kafka_ratchet.spark_sink.stores.decision import Decision
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote
 from kafka_ratchet.spark_sink.topic_ids import StoredId
 
 Database = TypeVar("Database")
@@ -219,6 +219,11 @@ class SqlJobState(Generic[Database]):
         self.commit(database, offsets, write_mode)
         self.run(database, self.statements.decide, decision=self.literal(told))
         return generation
+
+    def note_repair(self, database: Database, note: RepairNote) -> None:
+        """Keep the record of a repair, and which tables the offsets belong to as they are now."""
+        self.marks.note(database)
+        self.run(database, self.statements.decide, decision=self.literal(note.as_json()))
 
     # -- what they belong to
 

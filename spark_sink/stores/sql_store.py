@@ -16,6 +16,8 @@ from kafka_ratchet.spark_sink.stores.table_store import TableStore
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from kafka_ratchet.spark_sink.stores.decision import Replacement
+
 Database = TypeVar("Database")
 Columns = TypeVar("Columns")
 
@@ -109,6 +111,11 @@ class SqlStore(TableStore, Generic[Database, Columns]):
     def other_sources(self) -> list[str]:
         with self._reading() as database:
             return self._state.other_sources(database)
+
+    def _replaced(self, rows: Replacement | None, rejects: Replacement | None) -> list[tuple[str, Replacement]]:
+        """Return the tables of a repair, and the replacement in each."""
+        found = [] if rows is None else [(self._result, rows)]
+        return found if rejects is None else [*found, (self._rejected, rejects)]
 
     def check(self) -> StoreCheck:
         with self._reading() as database:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from kafka_ratchet.spark_sink.stores.decision import Decision, StoreCheck
+    from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement, StoreCheck
 
 JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """Job names become part of keys in every store; this alphabet is plain in all of them."""
@@ -208,6 +208,35 @@ class ResultStore(Protocol):
 
         Raises:
             StoreError: the store cannot be read or written, or there is none.
+        """
+        ...
+
+    def require_repairable(self) -> None:
+        """Refuse a table whose rows `repair` cannot replace. It takes nothing over.
+
+        Raises:
+            OptionRefused: the store cannot replace rows, or the table has a feature that forbids it.
+        """
+        ...
+
+    def repair(
+        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
+    ) -> None:
+        """Replace rows in one atomic action, and leave offsets and all other rows as they are.
+
+        A store with rejects in a table apart replaces those in an action before it. A second time has no effect.
+
+        Args:
+            rows: for the result; None: none.
+            rejects: for the rejects table; None: none.
+            start: must be the stored offsets.
+            note: kept with the action.
+
+        Raises:
+            Fenced: another job has taken over; nothing of this call is visible.
+            RowsLost: see `offsets`; likewise.
+            OptionRefused: the store cannot replace rows, or the table has a feature that forbids it.
+            StoreError: the store cannot be written; likewise.
         """
         ...
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from kafka_ratchet.spark_sink.stores.compactor import Compactor
+    from kafka_ratchet.spark_sink.stores.decision import RepairNote, Replacement
     from kafka_ratchet.spark_sink.stores.orphans import Orphan
 
 
@@ -155,6 +156,20 @@ class TableStore(ResultStore):
     ) -> int:
         """Refuse it, where the store cannot change rows of single records."""
         raise OptionRefused(f"{self._where}: this kind of store replaces no rows. Choose {REPLACING}")
+
+    def require_repairable(self) -> None:
+        """Refuse, where the store has no `repair` of its own; see `ResultStore`."""
+        if type(self).repair is TableStore.repair:
+            raise self._repairs_nothing()
+
+    def repair(
+        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
+    ) -> None:
+        """Refuse, where the store cannot replace rows; see `ResultStore`."""
+        raise self._repairs_nothing()
+
+    def _repairs_nothing(self) -> OptionRefused:
+        return OptionRefused(f"{self._where}: a store of this kind cannot replace rows, so that nothing is repaired")
 
     def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
         """The job's commits, the newest first, as far as the store still says; none where it does not keep them apart.

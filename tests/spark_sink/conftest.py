@@ -30,8 +30,10 @@ from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.package import write_package
 from kafka_ratchet.spark_sink.spark.session import spark_session
 from kafka_ratchet.spark_sink.stores.registry import STORES
+from tests.app.written_stream import NewTopic, Stage
 from tests.markers import partition_ends, wait_for_marker
 from tests.spark_sink.files.bucket import BucketSite, s3_server
+from tests.spark_sink.followed import Follow, Followed
 from tests.spark_sink.sites import (
     AT_LENGTH,
     IN_A_BUCKET,
@@ -247,3 +249,13 @@ def command(broker: str, shipped: Path, tmp_path: Path) -> Iterator[Callable[...
             os.killpg(group, signal.SIGKILL)
         except ProcessLookupError:
             continue
+
+
+@pytest.fixture
+def follow(broker: str, new_topic: NewTopic, spark: SparkSession, site: Site) -> Follow:
+    """follow(**sink) is a stream of two partitions and the site, with these settings of [sink]."""
+
+    def any_time(partitions: int) -> str:
+        return new_topic(partitions, message_timestamp_after_max_ms=2**63 - 1, retention_ms=-1)
+
+    return lambda **sink: Followed(Stage(broker, any_time), site, spark, **sink)

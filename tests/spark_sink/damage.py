@@ -65,11 +65,32 @@ def repeat(site: Site, partition: int, offset: int, moved_to: int | None = None,
         _execute(site, [copied, moved, added], ending)
 
 
+def repeat_all(site: Site, condition: str, *, rejects: bool = False) -> None:
+    """Add a copy of each row of an SQL condition."""
+    ending = "_rejects" if rejects else ""
+    if isinstance(site, DeltaSite):
+        rows = DeltaTable(site.path + ending).to_pyarrow_table()
+        more = duckdb.arrow(rows).filter(condition).to_arrow_table().cast(rows.schema)
+        write_deltalake(site.path + ending, more, mode="append")
+    elif isinstance(site, IcebergSite):
+        table = _iceberg(site, ending)
+        rows = table.scan().to_arrow()
+        table.append(duckdb.arrow(rows).filter(condition).to_arrow_table().cast(rows.schema))
+    else:
+        _execute(site, [f"INSERT INTO {{table}} SELECT * FROM {{table}} WHERE {condition}"], ending)  # noqa: S608
+
+
 def change(site: Site, assignment: str, condition: str) -> None:
     """Update rows, by SQL."""
     if isinstance(site, DeltaSite):
         name, value = assignment.split(" = ")
         DeltaTable(site.path).update(updates={name: value}, predicate=condition)
+    elif isinstance(site, IcebergSite):
+        table = _iceberg(site)
+        name, value = assignment.split(" = ")
+        rows = table.scan().to_arrow()
+        found = duckdb.arrow(rows).filter(condition).project(f"* REPLACE ({value} AS {name})")
+        table.overwrite(found.to_arrow_table().cast(rows.schema), condition)
     else:
         _execute(site, [f"UPDATE {{table}} SET {assignment} WHERE {condition}"])  # noqa: S608
 

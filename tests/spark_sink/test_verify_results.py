@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
-from pydantic import SecretStr
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from kafka_ratchet.app.cli.verify import verify as verify_command
-from kafka_ratchet.app.settings import Settings, SinkSettings
-from kafka_ratchet.app.status.results import spec_of
-from kafka_ratchet.app.verify import RecordView, Report, verify_results
+from kafka_ratchet.app.verify import Report, verify_results
 from kafka_ratchet.errors import SettingsError, SetupError
-from kafka_ratchet.spark_sink.job.job import run_batch
-from kafka_ratchet.spark_sink.job.plan import TopicPlanner
-from kafka_ratchet.spark_sink.job.reading import Job
-from kafka_ratchet.spark_sink.job.run_state import Outcome
-from kafka_ratchet.spark_sink.rows.columns import record_schema
-from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
-from tests.app.written_stream import NewTopic, Stage, record
+from tests.app.written_stream import record
 from tests.spark_sink.damage import add_column, change, delete, repeat
+from tests.spark_sink.followed import Follow, as_toml, values
 from tests.spark_sink.sites import Site, params
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
@@ -37,62 +27,6 @@ ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
 WITH_REJECTS = pytest.mark.parametrize("site", [*params("delta", "duckdb"), POSTGRES, MYSQL], indirect=True)
 
 JSON = "who string, amount decimal(9,2)"
-
-
-class Followed:
-    """A stream written by hand, and its table."""
-
-    def __init__(self, stage: Stage, site: Site, spark: SparkSession, **sink: Any) -> None:
-        location = site.location
-        kept = SinkSettings(
-            name="job",
-            store=location.kind,
-            path=location.path or "unused",
-            table=location.table,
-            url=SecretStr(location.url) if location.url else None,
-            password=SecretStr(location.password) if location.password else None,
-            **sink,
-        )
-        self.stage, self.site, self.spark = stage, site, spark
-        self.settings = stage.settings.model_copy(update={"sink": kept})
-        self.spark_starts = 0
-
-    def pass_on(self, partition: int, records: list[RecordView]) -> None:
-        """Fresh records: into the input and, unchanged, into the output."""
-        for topic in (0, 1):
-            self.stage.write(topic, partition, records)
-
-    @property
-    def pipeline(self) -> RowPipeline:
-        return spec_of(self.settings, self.stage.topics[1], self.stage.broker).pipeline()
-
-    def run(self, max_records: int = 1_000) -> Outcome:
-        pipeline, topic = self.pipeline, self.stage.topics[1]
-        planner = TopicPlanner(self.stage.broker, topic, {})
-        rejects = record_schema() if pipeline.rejects else None
-        store = self.site.make("job", topic, planner.topic_id(), pipeline.write_mode, rejects)
-        job = Job(self.stage.broker, topic, "job", pipeline, max_records)
-        return run_batch(job, planner, store, lambda: nullcontext(self.spark))
-
-    def verify(self) -> Report:
-        return verify_results(self.settings, None, self._session)
-
-    def _session(self) -> AbstractContextManager[SparkSession]:
-        self.spark_starts += 1
-        return nullcontext(self.spark)
-
-
-Follow = Callable[..., Followed]
-
-
-@pytest.fixture
-def follow(broker: str, new_topic: NewTopic, spark: SparkSession, site: Site) -> Follow:
-    """follow(**sink) is a stream of two partitions and the site, with these settings of [sink]."""
-
-    def any_time(partitions: int) -> str:
-        return new_topic(partitions, message_timestamp_after_max_ms=2**63 - 1, retention_ms=-1)
-
-    return lambda **sink: Followed(Stage(broker, any_time), site, spark, **sink)
 
 
 def found(report: Report) -> tuple[dict[str, int], list[str]]:
@@ -319,10 +253,6 @@ def test_a_row_that_is_there_too_early_is_found(follow: Follow) -> None:
     ]
 
 
-def values(*texts: str, producer: bytes = b"a", first: int = 0) -> list[RecordView]:
-    return [replace(record(first + n, producer), value=text.encode()) for n, text in enumerate(texts)]
-
-
 @WITH_REJECTS
 def test_rejects_are_accounted_for(follow: Follow, site: Site) -> None:
     followed = follow(columns=JSON, rejects=True)
@@ -433,7 +363,7 @@ def test_what_a_query_makes_is_not_called_proven(
     assert accounts(report) == {"a": (4, 4, 4, 0, 0, 0, 0)}
 
     file = tmp_path_factory.mktemp("settings") / "ratchet.toml"
-    file.write_text(_toml(followed.settings), "utf-8")
+    file.write_text(as_toml(followed.settings), "utf-8")
     cli = typer.Typer()
     cli.command()(verify_command)
     told = CliRunner().invoke(cli, ["--config", str(file), "--results", "--json"])
@@ -452,7 +382,7 @@ def test_the_command_names_the_row_and_exits_one(
     followed.stage.commit(4, 0)
     followed.run()
     file = tmp_path_factory.mktemp("settings") / "ratchet.toml"
-    file.write_text(_toml(followed.settings), "utf-8")
+    file.write_text(as_toml(followed.settings), "utf-8")
     cli = typer.Typer()
     cli.command()(verify_command)
     good = CliRunner().invoke(cli, ["--config", str(file), "--results"], env={"COLUMNS": "200"})
@@ -467,21 +397,6 @@ def test_the_command_names_the_row_and_exits_one(
     assert "\x1b[31m" not in bad.output
     password = site.location.password
     assert password is None or password not in good.output + bad.output
-
-
-def _toml(settings: Settings) -> str:
-    (stream,) = settings.streams.values()
-    sink = settings.sink.model_dump(
-        exclude_none=True, exclude={"url", "password", "key", "sums", "averages", "mins", "maxes"}
-    )
-    for name in ("url", "password"):
-        if (secret := getattr(settings.sink, name)) is not None:
-            sink[name] = secret.get_secret_value()
-    lines = [f"app = {json.dumps(settings.app)}", f"bootstrap = {json.dumps(settings.bootstrap)}", "[streams.events]"]
-    lines += [f"{name} = {json.dumps(getattr(stream, name))}" for name in ("input", "output", "dead_letters")]
-    return "\n".join(
-        [*lines, "[sink]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in sink.items())]
-    )
 
 
 @ONE_SITE

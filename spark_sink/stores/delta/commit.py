@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka_ratchet.spark_sink.files.bucket import Folder
 from kafka_ratchet.spark_sink.files.parquet import WrittenFile
@@ -74,13 +74,22 @@ def write_entry(
         AddAction(file.name, file.bytes, (partitions or {}).get(file.name, {}), now_ms, True, file.statistics)
         for file in written
     ]
-    table.create_write_transaction(
-        added,
-        mode="append",
-        schema=table.schema(),
-        partition_by=table.metadata().partition_columns,
-        commit_properties=properties,
-    )
+    _commit(table, added, properties)
+
+
+def write_actions(table: DeltaTable, entry: JobEntry, actions: list[Any]) -> None:
+    """Commit the version after the one that the table was read as, with files that come and go.
+
+    Args:
+        table: at the version of the caller's comparison.
+        entry: the job's words in it.
+        actions: of files.
+
+    Raises:
+        CommitFailedError: another commit was first.
+        DeltaError: the table cannot be read or written.
+    """
+    _commit(table, actions, _properties(table, entry, UNKNOWN_ROWS))
 
 
 Range = tuple[Mapping[int, int], Mapping[int, int]]
@@ -159,4 +168,14 @@ def _properties(table: DeltaTable, entry: JobEntry, rows: int) -> CommitProperti
         custom_metadata={"userMetadata": json.dumps(user_metadata)},
         max_commit_retries=0,
         app_transactions=[Transaction(key, version) for key, version in transactions.items()],
+    )
+
+
+def _commit(table: DeltaTable, actions: list[Any], properties: CommitProperties) -> None:
+    table.create_write_transaction(
+        actions,
+        mode="append",
+        schema=table.schema(),
+        partition_by=table.metadata().partition_columns,
+        commit_properties=properties,
     )

@@ -20,7 +20,9 @@ from kafka_ratchet.spark_sink.files.parquet import (
     write_partitioned_files,
 )
 from kafka_ratchet.spark_sink.rows.columns import DELETED
-from kafka_ratchet.spark_sink.stores.decision import Decision
+from kafka_ratchet.spark_sink.rows.identities import Identities
+from kafka_ratchet.spark_sink.stores import crash_points
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
 from kafka_ratchet.spark_sink.stores.delta import vacuum
 from kafka_ratchet.spark_sink.stores.delta.actions import (
     generation_key,
@@ -33,7 +35,7 @@ from kafka_ratchet.spark_sink.stores.delta.actions import (
     version_key,
     write_mode_actions,
 )
-from kafka_ratchet.spark_sink.stores.delta.commit import JobEntry, replace_range, write_entry
+from kafka_ratchet.spark_sink.stores.delta.commit import JobEntry, replace_range, write_actions, write_entry
 from kafka_ratchet.spark_sink.stores.delta.compact import DeltaCompactor, require_plain_files
 from kafka_ratchet.spark_sink.stores.delta.consistency import ConsistencyCheck, require_plain_log
 from kafka_ratchet.spark_sink.stores.delta.log import read_entry
@@ -45,6 +47,7 @@ from kafka_ratchet.spark_sink.stores.delta.partitions import (
     with_partitions,
     without_partitions,
 )
+from kafka_ratchet.spark_sink.stores.delta.repair import actions_of, require_repairable, rewrite
 from kafka_ratchet.spark_sink.stores.delta.rules import require_no_rules
 from kafka_ratchet.spark_sink.stores.delta.table import (
     add_columns,
@@ -297,7 +300,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         if self._partition_by:
             return self._stage_partitions(table, dataframe, schema, name)
         written = write_files(dataframe, folder, schema, name, self._folder.filesystem)
-        return Staged(sum(file.rows for file in written), written)
+        return Staged(sum(file.rows for file in written), written, aside=bool(inner))
 
     def _stage_partitions(self, table: DeltaTable, dataframe: DataFrame, schema: pa.Schema, prefix: str) -> Staged:
         import pyarrow as pa
@@ -313,11 +316,43 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         files = [file for file, _ in found]
         return Staged(sum(file.rows for file in files), files, partitions={file.name: values for file, values in found})
 
+    def _require_repairable(self, table: DeltaTable) -> None:
+        require_repairable(table, self._folder)
+
+    def _stage_repair(self, table: DeltaTable, rows: Replacement, generation: int) -> Staged:
+        """Write them into the table's folder, as an append does."""
+        import pyarrow as pa
+
+        if not rows.count:
+            return Staged(0)
+        whole, name = pa.schema(table.schema().to_arrow()), file_prefix(self._name, generation)
+        schema = pa.schema([field for field in whole if field.name in self._columns])
+        if self._partition_by:
+            return self._stage_partitions(table, rows.rows, schema, name)
+        written = write_files(rows.rows, self._folder.inside(), schema, name, self._folder.filesystem)
+        return Staged(sum(file.rows for file in written), written)
+
+    def _write_repair(
+        self, table: DeltaTable, rows: Replacement, staged: Staged, generation: int, note: RepairNote
+    ) -> None:
+        self._attempt = table.version() + 1
+        rewritten = rewrite(table, self._folder, Identities(rows.gone), file_prefix(self._name, generation))
+        partitions = {
+            name: partition_values(self._folder, table, self._partition_by, values)
+            for name, values in staged.partitions.items()
+        }
+        stored = self._stored(table)
+        actions = {generation_key(self._name): generation, **self._offset_actions(stored)}
+        entry = JobEntry(self._name, self._topic, generation, stored, {"repair": note.as_dict()}, actions)
+        crash_points.passing("in-commit")
+        # Where it fails, the files stay for vacuum: the version may be in place all the same.
+        write_actions(table, entry, actions_of(rewritten, staged.files, partitions))
+
     def _offset_actions(self, offsets: Mapping[int, int]) -> dict[str, int]:
         return offset_actions(self._name, self._topic, self._topic_id, offsets)
 
     def _require_staged(self, table: DeltaTable, staged: Staged) -> None:
-        if not self._write_mode.row_key:
+        if not staged.aside:
             require_files(self._folder, staged.files)  # a clean-up takes files that no entry names yet
 
     def _write(self, table: DeltaTable, staged: Staged, generation: int, end: Mapping[int, int]) -> None:

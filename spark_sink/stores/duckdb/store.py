@@ -25,7 +25,7 @@ from kafka_ratchet.spark_sink.rows.distinct import HASHES
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
 from kafka_ratchet.spark_sink.stores.duckdb.file import DatabaseFile, Interrupted, has_table, quoted
 from kafka_ratchet.spark_sink.stores.duckdb.job_state import TABLES, JobState
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -341,6 +341,51 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             shutil.rmtree(folder, ignore_errors=True)
         crash_points.passing("after-commit")
         return staged.rows
+
+    def repair(
+        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
+    ) -> None:
+        generation = self._require_open()
+        with self._reading() as database:  # before the work, so that a fenced repair writes no files
+            self._require_holder(database, generation, start)
+        crash_points.passing("before-write")
+        folder = self._path.with_name(f"{self._staging}{generation}-{uuid.uuid4().hex[:16]}")
+        folder.mkdir(mode=0o700)
+        try:
+            staged = []
+            for table, replacement in self._replaced(rows, rejects):
+                arrow = self._arrow if table == self._result else arrow_schema(replacement.rows.schema)
+                prefix = file_prefix(self._name, generation)
+                found = _Staged(folder, write_files(replacement.rows, str(folder), arrow, prefix))
+                replacement.require_staged(self._where, found.rows)
+                staged.append((table, replacement, found))
+            crash_points.passing("before-commit")
+            with self._file.writing() as database:
+                self._require_holder(database, generation, start)
+                self._require_consistent(database)
+                self._file.require_types(database, self._result, self._arrow)
+                for table, replacement, found in staged:
+                    self._replace(database, table, replacement, found)
+                    crash_points.passing("replaced")
+                self._state.note_repair(database, note)
+                crash_points.passing("in-commit")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        crash_points.passing("after-commit")
+
+    def _replace(self, database: DuckDBPyConnection, table: str, replacement: Replacement, staged: _Staged) -> None:
+        """Take rows away by their identities, and put others in."""
+        if replacement.gone.num_rows:
+            names = map(quoted, replacement.identity)
+            same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM gone.{name}" for name in names)
+            database.register("gone", replacement.gone)
+            database.execute(f"DELETE FROM {quoted(table)} AS target USING gone WHERE {same}")  # noqa: S608
+            database.unregister("gone")
+        if staged.files:
+            database.register("source", staged.dataset())
+            insert = f"INSERT INTO {quoted(table)} BY NAME SELECT * FROM source"  # noqa: S608
+            self._require_stored(table, staged.rows, changed_rows(database, insert))
+            database.unregister("source")
 
     def _bring_in(
         self,

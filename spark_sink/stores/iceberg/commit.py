@@ -29,7 +29,8 @@ from kafka_ratchet.spark_sink.stores.iceberg.touched import may_have_records, pa
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask, Table, Transaction
 
 KEEP_KEY = "history.expire.min-snapshots-to-keep"
 
@@ -202,6 +203,36 @@ class Commit:
             write_rows(table, self.folder, part.to_batches(), named, Record())
             for part in parts(merged(target, rows, self.write_mode), self.write_mode.row_key, table_bytes)
         ]
+        return self._replace_files(table, transaction, old, new, summary)
+
+    def repair(self, table: Table, old: list[FileScanTask], new: list[DataFile], properties: Mapping[str, str]) -> None:
+        """Replace files by others, in one commit; see `write`.
+
+        Args:
+            table: the table.
+            old: files that go.
+            new: files that come.
+            properties: to set.
+        """
+        mark, summary = self._summary(table, properties)
+        with table.transaction() as transaction:
+            total = self._replace_files(table, transaction, old, new, summary)
+            self._note(table, transaction, properties, mark, total)
+
+    def _replace_files(
+        self,
+        table: Table,
+        transaction: Transaction,
+        old: list[FileScanTask],
+        new: list[DataFile],
+        summary: dict[str, str],
+    ) -> int:
+        """Take files out and others in, in one snapshot.
+
+        Returns:
+            How many rows the table's files then have.
+        """
+        tasks = live_files(table)
         many = len(snapshot.manifests(table.io)) > MANIFESTS if (snapshot := table.current_snapshot()) else False
         if old or new:
             with transaction.update_snapshot(snapshot_properties={} if many else summary).overwrite() as producer:

@@ -26,12 +26,14 @@ from kafka_ratchet.spark_sink.files.parquet import (
     write_partitioned_files,
 )
 from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.identities import Identities
 from kafka_ratchet.spark_sink.spark.dialect import to_arrow
-from kafka_ratchet.spark_sink.stores.decision import Decision
+from kafka_ratchet.spark_sink.stores import crash_points
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
 from kafka_ratchet.spark_sink.stores.iceberg.catalog import IcebergCatalog
 from kafka_ratchet.spark_sink.stores.iceberg.commit import Commit, generation_key, newest_generation
 from kafka_ratchet.spark_sink.stores.iceberg.compact import IcebergCompactor
-from kafka_ratchet.spark_sink.stores.iceberg.files import arrow_schema_of, data_location
+from kafka_ratchet.spark_sink.stores.iceberg.files import arrow_schema_of, data_file, data_location
 from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     commits_of_job,
     inconsistency,
@@ -39,6 +41,7 @@ from kafka_ratchet.spark_sink.stores.iceberg.lineage import (
     replacement,
 )
 from kafka_ratchet.spark_sink.stores.iceberg.partitions import require_partitions
+from kafka_ratchet.spark_sink.stores.iceberg.repair import require_repairable, rewrite
 from kafka_ratchet.spark_sink.stores.iceberg.table import (
     RETRIES,
     SCHEMA_KEY,
@@ -303,12 +306,10 @@ class IcebergStore(OptimisticStore["Table"]):
     ) -> None:
         properties = {**RETRIES, **self._properties(generation, offsets, self._stored_sequences(table))}
         if decision is not None and offsets is not None:
-            key = f"ratchet-sink-decisions.{self._name}"
             told = decision.as_json(
                 self._stored(table), offsets, (self._stored_write_mode(table), write_mode_text(self._write_mode))
             )
-            decisions = [*json.loads(table.properties.get(key, "[]")), json.loads(told)]
-            properties[key] = json.dumps(decisions[-DECISIONS_KEPT:])
+            properties |= self._with_decision(table, json.loads(told))
         self._commit_of(table, generation).write(table, [], properties, 0)
         self._refresh(table)
 
@@ -333,6 +334,10 @@ class IcebergStore(OptimisticStore["Table"]):
             require_values(f"{self._catalog}, table {self._table_name}", rows, wanted)
             rows = rows.cast(wanted)
             return Staged(rows.num_rows, arrow=rows)
+        return self._stage_files(table, dataframe, folder, generation)
+
+    def _stage_files(self, table: Table, dataframe: DataFrame, folder: Folder, generation: int) -> Staged:
+        """Have the tasks write files of the table."""
         if self._partition_by:
             return self._stage_partitions(table, dataframe, generation)
         schema = self._of_job(arrow_schema_of(table.schema(), with_ids=True), dataframe)
@@ -345,6 +350,35 @@ class IcebergStore(OptimisticStore["Table"]):
         import pyarrow as pa
 
         return pa.schema([field for field in schema if field.name in dataframe.columns])
+
+    def _require_repairable(self, table: Table) -> None:
+        require_repairable(self._catalog, table)
+
+    def _stage_repair(self, table: Table, rows: Replacement, generation: int) -> Staged:
+        if not rows.count:
+            return Staged(0)
+        folder = self._data_folder(table)
+        folder.make()
+        return self._stage_files(table, rows.rows, folder, generation)
+
+    def _write_repair(self, table: Table, rows: Replacement, staged: Staged, generation: int, note: RepairNote) -> None:
+        from pyiceberg.typedef import Record
+
+        folder, prefix = self._data_folder(table), file_prefix(self._name, generation)
+        old, new = rewrite(self._catalog, table, folder, Identities(rows.gone), prefix)
+        for file in staged.files:
+            partition = Record(*staged.partitions.get(file.name, ()))
+            new.append(data_file(table, f"{data_location(table)}/{file.name}", partition))
+        properties = self._properties(generation, self._stored(table), self._stored_sequences(table))
+        properties |= self._with_decision(table, note.as_dict())
+        crash_points.passing("in-commit")
+        self._commit_of(table, generation).repair(table, old, new, properties)
+
+    def _with_decision(self, table: Table, told: dict[str, Any]) -> dict[str, str]:
+        """Return the property that keeps the newest decisions, with one more."""
+        key = f"ratchet-sink-decisions.{self._name}"
+        decisions = [*json.loads(table.properties.get(key, "[]")), told]
+        return {key: json.dumps(decisions[-DECISIONS_KEPT:])}
 
     def _stage_partitions(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
         folder = self._data_folder(table)

@@ -30,6 +30,25 @@ def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteM
     )
 
 
+def replacement(table: str, staging: str, tokens: Iterable[str], identity: tuple[str, ...], *, keyed: bool) -> str:
+    """Return the statement that takes the rows of staged identities away; all names of tables are quoted already.
+
+    Args:
+        table: the table.
+        staging: the staging table.
+        tokens: of the staged rows that count.
+        identity: columns.
+        keyed: the identity is the table's key.
+    """
+    if keyed:
+        return deletion(table, staging, tokens, WriteMode("upsert", identity))
+    same = " AND ".join(f"{table}.{name} <=> {staging}.{name}" for name in map(quoted, identity))
+    return (
+        f"DELETE FROM {table} USING {table} JOIN {staging} ON {same} "  # noqa: S608
+        f"WHERE {of_tokens(staging, tokens)} AND {staging}.{quoted(DELETED)}"
+    )
+
+
 def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Column], write_mode: WriteMode) -> str:
     """The statement that adds the rows, or what they have to add to the rows of their keys."""
     into = [column.name for column in columns]

@@ -6,9 +6,10 @@ Tasks write rows to a staging table; one transaction of the driver moves them in
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,12 @@ from kafka_ratchet.spark_sink.errors import Fenced, RowsLost, SchemaDiffers, Sto
 from kafka_ratchet.spark_sink.rows.columns import DELETED, FINITE_TOO
 from kafka_ratchet.spark_sink.rows.write_mode import APPEND
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.mysql.connection import execute, transaction
 from kafka_ratchet.spark_sink.stores.mysql.job_state import JobState
 from kafka_ratchet.spark_sink.stores.mysql.merge import counted, deletion, insertion, staging_columns
+from kafka_ratchet.spark_sink.stores.mysql.merge import replacement as removal_of
 from kafka_ratchet.spark_sink.stores.mysql.stored_rows import StoredRows
 from kafka_ratchet.spark_sink.stores.mysql.tables import Tables
 from kafka_ratchet.spark_sink.stores.mysql.tasks import literals, stage
@@ -187,6 +189,67 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         crash_points.passing("after-commit")
         self._drop(staged)
         return rows
+
+    def repair(
+        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
+    ) -> None:
+        import pymysql
+
+        generation = self._require_open()
+        with self._reading() as database:
+            self._require_holder(database, generation, start)  # a fenced repair stages nothing
+            self._require_consistent(database)
+        crash_points.passing("before-write")
+        replaced = self._replaced(rows, rejects)
+        staged = [self._stage_repair(generation, *each) for each in replaced]
+        crash_points.passing("before-commit")
+        for left in reversed(range(DEADLOCKS)):
+            try:
+                with self._state.database(generation) as database, transaction(database):
+                    self._state.lock(database)
+                    self._require_holder(database, generation, start)
+                    self._require_consistent(database)
+                    for (_, replacement), each in zip(replaced, staged, strict=True):
+                        self._tables.require_types(database, each.target, each.columns)
+                        self._replace(database, replacement, each)
+                        crash_points.passing("replaced")
+                    self._state.note_repair(database, note)
+                    crash_points.passing("in-commit")
+                break
+            except pymysql.OperationalError as error:
+                if error.args[0] != DEADLOCK or not left:
+                    raise
+        crash_points.passing("after-commit")
+        self._drop(staged)
+
+    def _stage_repair(self, generation: int, table: str, replacement: Replacement) -> _Staged:
+        columns = self._columns if table == self._result else column_types(replacement.rows.schema)
+        [staged], rows = self._stage(generation, table, columns, replacement.with_removals())
+        replacement.require_staged(self._where, rows - replacement.gone.num_rows)
+        target, source = self._state.table(table), self._state.table(staged.table)
+        keyed = table == self._result and bool(self._write_mode.key)
+        removal = removal_of(target, source, staged.tokens, replacement.identity, keyed=keyed)
+        return dataclass_replace(
+            staged, statements=[removal, insertion(target, source, staged.tokens, columns, APPEND)]
+        )
+
+    def _replace(self, database: Database, replacement: Replacement, staged: _Staged) -> None:
+        """Take rows away by their identities, and put the staged ones in.
+
+        Raises:
+            StoreError: the table has not taken every row.
+        """
+        [(found,)] = execute(database, counted(self._state.table(staged.table), staged.tokens))
+        self._tables.require_staged(staged.table, found, sum(staged.tokens.values()))
+        inserted = 0
+        with database.cursor() as cursor:
+            for statement in staged.statements:
+                inserted = cursor.execute(statement)
+        if inserted != replacement.count:
+            raise StoreError(
+                f"{self._where}: {staged.target} has stored {inserted} of {replacement.count} rows of a repair. "
+                "Nothing was committed; look at the triggers of the table"
+            )
 
     def _stage(
         self, generation: int, table: str, columns: list[Column], dataframe: DataFrame

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, SequencesLost
 from kafka_ratchet.spark_sink.rows.columns import DELETED, SHORT_KEYS
 from kafka_ratchet.spark_sink.stores import crash_points
-from kafka_ratchet.spark_sink.stores.decision import Decision
+from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
 from kafka_ratchet.spark_sink.stores.postgres.marks import Marks
 from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflict, remaining
+from kafka_ratchet.spark_sink.stores.postgres.repair import Staged, replace_staged
 from kafka_ratchet.spark_sink.stores.postgres.sequences import KEY, SequenceTable
 from kafka_ratchet.spark_sink.stores.postgres.stored_rows import (
     RECORD,
@@ -52,29 +52,6 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 50_000
 """Rows that a scan fetches at a time: the driver hands them over as Python objects."""
-
-
-@dataclass(frozen=True)
-class Staged:
-    """Rows in a staging table, and the statements that move them into their table.
-
-    Args:
-        table: their table.
-        staging: the staging table.
-        tokens: rows of each task's token.
-        removals: the statements that delete rows first.
-        insert: the statement that adds the others.
-        key: columns by which a row of the table is one of these; empty: the table has none.
-        columns: of the rows.
-    """
-
-    table: str
-    staging: str
-    tokens: Mapping[str, int]
-    removals: Sequence[sql.Composed]
-    insert: sql.Composed
-    key: Sequence[str]
-    columns: Sequence[str]
 
 
 class PostgresStore(SqlStore["Database", list[Column]]):
@@ -267,6 +244,38 @@ class PostgresStore(SqlStore["Database", list[Column]]):
                 crash_points.passing("in-commit")
         crash_points.passing("after-commit")
         return sum(staged[0].tokens.values())
+
+    def repair(
+        self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
+    ) -> None:
+        generation = self._require_open()
+        with self._state.database() as database:
+            self._require_holder(database, generation, start)  # a fenced repair stages nothing
+            self._require_consistent(database)
+            self._require_types(database)
+            crash_points.passing("before-write")
+            staged = [(each, self._stage_repair(database, generation, *each)) for each in self._replaced(rows, rejects)]
+            crash_points.passing("before-commit")
+            with self._state.transaction(database, generation):
+                self._state.lock(database)
+                self._require_holder(database, generation, start)
+                self._require_consistent(database)
+                self._require_types(database)
+                for (_, replacement), each in staged:
+                    replace_staged(self._state, database, each, replacement)
+                    crash_points.passing("replaced")
+                self._state.note_repair(database, note)
+                crash_points.passing("in-commit")
+        crash_points.passing("after-commit")
+
+    def _stage_repair(self, database: Database, generation: int, table: str, replacement: Replacement) -> Staged:
+        from psycopg import sql
+
+        columns = self._columns if table == self._result else column_types(replacement.rows.schema)
+        frame = replacement.with_removals()
+        staged = self._stage(database, generation, table, columns, frame, sql.SQL("").format())
+        replacement.require_staged(self._where, sum(staged.tokens.values()) - replacement.gone.num_rows)
+        return staged
 
     def _require_types(self, database: Database) -> None:
         self._tables.require_types(database, self._result, self._columns)

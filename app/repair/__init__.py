@@ -1,0 +1,1 @@
+"""Repair of a result table, by its topic."""

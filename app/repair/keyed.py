@@ -1,0 +1,280 @@
+"""Rows with a key: the last row of each key, or its totals, compared with those of the topic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ratchet.app.repair.plan import COORDINATES, Chosen, RepairPlan
+from kafka_ratchet.app.repair.records import NO_BOUNDS, NOT_DUE, Bounds, Due, HeldRecords, coordinates, places
+from kafka_ratchet.app.verify.findings import FindingKind, ResultsReport
+from kafka_ratchet.app.verify.keys import KeyedRows
+from kafka_ratchet.app.verify.rows import RowOffsets
+from kafka_ratchet.spark_sink.job.recount import Recount
+from kafka_ratchet.spark_sink.rows.digests import row_digests
+from kafka_ratchet.spark_sink.rows.identities import plain, tuples
+
+Tuple = tuple[Any, ...]
+
+KEY_SHOWN = 200
+"""Characters of a key in a finding."""
+
+DOES_NOT_PARSE = "stands for a record that does not parse today; look at what has changed since, such as its schema"
+
+SEVERAL = "its records lie in several partitions, and nothing says which was committed last"
+
+
+@dataclass(frozen=True)
+class HeldRow:
+    """One row of a key."""
+
+    partition: int
+    offset: int
+    digest: int
+    value_digest: int
+
+
+class KeyTable:
+    """Keys as plain values, and their way back into columns.
+
+    Args:
+        schema: of the key.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+
+    def table(self, keys: Iterable[Tuple]) -> pa.Table:
+        """Return keys in columns of the table's own types."""
+        columns = list(zip(*keys, strict=True)) or [()] * len(self.schema)
+        made = []
+        for values, field in zip(columns, self.schema, strict=True):
+            empty: pa.Array = plain(pa.array([], field.type))
+            made.append(pa.array(values, empty.type).cast(field.type))
+        return pa.table(made, schema=self.schema)
+
+    def text_of(self, key: Tuple) -> str:
+        """Return a key as text."""
+        shown = zip(self.schema, self.table([key]).columns, strict=True)
+        return ", ".join(f"{field.name}={_text(column[0])}" for field, column in shown)[:KEY_SHOWN]
+
+
+def _text(value: pa.Scalar) -> str:
+    is_time = pa.types.is_temporal(value.type)
+    return str(value.cast(pa.string()).as_py()) if is_time else repr(value.as_py())
+
+
+class LastRows:
+    """A table with the last row of each key.
+
+    Args:
+        plan: takes the findings.
+        keys: of the table.
+        remove_unexpected: rows that stand for no record go.
+    """
+
+    def __init__(self, plan: RepairPlan, keys: KeyTable, *, remove_unexpected: bool) -> None:
+        self._plan, self._keys, self._remove_unexpected = plan, keys, remove_unexpected
+        self._held: dict[Tuple, list[HeldRow]] = {}
+        self._gone: list[Tuple] = []
+        self._put_in = Chosen()
+        self._bounds: Mapping[int, Bounds] = {}
+        self._rejects: dict[int, set[int]] = {}
+
+    def hold(self, batches: Iterable[pa.RecordBatch], columns: HeldRecords) -> None:
+        """Take the rows of the table, and forget earlier ones.
+
+        Args:
+            batches: with the key, and the columns of `columns`.
+            columns: to compare.
+        """
+        self._held = {}
+        for batch in batches:
+            partitions, offsets = coordinates(batch)
+            found = row_digests([batch.column(name) for name in columns.columns])
+            values = row_digests([batch.column("_kafka_value")]) if "_kafka_value" in batch.schema.names else found
+            rows = zip(partitions.tolist(), offsets.tolist(), found.tolist(), values.tolist(), strict=True)
+            for key, row in zip(tuples(batch.select(self._keys.schema.names)), rows, strict=True):
+                self._held.setdefault(key, []).append(HeldRow(*row))
+
+    def compare(self, found: Recount, due: Due, bounds: Mapping[int, Bounds]) -> None:
+        """Compare all keys, and tell the plan."""
+        self._bounds = bounds
+        for partition, offset in tuples(found.rejects.select(COORDINATES.names)):
+            self._rejects.setdefault(partition, set()).add(offset)
+        last, deleted = self._by_key(found.keys), self._by_key(found.deleted)
+        for key in {**last, **deleted}:
+            self._compare(key, last.get(key, {}), deleted.get(key, {}), self._held.pop(key, []), due)
+        for key, rows in self._held.items():
+            self._without_record(key, rows)
+        self._plan.gone, self._plan.put_in = self._keys.table(self._gone), self._put_in.table()
+
+    def _by_key(self, found: pa.Table) -> dict[Tuple, dict[int, int]]:
+        """Return the last offset by partition of each key."""
+        by_key: dict[Tuple, dict[int, int]] = {}
+        width = len(self._keys.schema)
+        for row in tuples(found.select([*self._keys.schema.names, *COORDINATES.names])):
+            by_key.setdefault(row[:width], {})[row[width]] = row[width + 1]
+        return by_key
+
+    def _compare(
+        self, key: Tuple, last: dict[int, int], deleted: dict[int, int], rows: list[HeldRow], due: Due
+    ) -> None:
+        """Compare one key; last, deleted: offsets of its last record in each partition, by what that does."""
+        if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
+            self._stays(key, "altered", DOES_NOT_PARSE, rows)
+            return
+        candidates = {*last.items(), *deleted.items()}
+        right = {(row.partition, row.offset) for row in rows} & set(last.items())
+        foreign = any(row.partition not in {*last, *deleted} and self._is_before(row) for row in rows)
+        if len(right) == 1:
+            [wanted] = right
+        elif not rows and deleted:
+            return  # the last commit may have been one that deletes
+        elif len(candidates) == 1 and not foreign:
+            [wanted] = candidates
+        else:
+            kind: FindingKind = "doubled" if len(rows) > 1 else "altered" if rows else "lost"
+            self._stays(key, kind, SEVERAL, rows)
+            return
+        self._mend(key, wanted, last.get(wanted[0]) == wanted[1], rows, due)
+
+    def _mend(self, key: Tuple, wanted: tuple[int, int], is_row: bool, rows: list[HeldRow], due: Due) -> None:
+        """Plan the row of a key by its wanted record, which may delete it."""
+        named = self._keys.text_of(key)
+        if not is_row:
+            if rows:
+                self._gone.append(key)
+                self._plan.add("lost", "remove", wanted, "this record deletes the key, and it has a row", key=named)
+            return
+        if not rows:
+            self._plan.add("lost", "put in", wanted, "has no row", key=named)
+        elif len(rows) > 1:
+            self._plan.add("doubled", "replace", wanted, f"has {len(rows)} rows", key=named)
+        elif (rows[0].partition, rows[0].offset) != wanted:
+            detail = f"has the row of offset {rows[0].offset}, and this is its last record"
+            self._plan.add("altered", "replace", wanted, detail, key=named)
+        elif not self._is_right(rows[0], due):
+            self._plan.add("altered", "replace", wanted, "its row has other values than the record", key=named)
+        else:
+            return
+        self._put_in.add(wanted[0], [wanted[1]])
+        if rows:
+            self._gone.append(key)
+
+    def _is_right(self, row: HeldRow, due: Due) -> bool:
+        partition = row.partition
+        at, is_there = places(due.rows(partition), np.array([row.offset], np.int64))
+        if not is_there[0]:
+            return False
+        found, values = np.array([row.digest], np.int64), np.array([row.value_digest], np.int64)
+        return bool(due.are_right(partition, at, found, values)[0])
+
+    def _is_before(self, row: HeldRow) -> bool:
+        """Return whether retention may have deleted the record of a row."""
+        bounds = self._bounds.get(row.partition)
+        return bounds is not None and 0 <= row.offset < bounds.earliest
+
+    def _without_record(self, key: Tuple, rows: list[HeldRow]) -> None:
+        """Plan what becomes of the rows of a key that the topic does not have."""
+        if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
+            self._stays(key, "unexpected", DOES_NOT_PARSE, rows)
+        elif any(self._is_before(row) for row in rows):
+            self._plan.before += len(rows)
+        elif self._remove_unexpected:
+            self._gone.append(key)
+            place = rows[0].partition, rows[0].offset
+            self._plan.add("unexpected", "remove", place, "the topic has no record of it", key=self._keys.text_of(key))
+        else:
+            self._stays(key, "unexpected", NOT_DUE, rows)
+
+    def _stays(self, key: Tuple, kind: FindingKind, why: str, rows: list[HeldRow]) -> None:
+        place = (rows[0].partition, rows[0].offset) if rows else (None, None)
+        self._plan.add(kind, "stays", place, why, key=self._keys.text_of(key))
+
+
+class Totals(KeyedRows):
+    """A table of totals, with the findings of `verify` for each key.
+
+    Args:
+        plan: takes the findings.
+        keys: of the table.
+        schema: see `KeyedRows`; likewise rounded.
+        rounded: see there.
+        remove_unexpected: rows of keys that the topic does not have go.
+    """
+
+    def __init__(
+        self, plan: RepairPlan, keys: KeyTable, schema: pa.Schema, rounded: set[str], *, remove_unexpected: bool
+    ) -> None:
+        report = ResultsReport(plan.table, plan.job, plan.kind, 0, "keys")
+        super().__init__(schema, len(keys.schema), report, rounded, self._remember)
+        self._plan, self._keys, self._remove_unexpected = plan, keys, remove_unexpected
+        self._found: dict[Tuple, tuple[FindingKind, str]] = {}
+
+    def plan(self, found: Recount) -> None:
+        """Compare all keys, and tell the plan."""
+        self.compare_totals(found.keys)
+        gone: list[Tuple] = []
+        put_in: list[Tuple] = []
+        for key, (kind, detail) in self._found.items():
+            named = self._keys.text_of(key)
+            if kind == "unexpected":
+                if self._remove_unexpected:
+                    gone.append(key)
+                    self._plan.add(kind, "remove", (None, None), "the topic has no record of it", key=named)
+                else:
+                    self._plan.add(kind, "stays", (None, None), NOT_DUE, key=named)
+                continue
+            put_in.append(key)
+            if detail.startswith("has no row"):
+                self._plan.add(kind, "put in", (None, None), detail, key=named)
+            else:
+                gone.append(key)
+                self._plan.add(kind, "replace", (None, None), detail, key=named)
+        self._plan.gone, self._plan.put_in = self._keys.table(gone), self._keys.table(put_in)
+
+    def _remember(self, kind: FindingKind, key: Tuple, detail: str) -> None:
+        # Of a key of several rows, the comparison of the first comes first.
+        if self._found.get(key, (kind, ""))[0] != "unexpected":
+            self._found[key] = kind, detail
+
+
+def compare_rejects(
+    plan: RepairPlan, due: pa.Table, there: RowOffsets, bounds: Mapping[int, Bounds], *, remove_unexpected: bool
+) -> None:
+    """Compare the rejects of a table with a key, and tell the plan.
+
+    Args:
+        plan: takes the findings.
+        due: `_kafka_partition` and `_kafka_offset` of each reject that must be there.
+        there: of the table.
+        bounds: of each partition.
+        remove_unexpected: rejects that stand for no such record go.
+    """
+    wanted, gone, put_in = RowOffsets(), Chosen(), Chosen()
+    wanted.add(due.to_batches())
+    for partition in sorted({*wanted.left(), *there.left()}):
+        limits = bounds.get(partition, NO_BOUNDS)
+        found, must = there.of(partition), np.sort(wanted.of(partition))
+        plan.before += limits.before(found)
+        found = found[limits.judged_rejects(found)]
+        lost = np.setdiff1d(must, found)
+        plan.add_offsets("lost", "put in", partition, lost, "does not parse, and is no reject", rejects=True)
+        counts = Counter(found.tolist())
+        doubled = np.array(sorted(offset for offset in must.tolist() if counts[offset] > 1), np.int64)
+        plan.add_offsets("doubled", "replace", partition, doubled, "is a reject more than once", rejects=True)
+        put_in.add(partition, [*lost.tolist(), *doubled.tolist()])
+        gone.add(partition, doubled.tolist())
+        others = np.setdiff1d(found, must)
+        if remove_unexpected:
+            plan.add_offsets("unexpected", "remove", partition, others, "is no record that must be one", rejects=True)
+            gone.add(partition, others.tolist())
+        else:
+            plan.add_offsets("unexpected", "stays", partition, others, NOT_DUE, rejects=True)
+    plan.rejects_gone, plan.rejects_put_in = gone.table(), put_in.table()

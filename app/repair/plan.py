@@ -1,0 +1,150 @@
+"""Plan of a repair: rows and identities, all counted, and the first few of each kind named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pyarrow as pa
+
+from kafka_ratchet.app.verify.findings import FindingKind
+
+if TYPE_CHECKING:
+    from kafka_ratchet.app.verify.identities import Numbers
+
+Action = Literal["put in", "replace", "remove", "stays"]
+
+KINDS: Final[tuple[FindingKind, ...]] = ("lost", "doubled", "altered", "unexpected")
+"""Kinds of findings, as `verify --results` counts them."""
+
+COORDINATES = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
+"""Columns that say which record a row or a reject is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """One identity of the table, and what would be done to its rows."""
+
+    kind: FindingKind
+    action: Action
+    where: Literal["result", "rejects"]
+    partition: int | None
+    offset: int | None
+    key: str
+    """Key of the row as text; empty: rows of the table have none."""
+    detail: str
+
+    def __str__(self) -> str:
+        place = [] if self.partition is None else [f"partition {self.partition} offset {self.offset}"]
+        place += [f"key {self.key}"] if self.key else []
+        rejects = " of the rejects" if self.where == "rejects" else ""
+        return f"{self.action}{rejects}: {', '.join(place)}: {self.kind}, {self.detail}"
+
+
+class Chosen:
+    """Partitions and offsets, gathered piece by piece."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[int | None, list[int | None]]] = []
+
+    def add(self, partition: int | None, offsets: Iterable[int | None]) -> None:
+        """Take offsets of one partition; None stands for null."""
+        self._pieces.append((partition, list(offsets)))
+
+    def table(self) -> pa.Table:
+        """Return them, each once."""
+        partitions = [partition for partition, offsets in self._pieces for _ in offsets]
+        offsets = [offset for _, offsets in self._pieces for offset in offsets]
+        found = pa.table([partitions, offsets], schema=COORDINATES)
+        return found.group_by(COORDINATES.names).aggregate([]).select(COORDINATES.names)
+
+
+@dataclass
+class RepairPlan:
+    """Findings in one table, and the rows to replace."""
+
+    table: str
+    job: str
+    kind: str
+    sample: int
+    """Number of named rows of each kind and action."""
+    offsets: dict[int, int] = field(default_factory=dict)
+    counts: Counter[FindingKind] = field(default_factory=Counter)
+    """Number of records or keys by fault, mended or not."""
+    actions: Counter[Action] = field(default_factory=Counter)
+    rows: list[PlannedRow] = field(default_factory=list)
+    cannot: list[str] = field(default_factory=list)
+    """Reasons why something stays as it is, as sentences."""
+    before: int = 0
+    """Number of rows of records deleted by retention."""
+    gone: pa.Table = field(default_factory=COORDINATES.empty_table)
+    put_in: pa.Table = field(default_factory=COORDINATES.empty_table)
+    rejects_gone: pa.Table = field(default_factory=COORDINATES.empty_table)
+    rejects_put_in: pa.Table = field(default_factory=COORDINATES.empty_table)
+    _named: Counter[tuple[FindingKind, Action]] = field(default_factory=Counter)
+
+    @property
+    def mends(self) -> bool:
+        """True: there is something to do."""
+        tables = (self.gone, self.put_in, self.rejects_gone, self.rejects_put_in)
+        return any(each.num_rows for each in tables)
+
+    @property
+    def is_right(self) -> bool:
+        """True: nothing is wrong, and nothing unknown."""
+        return not self.counts and not self.cannot
+
+    def add(
+        self,
+        kind: FindingKind,
+        action: Action,
+        place: tuple[int | None, int | None],
+        detail: str,
+        *,
+        key: str = "",
+        rejects: bool = False,
+    ) -> None:
+        """Count one identity, and name it if it is one of the first of its kind."""
+        self.counts[kind] += 1
+        self.actions[action] += 1
+        if self._named[kind, action] < self.sample:
+            self._named[kind, action] += 1
+            where: Literal["result", "rejects"] = "rejects" if rejects else "result"
+            self.rows.append(PlannedRow(kind, action, where, *place, key, detail))
+
+    def add_offsets(
+        self, kind: FindingKind, action: Action, partition: int, offsets: Numbers, detail: str, *, rejects: bool = False
+    ) -> None:
+        """Count the records of these offsets, as `add` does."""
+        if not len(offsets):
+            return
+        left = self.sample - self._named[kind, action]
+        for offset in offsets[: max(0, left)].tolist():
+            self.add(kind, action, (partition, offset), detail, rejects=rejects)
+        more = len(offsets) - max(0, min(left, len(offsets)))
+        self.counts[kind] += more
+        self.actions[action] += more
+
+    def counted(self) -> dict[str, int]:
+        """Return the counts to keep with the commit."""
+        return {**{str(kind): n for kind, n in sorted(self.counts.items())}, **self._actions()}
+
+    def _actions(self) -> dict[str, int]:
+        names: tuple[Action, ...] = ("put in", "replace", "remove", "stays")
+        return {name.replace(" ", "_"): self.actions[name] for name in names}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object in the JSON of `ratchet repair`."""
+        return {
+            "table": self.table,
+            "job": self.job,
+            "kind": self.kind,
+            **{kind: self.counts[kind] for kind in KINDS},
+            **self._actions(),
+            "before": self.before,
+            "cannot": self.cannot,
+            "offsets": {str(partition): offset for partition, offset in self.offsets.items()},
+            "rows": [asdict(each) for each in self.rows],
+        }

@@ -1,0 +1,297 @@
+"""Table of one sink: its faults, and the commit that mends them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from kafka_ratchet.app.repair.keyed import KeyTable, LastRows, Totals, compare_rejects
+from kafka_ratchet.app.repair.plan import RepairPlan
+from kafka_ratchet.app.repair.records import AppendedTable, Bounds, Due, HeldRecords
+from kafka_ratchet.app.settings import Settings
+from kafka_ratchet.app.status.results import access_of, planner_of, sink_errors_translated, spec_of
+from kafka_ratchet.app.verify.rows import RowOffsets
+from kafka_ratchet.app.verify.values import ComparedColumns
+from kafka_ratchet.app.worker.topics import config_of
+from kafka_ratchet.errors import SettingsError, SetupError
+from kafka_ratchet.producers import admin_client
+from kafka_ratchet.spark_sink.job.mend import Wanted, mend
+from kafka_ratchet.spark_sink.job.plan import TopicPlanner, resume
+from kafka_ratchet.spark_sink.job.reading import Job
+from kafka_ratchet.spark_sink.job.recount import due_records, recount
+from kafka_ratchet.spark_sink.job.start import with_columns
+from kafka_ratchet.spark_sink.log_lines import announced
+from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
+from kafka_ratchet.spark_sink.stores import crash_points
+from kafka_ratchet.spark_sink.stores.decision import RepairNote, repair_note
+from kafka_ratchet.spark_sink.stores.registry import store_class
+from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
+from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Session = Callable[[], AbstractContextManager["SparkSession"]]
+
+QUIET_ATTEMPTS: Final = 5
+"""Number of readings of a table while its job commits."""
+
+MAX_REASON: Final = 1_000
+"""Characters of a reason; it is kept with the commit."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Wishes of the operator.
+
+    Args:
+        reason: why, in the operator's words; empty without `execute`.
+        execute: do it.
+        sample: number of named rows of each kind and action.
+        remove_unexpected: rows that stand for no record go, and of several rows of a record the wrong ones.
+
+    Raises:
+        SettingsError: there is no reason, or it is no line.
+    """
+
+    reason: str = ""
+    execute: bool = False
+    sample: int = 20
+    remove_unexpected: bool = False
+
+    def __post_init__(self) -> None:
+        if self.execute and not self.reason.strip():
+            raise SettingsError("--execute needs --reason TEXT: say why; it is kept with the commit")
+        if len(self.reason) > MAX_REASON or (self.reason and not self.reason.isprintable()):
+            raise SettingsError(f"--reason: say why in one line of at most {MAX_REASON} characters; it is kept")
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """Findings, and the commit that mended them."""
+
+    plan: RepairPlan
+    note: RepairNote | None = None
+    """Record of the commit; None: there was none."""
+    generation: int | None = None
+    """Number that the commit was made with."""
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing is wrong, or not any more; 1: something is, and stays."""
+        if self.plan.cannot or self.plan.actions["stays"]:
+            return 1
+        return 0 if self.note is not None or not self.plan.counts else 1
+
+
+class RepairedTable:
+    """The result table of a sink.
+
+    Args:
+        settings: with the `[sink]`.
+        topic: of its records.
+        bootstrap: host:port[,host:port].
+        asked: wishes.
+
+    Raises:
+        SetupError: the settings contradict each other, or store or Kafka do not answer.
+        SettingsError: rows of this table cannot be made again.
+    """
+
+    def __init__(self, settings: Settings, topic: str, bootstrap: str, asked: Repair) -> None:
+        self._kept, self._asked = settings.sink, asked
+        if made_by := "sql" if self._kept.sql is not None else "transform" if self._kept.transform is not None else "":
+            raise SettingsError(
+                f"sink.{made_by} makes the rows, so that nothing else can say which there must be: nothing is repaired"
+            )
+        access = access_of(settings)
+        with sink_errors_translated():
+            spec = spec_of(settings, topic, bootstrap)
+            self._location = spec.location(access)
+            pipeline = spec.pipeline(access)
+            self._planner: TopicPlanner = planner_of(bootstrap, settings, topic)
+            self._store: ResultStore = spec.result_store(pipeline, access, self._planner.topic_id())
+            self._named: Job = spec.job(pipeline, access)
+        self._write_mode = pipeline.write_mode
+        config = config_of(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}), topic)
+        self._is_compacted = "compact" in config["cleanup.policy"]
+        if self._is_compacted and asked.remove_unexpected:
+            raise SettingsError(
+                f"--remove-unexpected: topic {topic} has cleanup.policy=compact, so that right rows may have no record "
+                "any more. Leave the option out"
+            )
+        self._has_rejects = self._kept.rejects or self._kept.from_input
+        self._table = f"{self._kept.store} {self._location}"
+
+    def run(self, session: Session) -> Repaired:
+        """Look, and with `execute` take over and commit.
+
+        Args:
+            session: starts Spark, which makes the rows.
+
+        Raises:
+            SetupError: table or topic cannot be read, or the table cannot be written.
+        """
+        with sink_errors_translated():
+            self._require_repairable()
+            with session() as spark:
+                require_local_master(self._store, spark.conf.get("spark.master", None))
+                job = with_columns(self._named, self._planner, self._store, spark, grow=False)
+                if job is None:
+                    raise SetupError(f"{self._table}: there is no table to repair")
+                plan = self._look(spark, job)
+                if not (self._asked.execute and plan.mends):
+                    return Repaired(plan)
+                return self._carry_out(spark, job, plan)
+
+    def _carry_out(self, spark: SparkSession, job: Job, plan: RepairPlan) -> Repaired:
+        stored = self._store.open(job.pipeline.schema(spark))
+        try:
+            crash_points.passing("taken-over")
+            if stored != plan.offsets:  # a job has committed since; from now on none does
+                plan = self._look(spark, job)
+            if not plan.mends:
+                return Repaired(plan)
+            note = repair_note(self._asked.reason, plan.counted())
+            wanted = Wanted(plan.gone, plan.put_in), Wanted(plan.rejects_gone, plan.rejects_put_in)
+            with self._announced("reading rows again, and committing them"):
+                mend(spark, job, self._store, (self._start(plan.offsets), plan.offsets), wanted, note)
+            return Repaired(plan, note, self._store.generation())
+        finally:
+            self._store.close()
+
+    def _require_repairable(self) -> None:
+        """Refuse a table with rows of several writers.
+
+        Raises:
+            SetupError: others have rows in it, or no job has written to it.
+            OptionRefused: the store cannot replace its rows.
+        """
+        if self._store.generation() == 0:
+            raise SetupError(f"{self._table}: job {self._kept.name} has never written to it, so nothing is repaired")
+        if others := self._store.other_sources():
+            raise SetupError(
+                f"{self._table}: {', '.join(others)} {'has' if len(others) == 1 else 'have'} rows in the table too, "
+                "and a row does not say whose it is. Nothing is repaired; a table of its own for each can be"
+            )
+        self._store.require_repairable()
+
+    @contextmanager
+    def _announced(self, work: str) -> Iterator[None]:
+        with announced(f"table {self._location}: {work}", partial(print, file=sys.stderr, flush=True)):
+            yield
+
+    def _start(self, offsets: dict[int, int]) -> dict[int, int]:
+        """Return where the topic begins, of the partitions that the table has read."""
+        earliest = self._planner.offset_range().earliest
+        return {partition: min(earliest[partition], offset) for partition, offset in offsets.items()}
+
+    def _bounds(self, offsets: dict[int, int], reached: dict[int, int]) -> dict[int, Bounds]:
+        resume(self._planner.offset_range(), reached)  # refuses offsets that this topic cannot have led to
+        ahead = store_class(self._location.kind).rejects_apart
+        start = self._start(reached)
+        return {p: Bounds(first, offsets.get(p, first), reached[p], ahead) for p, first in start.items()}
+
+    def _look(self, spark: SparkSession, job: Job) -> RepairPlan:
+        with self._announced("reading it, and computing its rows again with Spark"):
+            for _ in range(QUIET_ATTEMPTS):
+                plan = RepairPlan(self._table, self._kept.name, self._kept.kind, self._asked.sample)
+                plan.offsets = self._store.offsets()
+                reached = self._compare(spark, job, plan) if plan.offsets else {}
+                # Rows of an appended table stay as they are while the job goes on.
+                if self._write_mode.kind == "append" or reached == plan.offsets:
+                    return plan
+        raise SetupError(
+            f"{self._table}: job {self._kept.name} has committed {QUIET_ATTEMPTS} times while the table was read. Stop "
+            "the job, then repair again"
+        )
+
+    def _can_compare(self, topic: str, plan: RepairPlan) -> bool:
+        """Return whether the topic still says enough; where it does not say all, tell the plan."""
+        start = self._start(plan.offsets)
+        deleted = [f"{partition} from offset {first:,}" for partition, first in start.items() if first]
+        if self._is_compacted:
+            gone = f"topic {topic} has cleanup.policy=compact, which deletes records in its middle"
+        elif deleted:
+            gone = f"topic {topic} begins later than the table (partition {', '.join(deleted)})"
+        else:
+            return True
+        if self._write_mode.kind == "totals":
+            plan.cannot.append(f"{gone}: totals of what is gone cannot be counted again, so no row is touched")
+            return False
+        if self._kept.from_input:
+            plan.cannot.append(f"{gone}: nothing says any more which records were new, so no row is touched")
+            return False
+        plan.cannot.append(
+            f"{gone}: rows of what is gone stay as they are, and nothing says whether some of them are missing"
+        )
+        return True
+
+    def _compare(self, spark: SparkSession, job: Job, plan: RepairPlan) -> dict[int, int]:
+        """Compare the table, and return the offsets that it has after it was read."""
+        if not self._can_compare(job.topic, plan):
+            return plan.offsets
+        rejects = RowOffsets()
+        if self._write_mode.kind == "append":
+            columns = self._columns(spark, job)
+            columns.hold(scan(self._location, columns.schema))
+            self._read_rejects(rejects)
+            reached = self._store.offsets()
+            bounds = self._bounds(plan.offsets, reached)
+            due = self._due(spark, job, columns, plan, bounds)
+            remove = self._asked.remove_unexpected
+            table = AppendedTable(plan, remove_unexpected=remove, has_rejects=self._has_rejects)
+            table.compare(columns, rejects, due, bounds)
+            return reached
+        self._read_rejects(rejects)
+        self._compare_keyed(spark, job, plan, rejects, self._bounds(plan.offsets, plan.offsets))
+        return self._store.offsets()
+
+    def _read_rejects(self, rejects: RowOffsets) -> None:
+        if self._has_rejects:
+            rejects.add(scan(self._location, partition_and_offset(), rejects=True))
+
+    def _columns(self, spark: SparkSession, job: Job) -> HeldRecords:
+        """Choose the columns of the job to compare, in the order of the table."""
+        held, wanted = self._store.column_names(), job.pipeline.schema(spark)
+        names = wanted.names if held is None else [name for name in held if name in wanted.names]
+        schema = type(wanted)([wanted[name] for name in names])
+        nested = store_class(self._location.kind).nested_columns
+        return HeldRecords(ComparedColumns.of_table(schema, nested=nested), arrow_schema(wanted))
+
+    def _due(
+        self, spark: SparkSession, job: Job, columns: HeldRecords, plan: RepairPlan, bounds: dict[int, Bounds]
+    ) -> Due:
+        start = {partition: bounds[partition].earliest for partition in plan.offsets}
+        restricted = self._store.restricted_values
+        found = due_records(spark, job, columns.columns, start, plan.offsets, restricted_values=restricted)
+        return Due(found, parses=job.pipeline.parses, has_value="_kafka_value" in columns.schema.names)
+
+    def _compare_keyed(
+        self, spark: SparkSession, job: Job, plan: RepairPlan, rejects: RowOffsets, bounds: dict[int, Bounds]
+    ) -> None:
+        write_mode, remove = self._write_mode, self._asked.remove_unexpected
+        whole = arrow_schema(job.pipeline.schema(spark))
+        keys = KeyTable(pa.schema([whole.field(name) for name in write_mode.row_key]))
+        start = {partition: each.earliest for partition, each in bounds.items()}
+        found = recount(spark, job, start, plan.offsets, restricted_values=self._store.restricted_values)
+        if write_mode.kind == "totals":
+            made = write_mode.aggregates
+            schema = pa.schema([*keys.schema, *(whole.field(each.name) for each in made)])
+            rounded = {each.name for each in made if each.rule == "average"}
+            totals = Totals(plan, keys, schema, rounded, remove_unexpected=remove)
+            totals.hold(scan(self._location, schema))
+            totals.plan(found)
+        else:
+            columns = self._columns(spark, job)
+            names = dict.fromkeys([*keys.schema.names, *columns.schema.names])
+            rows = LastRows(plan, keys, remove_unexpected=remove)
+            rows.hold(scan(self._location, pa.schema([whole.field(name) for name in names])), columns)
+            rows.compare(found, self._due(spark, job, columns, plan, bounds), bounds)
+        compare_rejects(plan, found.rejects, rejects, bounds, remove_unexpected=remove)

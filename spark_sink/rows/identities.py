@@ -1,0 +1,57 @@
+"""Sets of row identities, for a repair that finds rows in files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafka_ratchet.spark_sink.rows.digests import row_digests
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return dates and times as numbers, because Python knows fewer years than the tables do."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
+
+
+def tuples(table: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Return the rows as tuples of plain values."""
+    return list(zip(*(plain(column).to_pylist() for column in table.columns), strict=True))
+
+
+class Identities:
+    """Identities of rows, to find in batches.
+
+    Args:
+        found: each once; its columns are those of the identity. Null is a value like others.
+    """
+
+    def __init__(self, found: pa.Table) -> None:
+        import numpy as np
+
+        self._names, self._found = found.column_names, set(tuples(found))
+        self._digests = np.unique(row_digests([column.combine_chunks() for column in found.columns]))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @property
+    def names(self) -> list[str]:
+        """Columns of the identity."""
+        return list(self._names)
+
+    def among(self, batch: pa.RecordBatch) -> Any:
+        """Return for each row whether it is one of these, as a NumPy array of truth values."""
+        import numpy as np
+
+        candidates = np.isin(row_digests([batch.column(name) for name in self._names]), self._digests)
+        at = np.flatnonzero(candidates)
+        if len(at):  # two identities may share a digest
+            exact = tuples(batch.select(self._names).take(at))
+            candidates[at] = [each in self._found for each in exact]
+        return candidates

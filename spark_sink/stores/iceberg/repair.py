@@ -1,0 +1,78 @@
+"""Rows of an Iceberg table replaced in one snapshot: files without them, and files with the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.files.bucket import Folder
+from kafka_ratchet.spark_sink.rows.identities import Identities
+from kafka_ratchet.spark_sink.stores import crash_points
+from kafka_ratchet.spark_sink.stores.iceberg.compact import NEWEST_FORMAT
+from kafka_ratchet.spark_sink.stores.iceberg.files import live_files, rows_of, write_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask, Table
+
+
+def require_repairable(where: object, table: Table) -> None:
+    """Refuse a table with files that no others can replace.
+
+    Raises:
+        OptionRefused: its format forbids it.
+    """
+    if table.metadata.format_version > NEWEST_FORMAT:
+        raise OptionRefused(
+            f"{where}: the table has format {table.metadata.format_version}, whose row numbers Ratchet does not keep "
+            "when it writes files anew. Nothing is repaired; repair it with the engine that has chosen the format"
+        )
+
+
+def rewrite(
+    where: object, table: Table, folder: Folder, gone: Identities, file_prefix: str
+) -> tuple[list[FileScanTask], list[DataFile]]:
+    """Rewrite the files with one of the identities, without its rows.
+
+    Args:
+        where: the catalog, as messages name it.
+        table: at the snapshot of the caller's comparison.
+        folder: of its files.
+        gone: identities.
+        file_prefix: of the holder.
+
+    Returns:
+        Files that go, and those in their place.
+
+    Raises:
+        OptionRefused: such a file is of other partitions than the table's present ones.
+    """
+    old: list[FileScanTask] = []
+    new: list[DataFile] = []
+    for task in live_files(table):
+        if not any(gone.among(batch).any() for batch in rows_of(table, [task], gone.names) if batch.num_rows):
+            continue
+        if task.file.spec_id != table.metadata.default_spec_id:
+            raise OptionRefused(
+                f"{where}: {task.file.file_path} is of other partitions than the table's present ones. Nothing is "
+                "repaired; have the engine that has changed them write the file anew (rewrite_data_files)"
+            )
+        old.append(task)
+        kept = _kept(table, task, gone)
+        first = next(kept, None)
+        if first is not None:
+            rest = (batch for batches in ([first], kept) for batch in batches)
+            new.append(write_rows(table, folder, rest, file_prefix, task.file.partition))
+        crash_points.passing("rewritten")
+    return old, new
+
+
+def _kept(table: Table, task: FileScanTask, gone: Identities) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file that stay."""
+    import pyarrow as pa
+
+    for batch in rows_of(table, [task]):
+        if batch.num_rows and (kept := batch.filter(pa.array(~gone.among(batch)))).num_rows:
+            yield kept

@@ -1,0 +1,84 @@
+"""Rows of a PostgreSQL table replaced by staged ones, in the transaction of a repair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kafka_ratchet.spark_sink.errors import StoreError
+from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.decision import Replacement
+from kafka_ratchet.spark_sink.stores.postgres.job_state import JobState
+from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, remaining
+from kafka_ratchet.spark_sink.stores.postgres.stored_rows import (
+    can_alter,
+    count_present,
+    require_deleted,
+    require_stored,
+)
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+    from kafka_ratchet.spark_sink.stores.postgres.types import Database
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Rows in a staging table, and the statements that move them into their table.
+
+    Args:
+        table: their table.
+        staging: the staging table.
+        tokens: rows of each task's token.
+        removals: the statements that delete rows first.
+        insert: the statement that adds the others.
+        key: columns by which a row of the table is one of these; empty: the table has none.
+        columns: of the rows.
+    """
+
+    table: str
+    staging: str
+    tokens: Mapping[str, int]
+    removals: Sequence[sql.Composed]
+    insert: sql.Composed
+    key: Sequence[str]
+    columns: Sequence[str]
+
+
+def replace_staged(state: JobState, database: Database, staged: Staged, replacement: Replacement) -> None:
+    """Delete the rows with the staged identities, and insert the staged rows, in the caller's transaction.
+
+    Raises:
+        StoreError: the table has not taken them so; the transaction has to be rolled back.
+    """
+    from psycopg import sql
+
+    tokens, where = list(staged.tokens), state.where
+    counted = state.text(
+        "SELECT count(*) FILTER (WHERE {deleted}), count(*) FILTER (WHERE NOT {deleted}) FROM {staging} "
+        "WHERE ratchet_token = ANY({tokens})",
+        staging=state.table(staged.staging),
+        deleted=sql.Identifier(DELETED),
+        tokens=sql.Literal(tokens),
+    )
+    [(gone, given)] = state.execute(database, counted)
+    if (gone, given) != (replacement.gone.num_rows, replacement.count):
+        raise StoreError(f"{where}: the staging table {staged.staging} has lost rows. Nothing was committed; run again")
+    by_identity = WriteMode("upsert", replacement.identity)
+    for statement in deletions(state, staged.table, staged.staging, tokens, by_identity):
+        database.execute(statement)
+    left = state.execute(database, remaining(state, staged.table, staged.staging, tokens, by_identity))
+    require_deleted(state, database, staged.table, where, int(left[0][0]))
+    stored = database.execute(staged.insert).rowcount
+    if can_alter(state, database, staged.table):
+        rows = state.text(
+            "ratchet_token = ANY({tokens}) AND NOT {deleted}",
+            tokens=sql.Literal(tokens),
+            deleted=sql.Identifier(DELETED),
+        )
+        stored = min(stored, count_present(state, database, staged.table, staged.staging, rows, staged.columns))
+    require_stored(state, database, staged.table, where, given, stored)
+    state.run(database, "DROP TABLE {staging}", staging=state.table(staged.staging))
