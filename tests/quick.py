@@ -18,6 +18,8 @@ HEAVY_FIXTURES: Final = frozenset(
 """Each takes longer to start than a hundred quick tests take to run."""
 
 SLOW: Final = (
+    "tests/app/compare/test_engine.py::test_a_comparison_in_want_of_memory_takes_fewer_rows_at_a_time",
+    "tests/app/compare/test_engine.py::test_memory_does_not_grow_with_the_rows",
     "tests/app/demo/test_demo.py",
     "tests/app/local/test_broker.py",
     "tests/app/local/test_spark_classes.py::test_spark_starts_with_the_classes_that_one_has_written",

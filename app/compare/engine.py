@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -26,8 +27,21 @@ MEMORY_LEAST_MB: Final = 256
 ENGINE_SHARE: Final = 0.3
 """Share of the memory that DuckDB may take; the rest is Python's, Arrow's and the clients'."""
 
-BUCKET_ROWS_PER_MB: Final = 8_000
-"""Rows compared at a time, for each MB of DuckDB's: an identity with its count and place takes some 100 B."""
+ROW_BYTES: Final = 128
+"""Memory of a row to compare beside its texts, to choose how many rows are compared at a time. At 64, 6,000,000 ids
+ended in want of memory now and then, with 77 MB for DuckDB."""
+
+REDUCTIONS: Final = 3
+"""Number of times that a comparison in want of memory begins again, with a quarter of the rows at a time."""
+
+THREADS_MOST: Final = 4
+"""Threads of DuckDB: each takes memory of its own, in part outside of the limit."""
+
+ROWS_AT_ONCE: Final = 245_760
+"""Rows inserted by one statement, two row groups of DuckDB: it writes whole ones to the file without a log."""
+
+BYTES_AT_ONCE: Final = 32 * 1024 * 1024
+"""Bytes inserted by one statement, where texts are long."""
 
 PLACES_MOST: Final = 10
 """Places listed of one doubled identity."""
@@ -98,6 +112,9 @@ AND NOT EXISTS (
 )
 """
 
+
+BUCKET_TABLES: Final = ("s", "t", "j", "a", "chosen")
+"""Temporary tables of one bucket."""
 
 LISTED: Final[tuple[tuple[Verdict, str], ...]] = (
     ("lost", "missing"),
@@ -202,7 +219,7 @@ class Engine:
                 f"a comparison needs the package {error.name}, which is not installed: "
                 "pip install 'kafka-ratchet[verify]'"
             ) from None
-        self._errors = duckdb.Error
+        self._errors, self._no_memory = duckdb.Error, duckdb.OutOfMemoryException
         self._memory_mb = round(memory_mb * ENGINE_SHARE)
         folder = state.absolute().parent if state is not None else None
         self._folder = Path(tempfile.mkdtemp(prefix="ratchet-verify-", dir=folder))
@@ -213,12 +230,21 @@ class Engine:
                     "memory_limit": f"{self._memory_mb}MB",
                     "temp_directory": str(self._folder),
                     "preserve_insertion_order": "false",
+                    "threads": min(THREADS_MOST, os.cpu_count() or 1),
                 },
             )
         except duckdb.Error as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise SourceError(f"{state}: not a state file that can be used: {_line(error)}") from None
+        if state is None:
+            self._db.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes
         self._db.execute(TABLES)
+        self._waiting: dict[Name, list[Any]] = {}
+        """Arrow tables of a side that are not inserted yet."""
+        self._new: dict[str, str] = {}
+        """Values to keep at the end of the run."""
+        self._new_gaps: list[tuple[Name, int, int, int]] = []
+        self._is_reading = False
 
     def __enter__(self) -> Engine:
         return self
@@ -251,24 +277,31 @@ class Engine:
                 )
 
     def kept(self, name: str) -> str | None:
-        """Return a value that an earlier run has kept."""
+        """Return a value that an earlier run, or this one, has kept."""
+        if name in self._new:
+            return self._new[name]
         row = self._db.execute("SELECT value FROM about WHERE name = ?", [name]).fetchone()
         return None if row is None else str(row[0])
 
     def keep(self, name: str, value: str) -> None:
-        """Keep a value for later runs."""
+        """Keep a value for later runs: at `commit`, where `begin` was called."""
+        if self._is_reading:
+            self._new[name] = value
+        else:
+            self._keep(name, value)
+
+    def _keep(self, name: str, value: str) -> None:
         self._db.execute("DELETE FROM about WHERE name = ?", [name])
         self._db.execute("INSERT INTO about VALUES (?, ?)", [name, value])
 
     def keep_gap(self, side: Name, part: int, first: int, next_: int) -> None:
-        """Keep offsets that were deleted before they were read."""
-        self._db.execute("INSERT INTO gaps VALUES (?, ?, ?, ?)", [side, part, first, next_])
+        """Keep offsets that were deleted before they were read: at `commit`."""
+        self._new_gaps.append((side, part, first, next_))
 
     def gaps(self, side: Name) -> list[tuple[int, int, int]]:
         """Return part, first offset and next offset of each gap of all runs."""
-        return self._db.execute(
-            "SELECT part, first, next FROM gaps WHERE side = ? ORDER BY part, first", [side]
-        ).fetchall()
+        rows = self._db.execute("SELECT part, first, next FROM gaps WHERE side = ?", [side]).fetchall()
+        return sorted([*rows, *(gap[1:] for gap in self._new_gaps if gap[0] == side)])
 
     def progress(self, side: Name) -> dict[int, int]:
         """Return the offset at which reading of each part goes on."""
@@ -277,19 +310,34 @@ class Engine:
     def forget(self, side: Name) -> None:
         """Remove the rows of a side."""
         self._db.execute(f"DELETE FROM {side}")  # noqa: S608 - one of two words
-        self._db.execute("DELETE FROM progress WHERE side = ?", [side])
 
     def begin(self) -> None:
-        """Begin a transaction: an interrupted run leaves the file as before."""
-        self._db.begin()
+        """Begin a run, and remove the rows of a topic that an interrupted one has left.
+
+        Rows are inserted piece by piece, since memory of one transaction would grow with its rows. `progress` tells
+        later which of them count.
+        """
+        self.roll_back()
+        for side in get_args(Name):
+            self._db.execute(
+                f"DELETE FROM {side} WHERE position >= "  # noqa: S608 - one of two words
+                f"coalesce((SELECT next FROM progress WHERE side = '{side}' AND part = {side}.part), 0)"
+            )
+        self._is_reading = True
 
     def roll_back(self) -> None:
-        """End the transaction, where one is open, without its rows."""
-        with suppress(self._errors):
-            self._db.rollback()
+        """End a run, where one has begun, without its values. The next `begin` removes its rows."""
+        self._waiting, self._new, self._new_gaps, self._is_reading = {}, {}, [], False
 
     def commit(self, progress: Mapping[Name, Mapping[int, int]]) -> None:
-        """Keep the rows, and the offsets at which the next run goes on."""
+        """Keep the values of the run, and the offsets at which the next one goes on."""
+        for side in get_args(Name):
+            self._insert(side)
+        self._db.begin()
+        for name, value in self._new.items():
+            self._keep(name, value)
+        if self._new_gaps:
+            self._db.executemany("INSERT INTO gaps VALUES (?, ?, ?, ?)", self._new_gaps)
         for side, offsets in progress.items():
             self._db.execute("DELETE FROM progress WHERE side = ?", [side])
             if offsets:
@@ -297,11 +345,16 @@ class Engine:
                     "INSERT INTO progress VALUES (?, ?, ?)", [(side, part, at) for part, at in offsets.items()]
                 )
         self._db.commit()
+        self.roll_back()
 
     # -- rows
 
     def add(self, side: Name, rows: Rows) -> None:
-        """Keep rows."""
+        """Take rows, and insert them together with others.
+
+        Raises:
+            SourceError: memory or disk are too small.
+        """
         import pyarrow as pa
 
         if not len(rows):
@@ -318,13 +371,33 @@ class Engine:
                 )
             }
         )
-        self._db.register("incoming", table)
-        self._db.execute(f"INSERT INTO {side} SELECT * FROM incoming")  # noqa: S608 - one of two words
-        self._db.unregister("incoming")
+        waiting = self._waiting.setdefault(side, [])
+        waiting.append(table)
+        if sum(map(len, waiting)) >= ROWS_AT_ONCE or sum(each.nbytes for each in waiting) >= BYTES_AT_ONCE:
+            self._insert(side)
+
+    def _insert(self, side: Name) -> None:
+        """Insert the rows that wait."""
+        import pyarrow as pa
+
+        if not (waiting := self._waiting.pop(side, None)):
+            return
+        self._db.register("incoming", pa.concat_tables(waiting, promote_options="permissive"))
+        try:
+            self._db.execute(f"INSERT INTO {side} SELECT * FROM incoming")  # noqa: S608 - one of two words
+        except self._errors as error:
+            raise _stopped(error) from None
+        finally:
+            self._db.unregister("incoming")
 
     def count(self, side: Name) -> int:
         """Return the number of rows with an identity."""
         return int(self._one(f"SELECT count(identity) FROM {side}")[0])  # noqa: S608 - one of two words
+
+    def _bytes(self, side: Name) -> int:
+        """Return the size of the rows to compare."""
+        texts = f"coalesce(sum(strlen(identity) + strlen(content)), 0) FROM {side} WHERE identity IS NOT NULL"
+        return int(self._one(f"SELECT {ROW_BYTES} * count(*) + {texts}")[0])
 
     def nameless(self, side: Name) -> tuple[int, tuple[int, int] | None]:
         """Return the number of rows without an identity, and the place of the first one."""
@@ -342,19 +415,23 @@ class Engine:
             SourceError: memory or disk are too small.
         """
         try:
-            return self._compare(terms)
+            self._db.execute("DELETE FROM edges")
+            if terms.edges:
+                self._db.executemany("INSERT INTO edges VALUES (?, ?)", list(terms.edges.items()))
+            size = self._bytes("source") + self._bytes("target")
+            buckets = max(1, math.ceil(size / (self._memory_mb * 1024 * 1024)))
+            for _ in range(REDUCTIONS):
+                with suppress(self._no_memory):
+                    return self._compare(terms, buckets)
+                for name in BUCKET_TABLES:
+                    self._db.execute(f"DROP TABLE IF EXISTS {name}")
+                self._db.execute("SET threads = 1")  # each takes memory of its own
+                buckets *= 4
+            return self._compare(terms, buckets)
         except self._errors as error:
-            raise SourceError(
-                f"the comparison stopped: {_line(error)}. Give it more memory (--memory-mb), or a larger disk for "
-                "temporary files (TMPDIR)"
-            ) from None
+            raise _stopped(error) from None
 
-    def _compare(self, terms: Terms) -> tuple[Counted, list[Found]]:
-        self._db.execute("DELETE FROM edges")
-        if terms.edges:
-            self._db.executemany("INSERT INTO edges VALUES (?, ?)", list(terms.edges.items()))
-        rows = self.count("source") + self.count("target")
-        buckets = max(1, math.ceil(rows / (self._memory_mb * BUCKET_ROWS_PER_MB)))
+    def _compare(self, terms: Terms, buckets: int) -> tuple[Counted, list[Found]]:
         counted = Counted()
         found: dict[str, list[Found]] = {}
         for bucket in range(buckets):
@@ -434,6 +511,13 @@ def _inside(terms: Terms) -> str:
             cases = " ".join(f"WHEN {part:d} THEN position {sign} {at:d}" for part, at in bound.offsets.items())
             conditions.append(f"(CASE part {cases} ELSE TRUE END)")
     return "(" + " AND ".join(conditions) + ")"
+
+
+def _stopped(error: BaseException) -> SourceError:
+    return SourceError(
+        f"the comparison stopped: {_line(error)}. Give it more memory (--memory-mb), or a larger disk for temporary "
+        "files (TMPDIR)"
+    )
 
 
 def _line(error: BaseException) -> str:

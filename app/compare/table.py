@@ -249,9 +249,10 @@ def _repeated(value: int | str, count: int) -> pa.Array:
 
 
 def _numbers(first: int, count: int) -> pa.Array:
+    import numpy as np
     import pyarrow as pa
 
-    return pa.array(range(first, first + count), pa.int64())
+    return pa.array(np.arange(first, first + count, dtype=np.int64))
 
 
 class DatasetSide(TableSide):
@@ -281,9 +282,18 @@ class DatasetSide(TableSide):
         return {field.name: _kind(field.type) for field in self._dataset.schema}
 
     def _read(self, columns: Sequence[str]) -> Iterator[Read]:
+        from pyarrow.dataset import ParquetFragmentScanOptions
+
         for part, fragment in enumerate(self._fragments):
             first = 0
-            for batch in fragment.to_batches(schema=self._dataset.schema, columns=list(columns), batch_size=ROWS):
+            batches = fragment.to_batches(
+                schema=self._dataset.schema,
+                columns=list(columns),
+                batch_size=ROWS,
+                use_threads=False,  # they read ahead of their caller without a bound
+                fragment_scan_options=ParquetFragmentScanOptions(pre_buffer="://" in self.address.place),
+            )
+            for batch in batches:
                 if batch.num_rows:
                     yield part, first, batch.columns
                     first += batch.num_rows
