@@ -28,7 +28,7 @@ ENGINE_SHARE: Final = 0.3
 """Share of the memory that DuckDB may take; the rest is Python's, Arrow's and the clients'."""
 
 ROW_BYTES: Final = 128
-"""Memory of a row to compare beside its texts, to choose how many rows are compared at a time. At 64, 6,000,000 ids
+"""Memory of a row to compare without its texts, to choose how many rows are compared at a time. At 64, 6,000,000 ids
 ended in want of memory now and then, with 77 MB for DuckDB."""
 
 REDUCTIONS: Final = 3
@@ -240,7 +240,7 @@ class Engine:
             self._db.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes
         self._db.execute(TABLES)
         self._waiting: dict[Name, list[Any]] = {}
-        """Arrow tables of a side that are not inserted yet."""
+        """Arrow tables of a side to insert later."""
         self._new: dict[str, str] = {}
         """Values to keep at the end of the run."""
         self._new_gaps: list[tuple[Name, int, int, int]] = []
@@ -295,7 +295,7 @@ class Engine:
         self._db.execute("INSERT INTO about VALUES (?, ?)", [name, value])
 
     def keep_gap(self, side: Name, part: int, first: int, next_: int) -> None:
-        """Keep offsets that were deleted before they were read: at `commit`."""
+        """Keep a gap of deleted offsets: at `commit`."""
         self._new_gaps.append((side, part, first, next_))
 
     def gaps(self, side: Name) -> list[tuple[int, int, int]]:
