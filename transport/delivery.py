@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.errors import Aborted, AgentFailed, RatchetError
-from kafka_ratchet.transport.batch.chunk import read_chunk
+from kafka_ratchet.transport.batch.chunk import ALL_RECORDS, read_chunk
 from kafka_ratchet.transport.batch.dropped import Dropped, encode_dropped
 from kafka_ratchet.transport.batch.encoding import EncodedBatch, forward, with_headers
 from kafka_ratchet.transport.batch.record_batch import Column, Header, RecordBatch
@@ -47,6 +48,10 @@ HELD_MOST: Final = 0.8
 
 The lane can still name the agent then.
 """
+SHARE_AT_FIRST: Final = 512
+"""Records of the first batch that agents get: 48 s at 94 ms each, which is a slow call of another service."""
+SHARE_STEP: Final = 8
+"""Factor by which a share grows or shrinks at once."""
 AGENT_WAIT_S: Final = 10.0
 """Seconds that a stopping lane waits for the agent to release a batch.
 
@@ -236,6 +241,43 @@ class AgentCalls(Generic[Answer]):
                 correlate(None)
 
 
+class Share:
+    """Number of records that a lane takes in one batch.
+
+    A transaction has to end within a time, and agents may need more than that for all that a fetch brings. A lane with
+    agents begins with few records, takes more while they are quick, and fewer after its transaction took too long.
+    Otherwise the same batch would come again for ever.
+
+    Attributes:
+        most: records of the next batch
+    """
+
+    def __init__(self, first: int, timeout_ms: int) -> None:
+        """Begin with `first` records. timeout_ms: of the transaction."""
+        self.most = first
+        self._limit_s = timeout_ms / 1000 * HELD_MOST
+
+    @contextmanager
+    def timed(self, records: int) -> Iterator[None]:
+        """Note the time of the processing in this context. records: of its batch."""
+        clock, failed = asyncio.get_running_loop().time, True
+        since = clock()
+        try:
+            yield
+            failed = False
+        finally:
+            self.took(records, clock() - since, failed=failed)
+
+    def took(self, records: int, seconds: float, *, failed: bool) -> None:
+        """Note what a batch has taken. failed: it is rolled back, for whatever reason."""
+        usual_s = self._limit_s / 2
+        if seconds >= self._limit_s or (failed and seconds >= usual_s):
+            self.most = max(1, records // SHARE_STEP)
+        elif not failed and records >= self.most:
+            step = min(SHARE_STEP, usual_s / seconds) if seconds > 0 else SHARE_STEP
+            self.most = min(ALL_RECORDS, max(self.most, int(self.most * step)))
+
+
 class Patience:
     """Limit of the time that a processor may take, as an async context around its call.
 
@@ -289,7 +331,7 @@ class Patience:
                 AgentFailed(
                     f"{held_by()} has held its transaction for {self._waited_s:g} s, and Kafka ends it after "
                     f"transaction_timeout_ms = {timeout_ms}. It is rolled back, and its {batch.count} records come "
-                    "again. Let the agent take less time, or raise transaction_timeout_ms"
+                    "again, fewer at once. If one record alone needs more, raise transaction_timeout_ms"
                 )
             )
             return

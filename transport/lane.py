@@ -51,7 +51,7 @@ from kafka_ratchet.transport.client.group_log import group_log
 from kafka_ratchet.transport.client.retry import Attempts
 from kafka_ratchet.transport.client.topic_id import NO_EPOCH, TopicState, id_text
 from kafka_ratchet.transport.correlation import correlate
-from kafka_ratchet.transport.delivery import Delivery, Patience, Processor, Ticks, tick
+from kafka_ratchet.transport.delivery import Delivery, Patience, Processor, Share, Ticks, tick
 from kafka_ratchet.transport.input_time import InputEnd, Unread
 from kafka_ratchet.transport.lane_spec import LaneSpec, LaneState, LaneStatus, letters_in
 from kafka_ratchet.transport.measures import StreamMeasures
@@ -186,6 +186,7 @@ class Lane:
         self._rest: Rest | None = None
         """Idle state of the input, while the lane runs."""
         self._position, self._epoch = 0, NO_EPOCH
+        self._share = Share(spec.records_at_first, spec.transaction_timeout_ms)
         self._unread = Unread()
         self._input_end = InputEnd()
         self._topics: dict[str, bytes] = {}
@@ -509,6 +510,7 @@ class Lane:
             sequence_header=spec.sequence_header,
             identity_header=spec.identity_header,
             most=spec.batch_most,
+            records=self._share.most,
         )
         self._unread.fetched(batch)
         self.status.unread_since_ms = self._unread.since_ms
@@ -661,7 +663,8 @@ class Lane:
         if count:
             if self._trace is not None:
                 self._trace.read(batch)
-            await self._process(self._processor, Delivery(self.spec, self.switch.policy, batch), stop)
+            with self._share.timed(count):
+                await self._process(self._processor, Delivery(self.spec, self.switch.policy, batch), stop)
         self._position = batch.next
         self._epoch = batch.epoch if batch.epoch >= 0 else self._epoch
         self._records += count

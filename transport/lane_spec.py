@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from kafka_ratchet.transport.batch.chunk import BATCH_MOST
+from kafka_ratchet.transport.batch.chunk import ALL_RECORDS, BATCH_MOST
 from kafka_ratchet.transport.sent_topics import SentTopics
 
 
@@ -80,6 +80,8 @@ class LaneSpec:
     """True if their values go there as well."""
     batch_most: int = BATCH_MOST
     """bytes that one batch may unpack to"""
+    records_at_first: int = ALL_RECORDS
+    """Number of records of a lane's first batch; see `Share`."""
     app: str = ""
     stream: str = ""
     rule: Mapping[str, str] = field(default_factory=dict)

@@ -27,7 +27,9 @@ from kafka_ratchet.rule.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.rule.reasons import CONTENT_DIFFERS, LATE
 from kafka_ratchet.tables.eviction import Bounds
 from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.batch.chunk import ALL_RECORDS
 from kafka_ratchet.transport.client.cluster import Cluster
+from kafka_ratchet.transport.delivery import SHARE_AT_FIRST
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneSpec
 from kafka_ratchet.transport.measures import StreamMeasures
@@ -138,6 +140,7 @@ class Stream:
             duplicates_limit=self.topics.duplicates_limit,
             duplicates_values=self.settings.duplicates_keep == "all",
             batch_most=settings.max_batch_mb << 20,
+            records_at_first=SHARE_AT_FIRST if self.program else ALL_RECORDS,
             sends=self.sends,
             event_header=self.settings.event_header,
         )

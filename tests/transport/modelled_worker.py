@@ -45,7 +45,7 @@ SPEC = LaneSpec(
     app="app",
     rule={"sequence": "as it was"},
 )
-WITH_AGENTS = replace(SPEC, rule={**SPEC.rule, "output": AGENTS})
+WITH_AGENTS = replace(SPEC, rule={**SPEC.rule, "output": AGENTS}, records_at_first=3)
 """Spec of a lane that runs the modelled program."""
 CONFIG = "rocksdict-config.json"
 READ = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}"))

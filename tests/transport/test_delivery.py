@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kafka_ratchet.transport import delivery as module
-from kafka_ratchet.transport.delivery import Patience
+from kafka_ratchet.transport.batch.chunk import ALL_RECORDS
+from kafka_ratchet.transport.delivery import SHARE_AT_FIRST, Patience, Share
 
 
 async def test_a_stop_amid_the_end_of_a_call_reaches_nothing_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +25,32 @@ async def test_a_stop_amid_the_end_of_a_call_reaches_nothing_that_has_ended(monk
         stop.set_result(True)
     await asyncio.sleep(0.05)
     assert failures == []
+
+
+def test_quick_agents_soon_get_all_that_is_fetched() -> None:
+    share = Share(SHARE_AT_FIRST, 60_000)
+    for _ in range(10):
+        share.took(share.most, 0.01, failed=False)
+    assert share.most == ALL_RECORDS
+
+
+def test_a_share_grows_as_far_as_half_of_the_time_lets_it() -> None:
+    share = Share(100, 60_000)
+    share.took(100, 6.0, failed=False)
+    assert share.most == 400
+    share.took(400, 24.0, failed=False)
+    assert share.most == 400
+    share.took(7, 0.1, failed=False)  # there were no more: that says little of 400
+    assert share.most == 400
+
+
+def test_a_share_shrinks_after_a_transaction_that_took_too_long() -> None:
+    share = Share(800, 60_000)
+    share.took(800, 5.0, failed=True)  # for another reason
+    assert share.most == 800
+    share.took(800, 48.0, failed=True)
+    assert share.most == 100
+    share.took(100, 50.0, failed=False)  # an agent blocked the event loop, and the commit is refused
+    assert share.most == 12
+    share.took(1, 60.0, failed=True)
+    assert share.most == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.table import Sequences
+from kafka_ratchet.transport.batch.chunk import ALL_RECORDS
 from kafka_ratchet.transport.batch.rows import encode_pairs
 from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneState
@@ -38,7 +40,14 @@ def loop() -> Iterator[VirtualLoop]:
 class Partition:
     """The worker's parts for one partition, and what it reads and writes."""
 
-    def __init__(self, loop: VirtualLoop, app: App, folder: Path, kafka: MemoryKafka | None = None) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        app: App,
+        folder: Path,
+        kafka: MemoryKafka | None = None,
+        at_first: int = ALL_RECORDS,
+    ) -> None:
         self.said = ""
         self.loop, self.kafka = loop, kafka or MemoryKafka(ends_raise_epoch=True)
         tables = app.tables_of(INPUT)
@@ -50,7 +59,7 @@ class Partition:
         self.processor = Deduplicator(self.sequences, READ, self.program.take)
         link: Any = Link(self.kafka)
         policies: Any = ReadPolicies([False])
-        self.lane = Lane(link, SPEC, state, self.processor, policies, None, ticks)
+        self.lane = Lane(link, replace(SPEC, records_at_first=at_first), state, self.processor, policies, None, ticks)
 
     def append(self, *values: Any, times: list[int] | None = None) -> None:
         pairs = [(b"k", msgspec.json.encode(value)) for value in values]
@@ -150,6 +159,28 @@ def test_an_agent_that_holds_its_transaction_is_rolled_back_with_its_name(loop: 
     assert partition.said.startswith(f"{INPUT}, partition 0, offset 1: agent hang ({__file__}:")
     assert "has held its transaction for 48 s, and Kafka ends it after transaction_timeout_ms = 60000" in partition.said
     assert partition.outputs() == [1, 2]
+
+
+@pytest.mark.parametrize("at_first", [ALL_RECORDS, 8])
+def test_agents_too_slow_for_all_that_was_fetched_get_fewer_records(
+    loop: VirtualLoop, tmp_path: Path, at_first: int
+) -> None:
+    app = App()
+    stream, sums = app.stream(INPUT), app.Table("sums", default=int)
+
+    @app.agent(stream)
+    async def call(numbers: Any) -> AsyncIterator[Any]:
+        async for number in numbers:
+            await asyncio.sleep(1)
+            sums["all"] += number
+            yield sums["all"]
+
+    partition = Partition(loop, app, tmp_path, at_first=at_first)
+    partition.append(*[1] * 300)
+    partition.append(*[1] * 100)
+    partition.run(lambda: partition.position() == 400)
+    assert partition.outputs() == list(range(1, 401))
+    assert (partition.lane.status.restarts > 0) is (at_first == ALL_RECORDS)
 
 
 @pytest.mark.parametrize("loses_its_store", [False, True])

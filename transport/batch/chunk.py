@@ -17,6 +17,9 @@ BATCH_MOST: Final = 64 << 20
 """bytes that one batch may unpack to, where nothing else is set (`max_batch_mb`). The Java producer holds 32 MiB of
 records in all its batches together (buffer.memory)."""
 
+ALL_RECORDS: Final = 1 << 31
+"""More records than a fetched chunk has."""
+
 CHUNK_SHARE: Final = 4
 """Share of the bound for a chunk of several batches: a quarter, and a quarter for its columns.
 
@@ -185,11 +188,12 @@ def read_chunk(
     sequence_header: bytes = b"",
     identity_header: bytes = b"",
     most: int = BATCH_MOST,
+    records: int = ALL_RECORDS,
 ) -> RecordBatch:
     """Make columns of one partition's fetched bytes (read committed).
 
-    The remainder of a chunk too large for memory is left for the next fetch, also from the middle of a batch on; see
-    `next`.
+    The remainder of a chunk too large for memory, or of more than `records`, is left for the next fetch, also from the
+    middle of a batch on; see `next`.
 
     Args:
         topic: their topic.
@@ -200,6 +204,7 @@ def read_chunk(
         sequence_header: name of a header to find in every record; b"" for none.
         identity_header: name of another header.
         most: bytes that one batch may unpack to.
+        records: number of records to read, 1 or more.
 
     Raises:
         BatchTooLarge: the first batch with records to read unpacks to more than `most`.
@@ -208,7 +213,7 @@ def read_chunk(
     heads = Heads(topic, partition, start, data, aborted)
     unpacked = _Unpacked(heads, most)
     h = np.array(unpacked.rows, np.int64).reshape(-1, 7)
-    room = max(1, most // CHUNK_SHARE // _COLUMN_BYTES)
+    room = max(1, min(records, most // CHUNK_SHARE // _COLUMN_BYTES))
     columns = np.empty((kernels.COLUMNS, min(int(h[:, 6].sum()), room)), np.int64)
     replays = np.empty(columns.shape[1], np.int64)
     count, damaged, is_full, replayed = kernels.read_records(

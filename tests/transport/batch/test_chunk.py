@@ -166,6 +166,24 @@ def test_start_in_the_middle_of_a_batch(start: int, compression: str) -> None:
     assert (batch.start, batch.next) == (start, 16)
 
 
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6])
+def test_no_more_records_than_asked_for_and_the_next_read_goes_on(most: int, compression: str) -> None:
+    texts = [b"%d" % number * 50 for number in range(5)]
+    first = with_field(encode(sent(*texts[:3]), 0, compression), 12, ">i", 3)  # leader epochs
+    data = first + with_field(encode(sent(*texts[3:]), 3, compression), 12, ">i", 5)
+    found: list[bytes | None] = []
+    position = 0
+    while position < len(texts):
+        batch = read_chunk("events", 2, position, data, [], records=most)
+        assert batch.count == min(most, len(texts) - position)
+        assert (batch.start, batch.next) == (position, position + batch.count)
+        assert batch.epoch == (3 if batch.next <= 3 else 5)
+        found += values(batch)
+        position = batch.next
+    assert found == texts
+
+
 def test_batches_that_end_before_the_start_are_passed_over() -> None:
     batch = read(encode(sent(b"0", b"1"), 0) + encode(sent(b"2", b"3"), 2) + encode(sent(b"4"), 4), 3)
     assert values(batch) == [b"3", b"4"]
