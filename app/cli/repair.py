@@ -42,7 +42,7 @@ def repair(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Mend the faults that `ratchet verify --results` finds in a table.
+    """Mend the rows that `ratchet verify --results` reports in a result table.
 
     Missing rows are read again from the topic, doubled ones go, altered ones get their values.
 
