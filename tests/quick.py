@@ -69,13 +69,17 @@ FIRST: Final = (
 """The files that take longest, longest first. A file is run by one process: begun last, it would run on alone."""
 
 TOGETHER: Final = {
+    "tests/spark_sink/files/": "parts of the job",
+    "tests/spark_sink/job/": "parts of the job",
+    "tests/spark_sink/rows/": "parts of the job",
+    "tests/spark_sink/spark/": "parts of the job",
     "tests/spark_sink/stores/": "tests/spark_sink/stores",
     "tests/spark_sink/": "tests/spark_sink",
     "tests/transport/transactions/test_late_end.py": "three nodes",
     "tests/transport/transactions/test_outcome.py": "three nodes",
 }
 """Files that one process runs, by how they begin, the longer beginnings first: each process would start another Spark,
-or three more nodes. Spark's are two, or they would be the last to end."""
+or three more nodes. Spark's are three, or they would be the last to end."""
 
 WITH_BROKER: Final = (
     "tests/app/worker/test_worker.py::test_worker_serves_hands_over_and_is_found",
