@@ -152,7 +152,8 @@ def new_topic(broker: str, request: pytest.FixtureRequest) -> Callable[..., str]
 
     def create(partitions: int = 4, **config: Any) -> str:
         name = f"{test}-{uuid.uuid4().hex[:8]}"
-        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        # Many records have a time of the seventies. By default Kafka deletes those with its next look, in five minutes.
+        settings = {"retention.ms": "-1"} | {key.replace("_", "."): str(value) for key, value in config.items()}
         create_topic(admin, name, partitions=partitions, config=settings, timeout_s=60, say=print)
         deadline = time.monotonic() + 90
         while not _answers(admin, name, partitions):  # the answer may come before the broker itself knows
