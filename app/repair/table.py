@@ -145,17 +145,20 @@ class RepairedTable:
                 job = with_columns(self._named, self._planner, self._store, spark, grow=False)
                 if job is None:
                     raise SetupError(f"{self._table}: there is no table to repair")
+                seen = self._store.generation()
                 plan = self._look(spark, job)
                 if not (self._asked.execute and plan.mends):
                     return Repaired(plan)
-                return self._carry_out(spark, job, plan)
+                return self._carry_out(spark, job, plan, seen)
 
-    def _carry_out(self, spark: SparkSession, job: Job, plan: RepairPlan) -> Repaired:
+    def _carry_out(self, spark: SparkSession, job: Job, plan: RepairPlan, seen: int) -> Repaired:
+        """Take over and commit; `seen` is the generation of the table before it was read."""
         stored = self._store.open(job.pipeline.schema(spark))
         try:
             crash_points.passing("taken-over")
-            if stored != plan.offsets:  # a job has committed since; from now on none does
-                plan = self._look(spark, job)
+            # A job moves the offsets. Another repair moves the generation alone.
+            if stored != plan.offsets or self._store.generation() != seen + 1:
+                plan = self._look(spark, job)  # from now on nobody else commits
             if not plan.mends:
                 return Repaired(plan)
             note = repair_note(self._asked.reason, plan.counted())

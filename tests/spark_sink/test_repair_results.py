@@ -309,6 +309,26 @@ def test_what_the_job_has_mended_meanwhile_needs_no_commit(
 
 
 @ON_STORES
+def test_a_repair_by_another_operator_meanwhile_is_not_made_twice(
+    follow: Follow, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = follow(columns=COLUMNS)
+    before = filled(followed)
+    delete(site, LOST)
+    carry_out = RepairedTable._carry_out
+
+    def after_another(table: RepairedTable, *plan: Any) -> Repaired:
+        monkeypatch.setattr(RepairedTable, "_carry_out", carry_out)
+        assert repaired(followed).plan.actions == {"put in": 50}
+        return carry_out(table, *plan)
+
+    monkeypatch.setattr(RepairedTable, "_carry_out", after_another)
+    done = repaired(followed)
+    assert (done.exit_code, done.note, done.plan.is_right) == (0, None, True)
+    require_right(followed, before)
+
+
+@ON_STORES
 def test_rejects_are_mended(follow: Follow, site: Site) -> None:
     followed = follow(columns=COLUMNS, rejects=True)
     texts = [text if n % 5 else f"broken {n}" for n, text in enumerate(texts_of(0))]
