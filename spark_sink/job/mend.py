@@ -15,7 +15,7 @@ from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.recount import rows_and_rejects
 from kafka_ratchet.spark_sink.job.unreadable import read_again
 from kafka_ratchet.spark_sink.rows import write_mode as modes
-from kafka_ratchet.spark_sink.rows.columns import DELETED, rejects_schema
+from kafka_ratchet.spark_sink.rows.columns import DELETED, RECORD, rejects_schema
 from kafka_ratchet.spark_sink.rows.distinct import quoted
 from kafka_ratchet.spark_sink.spark.dialect import from_arrow
 from kafka_ratchet.spark_sink.stores.decision import RepairNote, Replacement
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-RECORD = ("_kafka_partition", "_kafka_offset")
-"""Columns that say which record an appended row or a reject is."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.job.commit import replace_records
@@ -17,14 +16,12 @@ from kafka_ratchet.spark_sink.job.run_log import log_run
 from kafka_ratchet.spark_sink.job.run_state import Commit, Outcome, RunState
 from kafka_ratchet.spark_sink.job.start import Session, require_startable, with_columns
 from kafka_ratchet.spark_sink.job.unreadable import read_again
+from kafka_ratchet.spark_sink.rows.columns import RECORD
 from kafka_ratchet.spark_sink.spark.errors import spark_errors_named
 from kafka_ratchet.spark_sink.stores.decision import STORED
 from kafka_ratchet.spark_sink.stores.store import ResultStore, require_local_master
 
 log = logging.getLogger("spark_sink")
-
-RECORD: Final = ("_kafka_partition", "_kafka_offset")
-"""Columns that identify the record of a row."""
 
 
 def run_replay(

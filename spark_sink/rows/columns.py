@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-RECORD_COLUMNS = ("_kafka_partition", "_kafka_offset", "_kafka_timestamp", "_kafka_key", "_kafka_value")
+RECORD = ("_kafka_partition", "_kafka_offset")
+"""Columns that identify the record of a row or a reject."""
+
+RECORD_COLUMNS = (*RECORD, "_kafka_timestamp", "_kafka_key", "_kafka_value")
 """Columns that every row has: where it comes from, its key, and the value as it stood in Kafka.
 
 With JSON columns `_kafka_value` is kept only where those columns do not hold the whole value: the text is not one JSON

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from kafka_ratchet.spark_sink.rows.columns import RECORD
 from kafka_ratchet.spark_sink.stores.iceberg.files import rows_of
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.types import NestedField
 
-RECORD = ("_kafka_partition", "_kafka_offset")
-"""Columns that say which record a row is of."""
 
 FOLDED_BYTES = 512 * 1024
 """Files smaller than this are written anew by every commit: otherwise new keys would leave a small file each time."""

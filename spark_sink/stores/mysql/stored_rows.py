@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import StoreError
 from kafka_ratchet.spark_sink.rows.aggregates import COUNT_COLUMN
-from kafka_ratchet.spark_sink.rows.columns import DELETED
+from kafka_ratchet.spark_sink.rows.columns import DELETED, RECORD
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores.mysql.connection import literal, quoted
 from kafka_ratchet.spark_sink.stores.mysql.merge import of_tokens
@@ -22,9 +22,6 @@ from kafka_ratchet.spark_sink.stores.sql_types import Column
 if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
     from kafka_ratchet.spark_sink.stores.mysql.job_state import JobState
-
-RECORD = ("_kafka_partition", "_kafka_offset")
-"""Columns that say which record an appended row is."""
 
 
 class StoredRows:

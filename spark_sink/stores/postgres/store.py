@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import Fenced, OptionRefused, RowsLost, SchemaDiffers, SequencesLost
-from kafka_ratchet.spark_sink.rows.columns import DELETED, SHORT_KEYS
+from kafka_ratchet.spark_sink.rows.columns import DELETED, RECORD, SHORT_KEYS
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement
 from kafka_ratchet.spark_sink.stores.location import TableLocation
@@ -23,7 +23,6 @@ from kafka_ratchet.spark_sink.stores.postgres.merge import deletions, on_conflic
 from kafka_ratchet.spark_sink.stores.postgres.repair import Staged, replace_staged
 from kafka_ratchet.spark_sink.stores.postgres.sequences import KEY, SequenceTable
 from kafka_ratchet.spark_sink.stores.postgres.stored_rows import (
-    RECORD,
     can_alter,
     can_lose_later,
     count_present,

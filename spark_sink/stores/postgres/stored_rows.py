@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
-RECORD = ("_kafka_partition", "_kafka_offset")
-"""Columns that say which record an appended row is."""
 
 RELATIONS: LiteralString = "(SELECT to_regclass({table})::oid UNION SELECT relid FROM pg_partition_tree({table}))"
 TRIGGERS: LiteralString = (
