@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ratchet.errors import FormUnclear
-from kafka_ratchet.rule.extraction import Reader, Whose
+from kafka_ratchet.rule.extraction import IdentityReader, Reader
 from kafka_ratchet.rule.form_scan import FormWatch
 from kafka_ratchet.rule.identities import Identities, in_columns
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
@@ -122,7 +122,7 @@ class Deduplicator:
         read: Reader,
         then: Then = forward,
         lettered: Mapping[int, str] = NONE_LETTERED,
-        whose: Whose | None = None,
+        read_identities: IdentityReader | None = None,
         check: FormCheck | None = None,
     ) -> None:
         """Store the parts of the step, without connecting it.
@@ -132,11 +132,11 @@ class Deduplicator:
             read: reads the sequences of a batch
             then: makes the outputs of fresh records
             lettered: reason of the dead letter, by verdict. Other records, neither fresh nor invalid, are dropped
-            whose: reads the identities of a batch; None: its columns have them
+            read_identities: reads the identities of a batch; None: its columns have them
             check: checks the form of sequences; None: the settings state it
         """
         self._sequences, self._read, self._then = sequences, read, then
-        self._lettered, self._whose, self._check = lettered, whose, check
+        self._lettered, self._read_identities, self._check = lettered, read_identities, check
         self._calls: AgentCalls[NDArray[np.bool_]]
 
     def register(self, app: Any, name: str, partitions: int) -> None:
@@ -176,7 +176,7 @@ class Deduplicator:
         found, reasons = self._read(batch)
         asks = spec.duplicates or self._check is not None
         against = np.empty(batch.count, np.int64) if asks else UNASKED
-        identities = self._whose(batch, reasons) if self._whose else None
+        identities = self._read_identities(batch, reasons) if self._read_identities else None
         verdicts, reasons = partition.judge(batch, found, reasons, against, identities, spec.letters)
         if self._check is not None:
             self._check.check(batch, verdicts, reasons, against, identities)

@@ -16,7 +16,7 @@ from kafka_ratchet.agents.event import EVENT_ID, Event, id_in, ids_sent_again, o
 from kafka_ratchet.agents.outputs import encode_json, output_value
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
 from kafka_ratchet.errors import SendRefused
-from kafka_ratchet.rule.extraction import reads
+from kafka_ratchet.rule.extraction import identity_reader
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.rule.reasons import NONE, REASONS
 from kafka_ratchet.transport.batch import kernels as records
@@ -261,7 +261,7 @@ def router(identity: Identity, topic: str) -> Callable[[Delivery, NDArray[np.boo
     Raises:
         SettingsError: the user's function cannot be imported.
     """
-    read = reads(identity)
+    read = identity_reader(identity)
 
     async def send(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
         batch, sent = delivery.batch, delivery.spec.sends[topic]

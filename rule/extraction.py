@@ -264,7 +264,7 @@ def called(extract: Callable[[Record], Found], name: str, batch: RecordBatch, in
         return "extractor-failed"
 
 
-class Whose(Protocol):
+class IdentityReader(Protocol):
     """Identity extractor of a batch."""
 
     def __call__(self, batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
@@ -274,7 +274,7 @@ class Whose(Protocol):
         """
 
 
-def whose(identity: Identity) -> Whose | None:
+def computed_identity_reader(identity: Identity) -> IdentityReader | None:
     """Return the extractor of such identities; None where they stand in the batch's columns.
 
     Raises:
@@ -286,25 +286,25 @@ def whose(identity: Identity) -> Whose | None:
     return readers[0] if len(readers) == 1 else partial(_joined, readers)
 
 
-def reads(identity: Identity) -> Whose:
+def identity_reader(identity: Identity) -> IdentityReader:
     """Return the reader of such identities, with a reason for each record without one.
 
     Raises:
         SettingsError: the user's function cannot be imported.
     """
-    return whose(identity) or partial(_in_columns, identity)
+    return computed_identity_reader(identity) or partial(_in_columns, identity)
 
 
-def reads_by_name(identity: Identity) -> Whose:
+def identity_reader_by_name(identity: Identity) -> IdentityReader:
     """Return the extractor of identities for batches fetched without names of headers.
 
     Raises:
         SettingsError: the user's function cannot be imported.
     """
-    return reads(identity) if identity.header is None else partial(_header, identity.header.encode())
+    return identity_reader(identity) if identity.header is None else partial(_header, identity.header.encode())
 
 
-def _part(part: IdentityPart) -> Whose:
+def _part(part: IdentityPart) -> IdentityReader:
     match part.kind:
         case "field":
             return partial(_identities, _identity_field(part.name))
@@ -364,7 +364,7 @@ def _identities(
     return Identities(np.frombuffer(b"".join(found), np.uint8), ends - np.maximum(lengths, 0), lengths)
 
 
-def _joined(readers: Sequence[Whose], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
+def _joined(readers: Sequence[IdentityReader], batch: RecordBatch, reasons: NDArray[np.uint8]) -> Identities:
     """Join all parts of each record's identity, as `kafka_ratchet.rule.identity.joined` does."""
     found = [read(batch, reasons) for read in readers]
     lengths = np.zeros(batch.count, np.int64)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from kafka_ratchet.app.settings import StreamSettings
-from kafka_ratchet.rule.extraction import reader_for, whose
+from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identity import SequenceSource
 from kafka_ratchet.rule.kernels import FRESH, INVALID
 from kafka_ratchet.tables.edits import FORGET, Edit
@@ -131,7 +131,7 @@ async def count_passing(
         RatchetError: the input cannot be read.
     """
     source = SequenceSource.parse(stream.sequence)
-    read, read_identities = reader_for(source, stream.sequence_form), whose(stream.identity)
+    read, read_identities = reader_for(source, stream.sequence_form), computed_identity_reader(stream.identity)
     headers = source.name.encode() if source.kind == "header" else b"", (stream.identity.header or "").encode()
     fetching = Fetching(CONNECTION, FETCH_BYTES, WAIT_MS, batch_most, *headers)
     place = Place(log.topic, log.partition, log.id)

@@ -9,7 +9,7 @@ import numpy as np
 import structlog
 
 from kafka_ratchet.agents.deduplicate import VERDICT_NAMES, form_check
-from kafka_ratchet.rule.extraction import reader_for, whose
+from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identities import in_columns
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 from kafka_ratchet.rule.windows import Kept
@@ -50,7 +50,7 @@ def _run_one_batch() -> None:
     by_key = in_columns(batch, Identity.KEY)
     table.absent(by_key, 1024)
     table.judge(by_key, 1024, sequences, reasons)
-    if of_parts := whose(Identity.parse("key,header:a")):
+    if of_parts := computed_identity_reader(Identity.parse("key,header:a")):
         of_parts(batch, reasons)
     sequences[:], reasons[:] = 1, 0
     Tally(records.KEY).add(batch, table.judge(by_key, 1024, sequences, reasons))

@@ -25,7 +25,7 @@ from kafka_ratchet.app.worker.compile import compile_kernels
 from kafka_ratchet.app.worker.parent import Later, Parent, Role, ask, refuse_threads
 from kafka_ratchet.app.worker.process import STOP_WITHIN_S, Prepared, Seat, prepare, serve, state_folder
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, SetupError
-from kafka_ratchet.rule.extraction import reader_for, whose
+from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identity import SequenceSource
 
 log = structlog.get_logger(__name__)
@@ -135,7 +135,7 @@ def _import_late(settings: Settings) -> None:
     loop_factory()
     for stream in settings.streams.values():  # functions of the user's own
         reader_for(SequenceSource.parse(stream.sequence), stream.sequence_form)
-        whose(stream.identity)
+        computed_identity_reader(stream.identity)
 
 
 def _seats(settings: Settings) -> tuple[list[Seat], socket.socket]:

@@ -21,7 +21,7 @@ from kafka_ratchet.app.worker.policy import PolicyFollower, StreamSwitch
 from kafka_ratchet.app.worker.topics import StreamTopics
 from kafka_ratchet.app.worker.tracing import Tracing, totals_of
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.rule.extraction import reader_for, whose
+from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identity import SequenceSource
 from kafka_ratchet.rule.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.rule.reasons import CONTENT_DIFFERS, LATE
@@ -98,7 +98,7 @@ class Stream:
             reader_for(source, settings.sequence_form),
             then,
             _lettered(settings),
-            whose(settings.identity),
+            computed_identity_reader(settings.identity),
             form_check(name, source, settings.sequence_form, settings.identity),
         )
         self.measures = StreamMeasures()

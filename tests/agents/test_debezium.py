@@ -19,7 +19,7 @@ from kafka_ratchet.app.settings_sections import StreamSettings
 from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.rule import Rule
-from kafka_ratchet.rule.extraction import reader_for, whose
+from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identity import SequenceSource
 from kafka_ratchet.rule.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.rule.reasons import REASONS
@@ -139,7 +139,7 @@ def judged(tmp_path: Path, settings: dict[str, Any], changes: list[Change]) -> l
     rows = [change.sent() for change in changes]
     batch = fetched(rows)
     found, reasons = reader_for(source)(batch)
-    read = whose(stream.identity)
+    read = computed_identity_reader(stream.identity)
     verdicts, _ = table.judge(batch, found, reasons, identities=read(batch, reasons) if read else None)
     table.close()
     named = [NAMES[verdict] for verdict in verdicts.tolist()]
@@ -229,7 +229,7 @@ def test_a_tombstone_has_no_id_and_is_a_dead_letter(tmp_path: Path) -> None:
     stream = StreamSettings(input="in", output="out", dead_letters="dead", **settings)
     batch = fetched([Sent(b'{"id":4}', None)])
     _, reasons = reader_for(SequenceSource.parse(stream.sequence))(batch)
-    read = whose(stream.identity)
+    read = computed_identity_reader(stream.identity)
     assert read is not None
     read(batch, reasons)
     assert [REASONS[reason] for reason in reasons] == ["identity-missing"]

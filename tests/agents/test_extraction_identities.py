@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.errors import SettingsError
-from kafka_ratchet.rule.extraction import whose
+from kafka_ratchet.rule.extraction import computed_identity_reader
 from kafka_ratchet.rule.identities import in_columns
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity, SequenceSource, joined
 from kafka_ratchet.rule.reasons import REASONS
@@ -123,7 +123,7 @@ def read(given: str | list[str], *records: Sent) -> list[bytes | str]:
     identity = Identity.parse(given)
     batch = fetched(records, identity_header=(identity.header or "").encode())
     reasons = np.zeros(batch.count, np.uint8)
-    reader = whose(identity)
+    reader = computed_identity_reader(identity)
     found = reader(batch, reasons) if reader else in_columns(batch, identity)
     LastSequences().judge(found, MAX_IDENTITY_BYTES, np.zeros(batch.count, np.int64), reasons)
     return [REASONS[reason] or found.of(i) for i, reason in enumerate(reasons.tolist())]
@@ -164,7 +164,7 @@ def test_a_function(program: str) -> None:
 @pytest.mark.parametrize("name", ["no_such_module:f", "ids_of_ours:no_such", "ids_of_ours:not_callable"])
 def test_a_function_that_is_none(program: str, name: str) -> None:
     with pytest.raises(SettingsError, match=f"identity function:{name}: "):
-        whose(Identity.parse(f"function:{name}"))
+        computed_identity_reader(Identity.parse(f"function:{name}"))
     with pytest.raises(SettingsError, match=f"identity: function:{name} "):
         Rule(Identity.parse(f"function:{name}"), SequenceSource.parse("none"))
 
@@ -227,7 +227,7 @@ def test_the_first_part_without_an_identity_says_why() -> None:
 
 def test_what_the_sequence_lacks_is_said_first_and_nothing_is_called(program: str) -> None:
     batch = fetched([Sent(), Sent(value=b"text")])
-    reader = whose(Identity.parse(f"function:{program}:of_value"))
+    reader = computed_identity_reader(Identity.parse(f"function:{program}:of_value"))
     assert reader is not None
     reasons = np.array([REASONS.index("sequence-missing"), 0], np.uint8)
     with structlog.testing.capture_logs() as lines:

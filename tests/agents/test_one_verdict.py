@@ -16,7 +16,7 @@ from kafka_ratchet.app.survey.places import KEY, Candidate, Candidates, Place
 from kafka_ratchet.app.verify.columns.judging import Judging, Places
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.rule import parts
-from kafka_ratchet.rule.extraction import from_header, reader_for, reads
+from kafka_ratchet.rule.extraction import from_header, identity_reader, reader_for
 from kafka_ratchet.rule.identity import SEQUENCE_HEADER, Identity, SequenceForm, SequenceSource
 from kafka_ratchet.rule.nesting import NESTING_MOST, is_too_deep
 from kafka_ratchet.rule.reasons import REASONS
@@ -33,7 +33,7 @@ NUMBERS = [number for _, _, number in hostile.VALUES]
 def by_worker(records: list[Sent], field: str = "field:n") -> tuple[list[bytes | str], list[int | str]]:
     batch = fetched(records)
     reasons = np.zeros(batch.count, np.uint8)
-    found = reads(Identity.parse(field))(batch, reasons)
+    found = identity_reader(Identity.parse(field))(batch, reasons)
     sequences, why = reader_for(SequenceSource.parse(field))(batch)
     ids = [REASONS[reason] or found.of(i) for i, reason in enumerate(reasons)]
     return ids, [REASONS[why[i]] or int(sequences[i]) for i in range(batch.count)]
@@ -193,7 +193,7 @@ def test_keys_and_headers_name_the_same_identity_everywhere() -> None:
         sent = [Sent(each, b"v", (("h", each), (SEQUENCE_HEADER, b"1"))) for each in hostile.IDENTITIES]
         batch = fetched(sent, identity_header=b"h")
         reasons = np.zeros(batch.count, np.uint8)
-        found = reads(Identity.parse(name))(batch, reasons)
+        found = identity_reader(Identity.parse(name))(batch, reasons)
         ids = [None if reasons[i] else found.of(i) for i in range(batch.count)]
         assert ids == [each if least <= len(each) <= 1_024 else None for each in hostile.IDENTITIES]
         rule = Rule(Identity.parse(name), HEADER)

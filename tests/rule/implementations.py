@@ -20,7 +20,7 @@ from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.report import Report
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.worker.kept import kept_of
-from kafka_ratchet.rule.extraction import reader_for, reads
+from kafka_ratchet.rule.extraction import identity_reader, reader_for
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, SequenceSource
 from kafka_ratchet.rule.reasons import REASONS
 from kafka_ratchet.tables.map.map import LastSequences
@@ -69,7 +69,7 @@ def by_worker(example: Example) -> list[str]:
     """Judge as a lane does, with a map of the partition."""
     stream, found = example.stream, {}
     read = reader_for(SequenceSource.parse(stream.sequence), stream.sequence_form)
-    read_identities = reads(stream.identity)
+    read_identities = identity_reader(stream.identity)
     for partition, records in by_partition(example).items():
         table, batch = LastSequences(kept=kept_of(stream)), batch_of(records, partition, example)
         sequences, reasons = read(batch)

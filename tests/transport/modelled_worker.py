@@ -15,7 +15,7 @@ from rocksdict import Checkpoint
 from kafka_ratchet.agents.deduplicate import Deduplicator, forward
 from kafka_ratchet.agents.run import StreamProgram
 from kafka_ratchet.errors import Aborted
-from kafka_ratchet.rule.extraction import all_alike, reader_for, whose
+from kafka_ratchet.rule.extraction import all_alike, computed_identity_reader, reader_for
 from kafka_ratchet.rule.identity import PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.rule.kernels import CONFLICT, TOO_LATE
 from kafka_ratchet.rule.windows import Kept
@@ -173,7 +173,7 @@ class Worker:
         said = spec.judging
         lettered = {TOO_LATE: "late"} if said.get("late") == "dead-letter" else {}
         lettered |= {CONFLICT: "conflict"} if said.get("conflicts") == "dead-letter" else {}
-        return Deduplicator(self.sequences, read, then, lettered, whose(identity))
+        return Deduplicator(self.sequences, read, then, lettered, computed_identity_reader(identity))
 
     async def start(self) -> None:
         """Start for the first time, or after `stop`; in between the partition was another's."""

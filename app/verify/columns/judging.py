@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from kafka_ratchet.app.verify.rule import RecordView, Rule
 from kafka_ratchet.app.verify.state import Known
-from kafka_ratchet.rule.extraction import FORMS, all_alike, find_headers, from_spans, identities_of, reads_by_name
+from kafka_ratchet.rule.extraction import (
+    FORMS,
+    all_alike,
+    find_headers,
+    from_spans,
+    identities_of,
+    identity_reader_by_name,
+)
 from kafka_ratchet.rule.form_scan import FormWatch
 from kafka_ratchet.rule.identities import Identities
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, Identity, SequenceForm, SequenceSource
@@ -110,7 +117,7 @@ class Judging:
         self._headers = [places.sequence.name.encode()] if places.sequence.name else []
         self._has_sequence, self._has_identity = bool(self._headers), places.identity.header is not None
         self._headers += [places.identity.header.encode()] if places.identity.header is not None else []
-        self._read_identities = reads_by_name(places.identity)
+        self._read_identities = identity_reader_by_name(places.identity)
         self._map, self._known = LastSequences(), known
         self._twice = Twice(places, known)
         if known:

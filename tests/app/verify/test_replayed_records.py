@@ -12,7 +12,7 @@ from kafka_ratchet.app.verify import RecordView, Report
 from kafka_ratchet.app.verify.compare import ExpectedPartition
 from kafka_ratchet.app.verify.letters import DEAD_LETTER_HEADERS, own_headers
 from kafka_ratchet.app.verify.rule import Rule
-from kafka_ratchet.rule.extraction import reader_for, whose
+from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identity import Identity, SequenceSource
 from kafka_ratchet.rule.kernels import DUPLICATE, FRESH, INVALID
 from kafka_ratchet.tables.partition import SequencePartition
@@ -57,7 +57,7 @@ def test_verify_and_the_table_agree(
     identity: Identity, batches: list[list[tuple[bytes | None, bytes, bytes | None, list[tuple[str, bytes | None]]]]]
 ) -> None:
     report, expected = Report("events"), ExpectedPartition(Rule(identity, SOURCE, dead_letters=OWN), 0)
-    read, read_identities, offset = reader_for(SOURCE), whose(identity), 0
+    read, read_identities, offset = reader_for(SOURCE), computed_identity_reader(identity), 0
     with tempfile.TemporaryDirectory() as folder:
         table = SequencePartition(Path(folder), "changelog", 0, identity, 1 << 20)
         table.open()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ratchet.rule.extraction import reader_for, whose
+from kafka_ratchet.rule.extraction import computed_identity_reader, reader_for
 from kafka_ratchet.rule.identities import in_columns
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES, PRODUCER_HEADER, SEQUENCE_HEADER, Identity, SequenceSource
 from kafka_ratchet.rule.reasons import REASONS
@@ -61,7 +61,7 @@ def test_ids_are_judged_as_plain_dictionaries_do(
     table.slots.allocate(8)
     identity = Identity.parse(by)
     read = reader_for(SequenceSource.parse(f"header:{SEQUENCE_HEADER}" if numbered else "none"))
-    reader = whose(identity)
+    reader = computed_identity_reader(identity)
     for step in todo:
         if step == "commit":
             plain.commit()

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafka_ratchet.rule.extraction import reader_for, reads
+from kafka_ratchet.rule.extraction import identity_reader, reader_for
 from kafka_ratchet.rule.form_look import FormLook
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.rule.reasons import REASONS
@@ -97,7 +97,7 @@ class Plain:
             identity_header=(self.identity.header or "").encode(),
         )
         sequences, reasons = reader_for(self.source, SequenceForm(self.rule.sequence_form))(batch)
-        identities = reads(self.identity)(batch, reasons)
+        identities = identity_reader(self.identity)(batch, reasons)
         verdicts = self.table.judge(identities, 1024, sequences, reasons, batch=batch)
         Replays.of(batch, b"").keep(verdicts, reasons)
         self.table.commit()
