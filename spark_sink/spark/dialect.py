@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 AS_JSON = {
     "ignoreNullFields": "false",
+    "timeZone": "UTC",
     # Spark's own form ends at milliseconds.
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -29,6 +30,17 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     if "timezone" in inspect.signature(to_arrow_schema).parameters:  # since Spark 4.2, which knows no default
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)
+
+
+def in_utc(moment: Column) -> Column:
+    """Return a timestamp as the time in UTC, without a zone.
+
+    Spark's own ways to a text or a date of it go by the session's time zone, which is the user's in a job of their own.
+    """
+    from pyspark.sql import functions as F
+
+    since_1970 = F.unix_micros(moment) * F.expr("INTERVAL '0.000001' SECOND")
+    return F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'") + since_1970
 
 
 def is_valid_utf8(value: Column) -> Column:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.spark.dialect import AS_JSON
+from kafka_ratchet.spark_sink.spark.dialect import AS_JSON, in_utc
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 from kafka_ratchet.spark_sink.stores.mysql.connection import OF_SESSION, Address
 
@@ -62,6 +62,8 @@ def _literal(column: Column, data_type: DataType) -> Column:
         return F.when(number.isNull() | is_finite, number.cast("string")).otherwise(F.raise_error(F.lit(NOT_FINITE)))
     if isinstance(data_type, T.IntegralType):
         return column.cast("string")
+    if isinstance(data_type, T.TimestampType):
+        column = in_utc(column)
     return between("", column.cast("string"))  # a decimal, date or time: the server reads its text exactly
 
 

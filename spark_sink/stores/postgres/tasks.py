@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kafka_ratchet.spark_sink.spark.dialect import AS_JSON
+from kafka_ratchet.spark_sink.spark.dialect import AS_JSON, in_utc
 from kafka_ratchet.spark_sink.spark.python_worker import Task, map_batches
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def textual(dataframe: DataFrame) -> DataFrame:
         elif isinstance(each.dataType, nested):
             column = F.to_json(column, AS_JSON)
         elif isinstance(each.dataType, T.TimestampType):
-            # With its zone, which is the session's of Spark: the database would take it for a time in its own.
-            column = F.concat(column.cast("string"), F.lit("+00"))
+            # With its zone: the database would take it for a time in its own.
+            column = F.concat(in_utc(column).cast("string"), F.lit("+00"))
         elif isinstance(each.dataType, T.DecimalType) or not isinstance(each.dataType, as_they_are):
             column = column.cast("string")
         columns.append(column.alias(name))
