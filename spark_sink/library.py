@@ -10,12 +10,12 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated, first_line
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
@@ -27,6 +27,7 @@ from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode, reduced, t
 from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors_named
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
 from kafka_ratchet.spark_sink.spark.micro_batch import MicroBatch, micro_batch
+from kafka_ratchet.spark_sink.spark.session import is_connect, require_release
 from kafka_ratchet.spark_sink.stores.location import TableAddress, TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, require_local_master
@@ -53,6 +54,11 @@ STORES_OF_SERVERS: Final = {"postgresql": "postgres", "mysql": "mysql"}
 PROVIDERS: Final = frozenset({"delta"})
 """Providers of Spark's catalog whose tables are found by their location."""
 CATALOG_NAME: Final = re.compile(r"[\w`-]+(?:\.[\w`-]+)+\Z")
+
+NOT_ON_CONNECT: Final = (
+    "sink.batch: Spark Connect runs foreachBatch in its server and tells it no offsets. Loop over sink.batches, with "
+    "follow=True for a run without an end, or start the query by classic Spark"
+)
 
 FOLLOW_S: Final = 1.0
 """Seconds between two looks for new records, with `follow`."""
@@ -205,22 +211,26 @@ class Sink:
 
     # -- Structured Streaming
 
-    def batch(self, dataframe: DataFrame, number: int) -> None:
-        """Commit a micro-batch: `stream.writeStream.foreachBatch(sink.batch)`.
+    @property
+    def batch(self) -> Callable[[DataFrame, int], None]:
+        """Function that commits a micro-batch: `stream.writeStream.foreachBatch(sink.batch)`.
 
         Rows of offsets that the table has already are left out, so that a checkpoint may be lost. For that the rows
-        need the columns partition and offset, or _kafka_partition and _kafka_offset.
-
-        Args:
-            dataframe: rows of the micro-batch.
-            number: Spark's number of it.
+        need the columns partition and offset, or _kafka_partition and _kafka_offset. Spark gives it the rows and a
+        number.
 
         Raises:
-            OptionRefused: the query reads something else than one topic, or offsets of rows are needed and not there.
+            OptionRefused: the query reads something else than one topic, offsets of rows are needed and not there, or
+                the session is one of Spark Connect.
             OffsetsLost: the query begins behind the table's offsets, so that records would be missing.
             TopicRecreated: the table's offsets belong to a deleted topic of the same name.
             SinkError: see `commit`.
         """
+        if is_connect():  # before the query is started
+            raise OptionRefused(NOT_ON_CONNECT)
+        return self._batch
+
+    def _batch(self, dataframe: DataFrame, number: int) -> None:
         given = micro_batch(dataframe)
         with given.topic_id() as ask:
             topic_id = ask()
@@ -279,6 +289,12 @@ class Sink:
             self._store.close()
         self._store, self._offsets, self._schema, self._generation = None, None, None, None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse what Spark Connect does with functions of foreachBatch that use a sink: it sends copies of them."""
+        if is_connect():
+            raise OptionRefused(NOT_ON_CONNECT)
+        return self.__dict__
+
     def __enter__(self) -> Sink:
         return self
 
@@ -289,6 +305,7 @@ class Sink:
         """Return the run's store of a topic; another id of the same name gets another store, which compares them."""
         if self._store is None or self._topic != (topic, topic_id):
             self.close()
+            require_release(spark)
             self._store = self._make_store(spark, topic, topic_id)
             self._topic = topic, topic_id
             require_local_master(self._store, spark.conf.get("spark.master", None))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -28,7 +27,7 @@ from kafka_ratchet.spark_sink.rows.timestamps import with_exact_timestamps
 from kafka_ratchet.spark_sink.rows.undeclared import report_undeclared
 from kafka_ratchet.spark_sink.spark.dialect import keeps_state
 from kafka_ratchet.spark_sink.spark.errors import ranges, reason_of, spark_errors
-from kafka_ratchet.spark_sink.spark.session import REMOTE
+from kafka_ratchet.spark_sink.spark.session import is_connect
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
@@ -110,9 +109,7 @@ def run_structured(
 
 def _require_driver_here() -> None:
     """Refuse Spark Connect, before Spark is started and the store is asked for anything."""
-    from pyspark.sql.utils import is_remote
-
-    if REMOTE in os.environ or is_remote():
+    if is_connect():
         raise OptionRefused(
             "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
         )

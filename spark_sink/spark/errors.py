@@ -26,17 +26,19 @@ def spark_errors_named(topic: str, start: Mapping[int, int], end: Mapping[int, i
 
 def spark_errors() -> tuple[type[Exception], ...]:
     """What Spark raises, on either side of the border between its two languages."""
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    try:
+        from py4j.protocol import Py4JError
+    except ImportError:  # pyspark-client has no side of Java
+        return (PySparkException,)
     return PySparkException, Py4JError
 
 
 def reason_of(error: BaseException) -> str:
     """Return the line that names the failure: of a Python traceback the exception's, of anything else the first."""
-    from py4j.protocol import Py4JJavaError
-
-    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    # Of py4j's Py4JJavaError, which pyspark-client has not.
+    text = str(getattr(error, "java_exception", error))
     lines = takewhile(lambda line: line.strip() and not line.startswith("\tat "), text.strip().splitlines())
     said = list(lines) or [type(error).__name__]
     is_traceback = any("Traceback" in line for line in said[:2])

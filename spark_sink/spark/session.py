@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.spark.terminal import starting
-from kafka_ratchet.spark_sink.spark.versions import RELEASES, installed_release, release_of
+from kafka_ratchet.spark_sink.spark.versions import RELEASES, SparkRelease, installed_release, release_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,21 +125,36 @@ def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
                 spark.conf.set(key, earlier)
 
 
-def _row_settings(spark: SparkSession) -> dict[str, str]:
-    """`ROW_SETTINGS` for the release that runs.
+def require_release(spark: SparkSession) -> SparkRelease:
+    """Return the release that runs.
 
     Raises:
-        OptionRefused: the job was not tested on it, or not by way of Spark Connect.
+        OptionRefused: Ratchet was not tested on it, or not by way of Spark Connect.
     """
-    from pyspark.sql.utils import is_remote
-
-    if release_of(spark.version) is not RELEASES["3.5"]:
-        return ROW_SETTINGS
-    if is_remote():
+    release = release_of(spark.version)
+    if release is RELEASES["3.5"] and is_connect():
         raise OptionRefused(
             "Spark Connect of Spark 3.5: the job was not tested with it. Use spark-submit, or a server of Spark 4.0 or "
             "newer"
         )
+    return release
+
+
+def is_connect() -> bool:
+    """Return true where this process, or the server's for its foreachBatch, has sessions of Spark Connect."""
+    from pyspark.sql.utils import is_remote
+
+    return REMOTE in os.environ or is_remote()
+
+
+def _row_settings(spark: SparkSession) -> dict[str, str]:
+    """`ROW_SETTINGS` for the release that runs.
+
+    Raises:
+        OptionRefused: see `require_release`.
+    """
+    if require_release(spark) is not RELEASES["3.5"]:
+        return ROW_SETTINGS
     given = int(spark.conf.get(BATCH_RECORDS, None) or 0)
     return {**ROW_SETTINGS, BATCH_RECORDS: str(min(given, FEW_RECORDS) if given > 0 else FEW_RECORDS)}
 

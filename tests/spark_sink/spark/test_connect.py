@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.spark_sink.spark.versions import RELEASES, installed_release
-from tests.spark_sink.spark.standalone import SPARK_HOME, environment, kill_group, wait_for
+from tests.spark_sink.spark.connect_server import connect_server
 
 pytestmark = [getattr(pytest.mark, "spark-versions"), pytest.mark.long]
 
@@ -27,37 +25,10 @@ IS_3_5 = installed_release() is RELEASES["3.5"]
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Iterator[str]:
-    """The address of a server; its log is in connect.log."""
+    """The address of a server."""
     pytest.importorskip("grpc", reason="runs in an environment of test_releases")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-    }
-    words = [str(SPARK_HOME / "bin" / "spark-submit"), "--master=local[2]"]
-    words += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    words += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    words += [f"--jars={','.join(map(str, spark_jars()))}", "spark-internal"]
-    with (tmp_path / "connect.log").open("wb") as log:
-        server = subprocess.Popen(
-            words, env=environment(), cwd=tmp_path, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        wait_for("the server listens", lambda: server.poll() is not None or _listens(port))
-        assert server.poll() is None, (tmp_path / "connect.log").read_text("utf-8", "replace")[-5_000:]
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        kill_group(server)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
+    with connect_server(tmp_path) as address:
+        yield address
 
 
 @pytest.mark.skipif(IS_3_5, reason="pyspark 3.5 has no server of Spark Connect")

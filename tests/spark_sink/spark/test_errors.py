@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -18,7 +20,7 @@ from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.columns import result_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
-from kafka_ratchet.spark_sink.spark.errors import reason_of
+from kafka_ratchet.spark_sink.spark.errors import reason_of, spark_errors
 from tests.spark_sink.sites import delta_store
 
 Write = Callable[..., None]
@@ -157,3 +159,9 @@ def test_of_a_tasks_error_in_several_lines_the_first_is_given() -> None:
     )
     said = 'psycopg.errors.CheckViolation: new row for relation "bill" violates check constraint "known"'
     assert reason_of(RuntimeError(text)) == said
+
+
+def test_there_are_errors_where_only_the_client_of_spark_connect_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "py4j.protocol", None)
+    assert spark_errors() == (PySparkException,)
+    assert reason_of(PySparkException("it ended\nJVM stacktrace: ...")) == "it ended"

@@ -24,6 +24,8 @@ TESTS: Final = (
     "tests/spark_sink/spark",
     "tests/spark_sink/stores",
     "tests/spark_sink/test_from_input.py",
+    "tests/spark_sink/test_library.py",
+    "tests/spark_sink/test_many_topics.py",
     "tests/spark_sink/test_sink_killed.py",
     "tests/spark_sink/test_verify_results.py",
 )
