@@ -90,15 +90,14 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch:
     Raises:
         OptionRefused: no query is found, or it does not read one topic alone.
     """
-    leaves = _stream_execution(dataframe).lastExecution().logical().collectLeaves()
+    execution = _stream_execution(dataframe)
     found = []
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
+    for leaf in _leaves(execution.lastExecution().logical()):
         with suppress(Exception):  # py4j: other leaves have no such members
             start, end = leaf.startOffset(), leaf.endOffset()
             if end.isDefined():
                 offsets = tuple(json.loads(each.get().json()) if each.isDefined() else {} for each in (start, end))
-                found.append((*offsets, dict(leaf.relation().options().asCaseSensitiveMap())))
+                found.append((*offsets, _options(execution, leaf)))
     if len(found) != 1 or len(found[0][1]) != 1 or not isinstance(next(iter(found[0][1].values())), dict):
         raise OptionRefused(
             "the query reads something else than one Kafka topic, and the table has offsets of one. Use a query for "
@@ -113,6 +112,23 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch:
     # A partition added since the last micro-batch begins at 0.
     begins = {each: int(start.get(str(each), 0)) for each in ends}
     return MicroBatch(topic, begins, ends, client, dataframe.sparkSession._jvm)  # noqa: SLF001 - no public way to it
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    leaves = plan.collectLeaves()
+    return map(leaves.apply, range(leaves.size()))
+
+
+def _options(execution: Any, leaf: Any) -> dict[str, str]:
+    """Return the options of the source that a leaf of the last plan reads."""
+    with suppress(Exception):  # py4j: Spark 3.5 has no such member
+        return dict(leaf.relation().options().asCaseSensitiveMap())
+    given = []
+    for each in _leaves(execution.analyzedPlan()):
+        with suppress(Exception):  # py4j: as above
+            given.append(dict(each.extraOptions().asCaseSensitiveMap()))
+    (only,) = given  # more are refused, as more sources are
+    return only
 
 
 def _stream_execution(dataframe: DataFrame) -> Any:
