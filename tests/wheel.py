@@ -27,5 +27,7 @@ def environment_with(wheel: Path, venv: Path) -> Path:
     version = wheel.name.split("-")[1]
     added = {path.name for path in set(packages.iterdir()) - before}
     assert added == {"kafka_ratchet", f"kafka_ratchet-{version}.dist-info"}
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    # More than one where another pyspark stands in front of the tests' packages.
+    places = dict.fromkeys([sysconfig.get_path("purelib"), *(each for each in sys.path if "site-packages" in each)])
+    (packages / "dependencies.pth").write_text("\n".join(places))
     return venv / "bin"

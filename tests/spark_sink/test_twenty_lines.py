@@ -115,7 +115,8 @@ class OwnJob:
 @pytest.mark.parametrize(
     ("kind", "kills"),
     [
-        pytest.param("delta", 3, marks=pytest.mark.long),  # four starts of Spark: two minutes of a machine at rest
+        # Four starts of Spark: two minutes of a machine at rest.
+        pytest.param("delta", 3, marks=[pytest.mark.long, getattr(pytest.mark, "spark-versions")]),
         pytest.param("delta", 20, marks=pytest.mark.long),
         pytest.param("iceberg", 20, marks=pytest.mark.long),
     ],

@@ -27,6 +27,7 @@ TESTS: Final = (
     "tests/spark_sink/test_library.py",
     "tests/spark_sink/test_many_topics.py",
     "tests/spark_sink/test_sink_killed.py",
+    "tests/spark_sink/test_twenty_lines.py",
     "tests/spark_sink/test_verify_results.py",
 )
 
