@@ -154,6 +154,7 @@ class Sink:
             reader_options=java_options(client, {}),
             second_job=self._options.get("second_job", False),
             with_headers=True,
+            splits=True,
         )
         self.close()  # each loop is a run of its own
         store = self._open_store(spark, topic, planner.topic_id())

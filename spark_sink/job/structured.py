@@ -28,6 +28,7 @@ from kafka_ratchet.spark_sink.rows.undeclared import report_undeclared
 from kafka_ratchet.spark_sink.spark.dialect import keeps_state
 from kafka_ratchet.spark_sink.spark.errors import ranges, reason_of, spark_errors
 from kafka_ratchet.spark_sink.spark.session import is_connect
+from kafka_ratchet.spark_sink.stores import optimistic
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ class _Query:
         """Start it, and wait for its end."""
         reader = kafka_reader(spark.readStream, self._job).option("subscribe", self._job.topic)
         reader = reader.option("startingOffsets", json.dumps({self._job.topic: self._run.offsets}))
+        if self._job.splits:
+            # Not minPartitions, which would cut micro-batches of few records as well. Spark 3.5 passes it over.
+            reader = reader.option("maxRecordsPerPartition", optimistic.TASK_OFFSETS)
         records = with_exact_timestamps(reader.option("maxOffsetsPerTrigger", self._job.max_records).load())
         pipeline = self._job.pipeline
         rows = (

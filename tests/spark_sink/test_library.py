@@ -29,6 +29,7 @@ from kafka_ratchet.spark_sink.library import (
     _without_stored,
     with_producer,
 )
+from kafka_ratchet.spark_sink.stores import optimistic
 
 NewTopic = Callable[..., str]
 
@@ -88,6 +89,20 @@ def test_a_loop_over_a_foreign_topic(spark: SparkSession, broker: str, new_topic
         assert run_loop(again, spark, broker, topic) == 0
         assert again.offsets(topic) == {0: 30, 1: 30}
     assert ids(path) == list(range(60))
+
+
+def test_tasks_share_a_kafka_partition_that_holds_much(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimistic, "TASK_OFFSETS", 10)
+    topic, path = new_topic(1), tmp_path / "orders"
+    fill(broker, topic, range(40), partitions=1)
+    sink, tasks = exactly_once(str(path), job="orders"), []
+    for batch in sink.batches(spark, bootstrap=broker, topic=topic, max_records=30):
+        tasks.append(batch.records.rdd.getNumPartitions())
+        sink.commit(enrich(batch.records), batch)
+    assert tasks == [3, 1]
+    assert ids(path) == list(range(40))
 
 
 def test_sequences_and_producers_of_any_bytes(spark: SparkSession) -> None:

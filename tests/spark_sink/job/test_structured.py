@@ -25,7 +25,8 @@ from kafka_ratchet.spark_sink.job.structured import run_structured
 from kafka_ratchet.spark_sink.rows.avro.avro import avro_values
 from kafka_ratchet.spark_sink.rows.columns import record_schema
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, Transform, sql_transform
-from kafka_ratchet.spark_sink.stores import crash_points
+from kafka_ratchet.spark_sink.spark.versions import RELEASES, installed_release
+from kafka_ratchet.spark_sink.stores import crash_points, optimistic
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import make_store
 from kafka_ratchet.spark_sink.stores.results import count, read_rows
@@ -47,7 +48,7 @@ def structured(
 
     def run(
         store: ResultStore, topic: str, reached: dict[int, int], pipeline: RowPipeline | None = None,
-        max_records: int = 1_000_000, after: Callable[[], None] | None = None, **options: Any,
+        max_records: int = 1_000_000, after: Callable[[], None] | None = None, *, splits: bool = False, **options: Any,
     ) -> Outcome:  # fmt: skip
         commit, stop = store.commit, Event()
 
@@ -60,7 +61,7 @@ def structured(
             return count
 
         monkeypatch.setattr(store, "commit", watched)
-        job = Job(broker, topic, "job", pipeline or RowPipeline(), max_records)
+        job = Job(broker, topic, "job", pipeline or RowPipeline(), max_records, splits=splits)
         planner = TopicPlanner(broker, topic, {})
         return run_structured(job, planner, store, lambda: nullcontext(spark), 0.0, stop, scratch=scratch, **options)
 
@@ -88,6 +89,28 @@ def test_micro_batches_end_where_spark_says_and_not_where_the_rows_do(
     assert structured(make(), topic, {0: 47, 1: 8}) == Outcome(1, 1, {0: 47, 1: 8})
     found = sorted((row["_kafka_partition"], row["_kafka_offset"], bytes(row["_kafka_value"])) for row in site.rows())
     assert found == [(0, 0, b"a"), (0, 1, b"b"), (0, 24, b"c"), (1, 6, b"d")]
+
+
+@pytest.mark.skipif(installed_release() is RELEASES["3.5"], reason="its source has no option for it")
+def test_tasks_share_a_kafka_partition_that_holds_much(
+    new_topic: Callable[..., str],
+    write: Write,
+    structured: Callable[..., Outcome],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(optimistic, "TASK_OFFSETS", 6)
+    topic, files = new_topic(partitions=1), []
+    for splits in (False, True):
+        write(topic, [b"%d" % n for n in range(30)])
+        store = delta_store(str(tmp_path / "table"), "job", topic)
+        assert structured(store, topic, {0: 62 if splits else 31}, splits=splits).rows == 30
+        files.append(len(list((tmp_path / "table").glob("*.parquet"))))
+    assert files == [1, 1 + 6]
+    # What is below the bound stays in one task.
+    write(topic, [b"x"] * 4)
+    assert structured(delta_store(str(tmp_path / "table"), "job", topic), topic, {0: 67}, splits=True).rows == 4
+    assert len(list((tmp_path / "table").glob("*.parquet"))) == 8
 
 
 @pytest.mark.timeout(600)  # a start of Spark, seconds on an idle machine
