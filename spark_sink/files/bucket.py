@@ -1,4 +1,4 @@
-"""A table's folder in a bucket of S3, or of a server that speaks as S3 does."""
+"""Folder of a table in an S3 bucket, or on a server with the S3 protocol."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
 
 OPTIONS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")
-"""What delta-rs, pyarrow and pyiceberg all understand. Where one is not given, each looks for it in the usual places:
-variables of these names, files in ~/.aws, the role of the machine."""
+"""Options that delta-rs, pyarrow and pyiceberg all understand. Each library looks for a missing option in the usual
+places: variables of these names, files in ~/.aws, the role of the machine."""
 
 URL = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<key>[A-Za-z0-9_=.-]+(/[A-Za-z0-9_=.-]+)*)/?")
 """Characters that need no quoting or decoding anywhere on the way."""
@@ -28,11 +28,11 @@ class Bucket:
     """Keys, region and endpoint of a bucket."""
 
     options: Mapping[str, str] = field(repr=False)
-    """Of `OPTIONS`, in capitals."""
+    """Values by name of `OPTIONS`, in capitals."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Bucket:
-        """With the user's options, in any case.
+        """Create a bucket from the user's options, in any case.
 
         Raises:
             OptionRefused: there is no such option.
@@ -43,14 +43,14 @@ class Bucket:
         return cls({name.upper(): value for name, value in options.items()})
 
     def for_delta(self) -> dict[str, str]:
-        """The same for delta-rs. A commit is a put that fails where the log entry is there: that is what fences."""
+        """Return the options for delta-rs, with a conditional put: it fails if the log entry exists, which fences."""
         more = {"AWS_CONDITIONAL_PUT": "etag"}
         if (self.options.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://"):
             more["AWS_ALLOW_HTTP"] = "true"
         return {**self.options, **more}
 
     def for_iceberg(self) -> dict[str, str]:
-        """The same as properties of a pyiceberg catalog."""
+        """Return the options as properties of a pyiceberg catalog."""
         names = {
             "AWS_ACCESS_KEY_ID": "s3.access-key-id",
             "AWS_SECRET_ACCESS_KEY": "s3.secret-access-key",
@@ -61,7 +61,9 @@ class Bucket:
         return {names[name]: value for name, value in self.options.items()}
 
     def filesystem(self) -> S3FileSystem:
-        """The same for tasks, which get it by pickle, with the keys in it; without keys, each finds its own.
+        """Return pyarrow's file system, which tasks get by pickle.
+
+        Its keys travel with it; without keys, each executor finds its own.
 
         Region and endpoint come from the driver, because the executors' environment may lack them.
         """
@@ -78,11 +80,11 @@ class Bucket:
 
 
 class BucketFolder:
-    """As `LocalFolder`, in a bucket.
+    """`LocalFolder` in a bucket.
 
     Args:
         url: s3://bucket/folder.
-        options: how the bucket is reached, see `OPTIONS`.
+        options: access to the bucket, see `OPTIONS`.
 
     Raises:
         OptionRefused: the url or an option cannot be used.
@@ -105,20 +107,20 @@ class BucketFolder:
 
     @property
     def filesystem(self) -> Any:
-        """For pyarrow, together with `inside`."""
+        """Return pyarrow's file system, for paths of `inside`."""
         if self._filesystem is None:
             self._filesystem = self._bucket.filesystem()
         return self._filesystem
 
     def inside(self, *names: str) -> str:
-        """What lies in the folder, as `filesystem` calls it."""
+        """Return the path of an entry of the folder for `filesystem`."""
         return "/".join([self._root, *names])
 
     def make(self, *folders: str) -> None:
-        """Nothing to do: a bucket has names only."""
+        """Do nothing: a bucket has no folders, only names."""
 
     def is_there(self) -> bool:
-        """Whether something lies in the folder."""
+        """Return whether the folder has an entry."""
         from pyarrow.fs import FileType
 
         return bool(self.filesystem.get_file_info(self._root).type == FileType.Directory)

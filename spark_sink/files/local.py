@@ -1,4 +1,4 @@
-"""The folder that a table lies in, as those see it who write its files and those who remove them."""
+"""Folder of a table, for writers and removers of its files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class FileInfo:
     name: str
     bytes: int
     modified_s: float
-    """When it was last written, in seconds since 1970."""
+    """Time of the last write, in seconds since 1970."""
 
 
 class LocalFolder:
     """A folder on a local or mounted disk.
 
-    Nothing here follows a symbolic link below the folder itself: what is listed and removed lies in it.
+    No method follows a symbolic link below the folder itself: only entries of the folder are listed and removed.
 
     Args:
         path: absolute path.
@@ -36,13 +36,13 @@ class LocalFolder:
         self.uri = str(path)
         self.options: dict[str, str] | None = None
         self.filesystem: Any = None
-        """pyarrow's own, where a folder has one."""
+        """File system of pyarrow, if the folder has one."""
 
     def __str__(self) -> str:
         return str(self.path)
 
     def inside(self, *names: str) -> str:
-        """What lies in the folder, as `filesystem` calls it."""
+        """Return the path of an entry of the folder for `filesystem`."""
         return str(self.path.joinpath(*names))
 
     def make(self, *folders: str) -> None:
@@ -54,15 +54,15 @@ class LocalFolder:
         self.path.joinpath(*folders).mkdir(parents=True, exist_ok=True)
 
     def is_there(self) -> bool:
-        """Whether there is such a folder."""
+        """Return whether the folder exists."""
         return self.path.is_dir()
 
     def remove_folder(self, *folders: str) -> None:
-        """Remove a folder below this one and what is in it, as far as that can be."""
+        """Remove a folder below this one with its entries, as far as possible."""
         shutil.rmtree(self.path.joinpath(*folders), ignore_errors=True)
 
     def files(self, *folders: str) -> list[FileInfo]:
-        """The plain files of a folder below this one.
+        """List the plain files of a folder below this one.
 
         Raises:
             OSError: it cannot be read.
@@ -70,7 +70,7 @@ class LocalFolder:
         found = []
         with self._entered(folders) as folder, os.scandir(folder) as entries:
             for entry in entries:
-                # A holder at work removes its files too.
+                # A running holder removes its files too.
                 with suppress(FileNotFoundError):
                     if entry.is_file(follow_symlinks=False):
                         status = entry.stat(follow_symlinks=False)
@@ -78,7 +78,7 @@ class LocalFolder:
         return found
 
     def folders(self, *folders: str) -> list[str]:
-        """The names of the folders in one below this one; none where that is no folder.
+        """List the names of the folders within one below this one; a missing folder has none.
 
         Raises:
             OSError: it cannot be read.
@@ -92,7 +92,7 @@ class LocalFolder:
             raise
 
     def read(self, name: str, *folders: str) -> bytes | None:
-        """A file of a folder below this one; None: there is none.
+        """Read a file of a folder below this one; a missing file gives None.
 
         Raises:
             OSError: it cannot be read.
@@ -106,10 +106,10 @@ class LocalFolder:
             return None
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
-        """Bytes of each of these files of the folder; None: it is not there.
+        """Return the size of each file of the folder in bytes; a missing file has None.
 
         Raises:
-            OSError: they cannot be looked at.
+            OSError: a size cannot be read.
         """
         found: list[int | None] = []
         with self._entered(()) as folder:
@@ -121,7 +121,7 @@ class LocalFolder:
         return found
 
     def remove(self, name: str, *folders: str) -> None:
-        """Remove a file of a folder below this one, where it is still there.
+        """Remove a file of a folder below this one, if it exists.
 
         Raises:
             OSError: it cannot be removed.
@@ -131,7 +131,7 @@ class LocalFolder:
 
     @contextmanager
     def _entered(self, folders: tuple[str, ...]) -> Iterator[int]:
-        # Step by step and by descriptor: a name that becomes a link in between leads nowhere.
+        # One descriptor after the other: a name that becomes a link in between leads nowhere.
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for folder in folders:

@@ -1,4 +1,4 @@
-"""The part that runs in the executors: each task writes its rows to one Parquet file and says which."""
+"""Parquet files written in the executors: each task writes its rows to one file and reports it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 WRITTEN = "file string, rows long, bytes long, partition string, statistics string"
-"""What a task returns about each file, the partition as JSON; a task without rows writes and returns nothing."""
+"""Columns of a task's report about a file, with the partition as JSON. A task without rows writes and reports
+nothing."""
 
 HOURS = {"day": 24, "hour": 1}
 
 Values = tuple[str | int | bool | None, ...]
-"""Of a partition, field by field: days and dates as days, hours as hours, since 1970."""
+"""Values of a partition, field by field: days and dates as days, hours as hours, since 1970."""
 
 NO_FOLDER = -1
-"""In place of the rows: the task's machine has no such folder, and `file` is that machine's name."""
+"""Number in place of the rows: the task's machine has no such folder, and `file` is that machine's name."""
 
 NULL_GIVEN = -2
-"""Number for rows with null in the column `file`, where the table has none."""
+"""Number in place of the rows: a row has null in the column `file`, and the table requires a value."""
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Uncompressed bytes gathered before they go to the file: large row groups compress and scan better, and this much per
-task is small beside what Spark itself takes."""
+"""Uncompressed bytes gathered before they go to the file. Large row groups compress and scan better, and Spark itself
+takes far more memory per task."""
 
 REMEDY = (
     "Driver and executors must share the folder: mount it on all machines, run Spark on one machine "
@@ -43,21 +44,21 @@ REMEDY = (
 
 
 FILE_NAME = re.compile(r"part-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>\d{1,18})-[0-9a-f]{32}\.zstd\.parquet")
-"""Files say whose they are: what a holder left that another has followed can never be committed (see `vacuum`)."""
+"""Name of a file, with its holder: the files of a superseded holder can never be committed (see `vacuum`)."""
 
 
 class WrittenFile(NamedTuple):
-    """One file that a task has written."""
+    """File that a task has written."""
 
     name: str
     rows: int
     bytes: int
     statistics: str = ""
-    """See `statistics`; empty: not known."""
+    """Text of `statistics`; empty: not known."""
 
 
 def file_prefix(job: str, generation: int) -> str:
-    """How the names of a holder's files begin; see `FILE_NAME`."""
+    """Return the start of the names of a holder's files; see `FILE_NAME`."""
     return f"part-{job}.{generation}"
 
 
@@ -66,21 +67,21 @@ def write_files(
 ) -> list[WrittenFile]:
     """Write the rows into new files of `folder`, which every executor sees.
 
-    Only what the tasks returned counts as written: files of killed, retried or speculative attempts have names of
-    their own, which the driver never hears of.
+    Only files in the tasks' reports count as written: killed, retried or speculative attempts use other names, and the
+    driver gets no report of those.
 
     Args:
         dataframe: the rows.
         folder: absolute path of an existing folder, or a folder of `filesystem`.
         schema: `pyarrow.Schema` of the files; the rows are brought to its types.
-        file_prefix: of the holder, see `file_prefix`.
-        filesystem: pyarrow's, where that is not the local one.
+        file_prefix: see `file_prefix`.
+        filesystem: pyarrow's; None: the local one.
 
     Returns:
         File name, rows and bytes of each file.
 
     Raises:
-        StoreError: the folder is another one for the executors than for the driver.
+        StoreError: executors and driver see different folders.
     """
     return [file for file, _ in _written(dataframe, folder, schema, file_prefix, filesystem, ())]
 
@@ -97,18 +98,18 @@ def write_partitioned_files(
     sorted_by: Sequence[str] = (),
     row_group_rows: int | None = None,
 ) -> list[tuple[WrittenFile, Values]]:
-    """As `write_files`, with a file for each partition that a task has rows of.
+    """Write one file for each task and partition, as `write_files` does.
 
     The rows are sorted by partition within each task, so that it has one file open at a time.
 
     Args:
         dataframe: see `write_files`; likewise folder, file_prefix and filesystem.
         folder: see there.
-        schema: of the rows.
+        schema: see `write_files`.
         file_prefix: see there.
         filesystem: see there.
-        fields: what they are partitioned by: a column, and "day" or "hour" of it, or nothing.
-        left_out: columns that the files are written without.
+        fields: partition columns, each with "day", "hour" or nothing.
+        left_out: columns that the files omit.
         sorted_by: columns that the rows of a file are sorted by.
         row_group_rows: rows of a row group, at most; None: pyarrow's own measure.
     """
@@ -134,7 +135,7 @@ def _written(
     left_out: tuple[str, ...] = (),
     row_group_rows: int | None = None,
 ) -> list[tuple[WrittenFile, Values]]:
-    # By position: mapInArrow asks for columns by name, and takes a name with a backtick in it for a wrong one.
+    # By position: mapInArrow asks for columns by name, and mistakes a name with a backtick for a wrong one.
     plain = dataframe.toDF(*[f"c{n}" for n in range(len(dataframe.columns))])
     plain = plain.select([f"c{dataframe.columns.index(name)}" for name in schema.names])
     task = _task(folder, schema, file_prefix, filesystem, plan, left_out, row_group_rows)
@@ -154,20 +155,20 @@ def _written(
 
 
 def null_given(column: str) -> str:
-    """Return the sentence on a row without a value that the table requires."""
+    """Return the sentence about a null in a required column."""
     return f"column {column} is NOT NULL (required), and a row has null in it"
 
 
 def require_values(folder: object, rows: pa.Table, schema: pa.Schema) -> None:
-    """Refuse nulls where a schema has none.
+    """Refuse nulls in columns without nulls.
 
     Args:
-        folder: of the table, for the message.
+        folder: the table's, for the message.
         rows: new rows of the table.
-        schema: of the table.
+        schema: the table's.
 
     Raises:
-        RuleBroken: a row has one.
+        RuleBroken: a row has null in such a column.
     """
     for field in schema:
         if not field.nullable and field.name in rows.column_names and rows[field.name].null_count:
@@ -175,10 +176,10 @@ def require_values(folder: object, rows: pa.Table, schema: pa.Schema) -> None:
 
 
 def write_file(table: pa.Table, folder: str, file_prefix: str, filesystem: Any = None) -> str:
-    """Write a table that the driver has into one new file; the arguments are those of `write_files`.
+    """Write the driver's table into one new file, with the arguments of `write_files`.
 
     Returns:
-        Its name.
+        Name of the file.
     """
     name = write_batches(table.to_batches(), table.schema, folder, file_prefix, filesystem).name
     return name
@@ -187,10 +188,10 @@ def write_file(table: pa.Table, folder: str, file_prefix: str, filesystem: Any =
 def write_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: str, file_prefix: str, filesystem: Any = None
 ) -> WrittenFile:
-    """Write batches that the driver has into one new file; the other arguments are those of `write_files`.
+    """Write the driver's batches into one new file; other arguments as in `write_files`.
 
     Returns:
-        Its name, rows and bytes.
+        Name, rows and bytes of the file.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -221,12 +222,12 @@ def write_batches(
 
 
 def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") -> None:
-    """Refuse to commit files that were removed since the tasks wrote them: the table could not be read.
+    """Refuse to commit files that vanished or changed size since the tasks wrote them.
 
     Args:
-        folder: of the table, or of its data; see `LocalFolder.sizes`.
-        written: what `write_files` has returned.
-        named: the commit is done, and this is what names the files; empty: it is not done yet.
+        folder: folder of the table or its data; see `LocalFolder.sizes`.
+        written: the result of `write_files`.
+        named: the finished commit that names the files; empty: it is still to come.
 
     Raises:
         StoreError: a file is gone or has another size.
@@ -234,7 +235,7 @@ def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") 
     try:
         sizes = folder.sizes([file.name for file in written])
     except OSError as error:
-        raise StoreError(f"{folder}: the files of a commit cannot be looked at ({error.strerror})") from None
+        raise StoreError(f"{folder}: cannot read the sizes of a commit's files ({error.strerror})") from None
     for (name, _, size, _), found in zip(written, sizes, strict=True):
         if found != size:
             what = "is gone" if found is None else f"has {found} bytes in place of {size}"
@@ -246,7 +247,7 @@ def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") 
             )
             raise StoreError(
                 f"{folder}: {name} {what}, which a task of this commit had written. A clean-up that removes files so "
-                f"young (VACUUM with a short retention?) takes what is on its way into the table. {ways}"
+                f"young (VACUUM with a short retention?) removes files before their commit. {ways}"
             )
 
 
@@ -300,7 +301,7 @@ def _task(
             return pa.RecordBatch.from_pylist([row], schema=told)
 
         if filesystem is None and not os.path.isdir(folder):
-            # Reported and not raised: Spark would try it again, and hand out a stack trace at the end.
+            # Reported and not raised: Spark would retry the task, and print a stack trace at the end.
             yield report(socket.gethostname(), no_folder)
             return
 
@@ -309,13 +310,13 @@ def _task(
 
         def values_of(table: Any, column: str, unit: str) -> Any:
             values = table[column].combine_chunks()
-            if unit:  # whole units since 1970, also of what lies before
+            if unit:  # whole units since 1970, also for earlier times
                 floor = pc.floor_temporal(values, unit=unit).cast("int64")
                 return pc.divide(floor, hours[unit] * 3_600_000_000)
             return values.cast("int32") if pa.types.is_date32(values.type) else values
 
         def runs() -> Iterator[tuple[str, Any]]:
-            """The rows in pieces, each of one partition."""
+            """Yield the rows in pieces, each of one partition."""
             for batch in batches:
                 if batch.num_rows == 0:
                     continue
@@ -364,7 +365,7 @@ def _task(
                 file.flush()
                 size = file.tell()
                 if filesystem is None:
-                    # The commit that names this file must not outlive it in a power failure.
+                    # In a power failure, the commit that names this file must not survive it.
                     os.fsync(file.fileno())
                 file.close()
                 footer = pq.read_metadata(path, filesystem=filesystem)
@@ -372,11 +373,11 @@ def _task(
                     raise RuntimeError(f"{path} has {footer.num_rows} of the {rows} rows written to it")
                 said = make_statistics(footer, in_file, with_nan)
             except BaseException:
-                with suppress(OSError):  # what happened first is the better sentence
+                with suppress(OSError):  # the first error makes the better sentence
                     if filesystem is None:
                         os.unlink(path)
                     elif file is not None:
-                        file.close()  # an upload ends by it
+                        file.close()  # closing ends an upload
                         filesystem.delete_file(path)
                 raise
             return report(name, rows, size, partition, said)

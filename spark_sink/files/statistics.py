@@ -1,6 +1,6 @@
-"""Least and greatest values and null counts of a Parquet file, as an entry of a Delta log says them.
+"""Least and greatest values and null counts of a Parquet file, in the form of a Delta log.
 
-By them readers leave files out. An uncertain value is left out: readers then look into the file.
+Readers skip files by them. An uncertain value is left out: readers then open the file.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 TEXT_LENGTH: Final = 32
-"""Characters of a text; Delta's own writers cut it there too."""
+"""Longest text in characters; Delta's own writers cut it there too."""
 
 EXACT_DIGITS: Final = 15
-"""Digits of a decimal that readers with 64-bit fractions keep."""
+"""Most digits of a decimal: readers with 64-bit fractions keep them."""
 
 INDEXED: Final = 32
-"""Columns with statistics, where the table does not say another number (`delta.dataSkippingNumIndexedCols`)."""
+"""Columns with statistics, if the table sets no other number (`delta.dataSkippingNumIndexedCols`)."""
 
 Statistics = Callable[[Any, Any, Collection[str]], str]
-"""Makes the text from a file's footer, its Arrow schema, and the names of columns with NaN in them."""
+"""Function from a file's footer, Arrow schema and columns with NaN to the text."""
 
 
 def statistics_maker(indexed: int = INDEXED) -> Statistics:
-    """Make the function that tasks call; a nested one, which goes to executors by value.
+    """Return the function that tasks call; it is nested, so that executors get it by value.
 
     Args:
         indexed: number of columns from the first one; -1: all. Columns of the record (`_kafka_`) have them too.
