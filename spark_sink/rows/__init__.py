@@ -1,1 +1,1 @@
-"""From a Kafka record to the rows of a table: columns, formats, transformations, write modes."""
+"""Rows of a table made from Kafka records: columns, formats, transformations, write modes."""

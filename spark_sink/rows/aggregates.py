@@ -1,8 +1,9 @@
-"""What a table of totals has beside its key: counts, sums, averages, least and greatest values.
+"""Aggregates of a table of totals: counts, sums, averages, least and greatest values.
 
-Each column has a rule that takes the table's value and a commit's to the new one, in any order and however the records
-fall into commits; an average and a number of distinct values are made of columns that have one. The rules stand once
-for each way of merging: here for Spark, in `stores/merge_sql.py`, and in `stores/iceberg/merge.py` for Arrow.
+Each column has a rule from the table's value and a commit's value to the new one. The order of commits and the records
+in each make no difference. An average and a number of distinct values are computed from columns with such a rule. The
+rules stand once for each way of merging: here for Spark, in `stores/merge_sql.py` for SQL, and in
+`stores/iceberg/merge.py` for Arrow.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 COUNT_COLUMN: Final = "_records"
-"""Column of a table of totals: how many rows each of its rows stands for."""
+"""Column of a table of totals with the number of records of each row."""
 
 SPARE_DIGITS: Final = 10
-"""What Spark adds to a decimal's digits for its sum; a total has room for 10**10 of the largest values."""
+"""Digits that Spark adds to a decimal for its sum. A total has room for 10**10 of the largest values."""
 
 Rule = Literal["records", "sum", "filled", "average", "least", "greatest", "hashes", "distinct"]
 
 ADDED: Final[frozenset[Rule]] = frozenset({"records", "sum", "filled"})
-"""Rules by which the two values are added."""
+"""Rules that add the two values."""
 
 MADE_OF_ROWS: Final[frozenset[Rule]] = ADDED | {"least", "greatest"}
-"""Rules by which Spark makes a column of the rows in one step; the others are made of hashes, or of other columns."""
+"""Rules for which Spark makes a column of the rows in one step. The other columns are made of hashes, or of other
+columns."""
 
 ENDINGS: Final[dict[Rule, str]] = {
     "filled": "_count",
@@ -39,7 +41,7 @@ ENDINGS: Final[dict[Rule, str]] = {
     "hashes": "_hashes",
     "distinct": "_distinct",
 }
-"""How the names of such columns end, behind the name of the column that they are of."""
+"""Suffixes of such columns' names, after the name of the aggregated column."""
 
 
 class Aggregate(NamedTuple):
@@ -47,9 +49,10 @@ class Aggregate(NamedTuple):
 
     name: str
     rule: Rule
-    """How it comes from the rows: their number, the sum, the number of those with a value, sum by that number, ..."""
+    """Rule that makes it from the rows: their number, the sum, the number of rows with a value, sum by that number,
+    ..."""
     of: str
-    """The rows' column; empty for the number of rows."""
+    """Column of the rows; empty for the number of rows."""
 
 
 def aggregates(
@@ -59,7 +62,7 @@ def aggregates(
     maxes: tuple[str, ...],
     distinct: tuple[str, ...],
 ) -> list[Aggregate]:
-    """The columns behind the key, in their order; what a column is made of stands before it."""
+    """Return the columns after the key, in order; each follows its source columns."""
     added = [*sums, *(name for name in averages if name not in sums)]
     lists: list[tuple[Rule, tuple[str, ...]]] = [
         ("filled", averages),
@@ -77,14 +80,14 @@ def aggregates(
 
 
 def column_type(aggregate: Aggregate, of: DataType | None) -> DataType:
-    """Type of the table's column.
+    """Return the type of the table's column.
 
     Args:
         aggregate: the column.
         of: type of the rows' column; None for the number of rows.
 
     Raises:
-        OptionRefused: the rows' column has a type that does not do.
+        OptionRefused: the type of the rows' column cannot be aggregated so.
     """
     from pyspark.sql.types import ArrayType, DecimalType, DoubleType, LongType
 
@@ -104,7 +107,7 @@ def column_type(aggregate: Aggregate, of: DataType | None) -> DataType:
 
 
 def totals(dataframe: DataFrame, key: list[Column], columns: list[Aggregate]) -> DataFrame:
-    """One row for each key, in the columns of the table."""
+    """Reduce the rows to one for each key, in the columns of the table."""
     from pyspark.sql import functions as F
 
     types = {field.name: field.dataType for field in dataframe.schema.fields}
@@ -127,7 +130,7 @@ def totals(dataframe: DataFrame, key: list[Column], columns: list[Aggregate]) ->
 
 
 def _made(aggregate: Aggregate, of: DataType | None) -> Column:
-    """What Spark computes from the rows of one commit."""
+    """Return the aggregates that Spark computes from the rows of one commit."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import DoubleType, FloatType, StringType
 
@@ -137,14 +140,14 @@ def _made(aggregate: Aggregate, of: DataType | None) -> Column:
     if aggregate.rule == "filled":
         made = F.count(column)
     elif aggregate.rule == "sum":
-        # Widened before it is added: a sum of longs would overflow, which ends the job.
+        # Widened before the sum: a sum of longs would overflow, which ends the job.
         made = F.coalesce(F.sum(column.cast(_addend(aggregate.of, of))), F.lit(0))
     else:
         if isinstance(of, FloatType | DoubleType):
             # One NaN and one zero, so that no store has to know that Spark takes them for equal.
             column = F.when(F.isnan(column), F.lit(float("nan"))).otherwise(column + F.lit(0.0))
         elif isinstance(of, StringType):
-            column = column.cast("string")  # by its bytes, whatever collation it has
+            column = column.cast("string")  # by its bytes, whatever its collation
         made = F.min(column) if aggregate.rule == "least" else F.max(column)
     return made.cast(wanted).alias(aggregate.name)
 
@@ -161,7 +164,7 @@ def _ordered(name: str, data_type: DataType) -> DataType:
 
 
 def _addend(name: str, data_type: DataType) -> DataType:
-    """Wide enough for one value, and narrow enough that Spark's sum, which adds ten digits, loses none of it."""
+    """Return a type for one value that is narrow enough for Spark's sum, which adds ten digits."""
     from pyspark.sql.types import ByteType, DecimalType, IntegerType, LongType, ShortType
 
     if isinstance(data_type, DecimalType) and data_type.precision <= MAX_DIGITS - SPARE_DIGITS:

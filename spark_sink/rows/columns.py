@@ -1,4 +1,4 @@
-"""The columns of the result table, and how a Kafka record becomes a row of it."""
+"""Columns of the result table, and the conversion of Kafka records into its rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORD = ("_kafka_partition", "_kafka_offset")
 """Columns that identify the record of a row or a reject."""
 
 RECORD_COLUMNS = (*RECORD, "_kafka_timestamp", "_kafka_key", "_kafka_value")
-"""Columns that every row has: where it comes from, its key, and the value as it stood in Kafka.
+"""Columns of every row: its origin, its key, and its value as in Kafka.
 
 With JSON columns `_kafka_value` is kept only where those columns do not hold the whole value: the text is not one JSON
 object with fields of the declared types, or is not UTF-8. Such rows have null in every JSON column;
@@ -29,42 +29,41 @@ object with fields of the declared types, or is not UTF-8. Such rows have null i
 """
 
 REJECT_REASON = "_reason"
-"""Column of the rejects of a job that judges a raw topic itself: why a record is no row, as a worker's dead letter says
-it in `ratchet-reason`; `NOT_PARSED_REASON` where it is new, and its value is not what the columns say."""
+"""Column of the rejects of a job that judges a raw topic itself: the reason for the rejection. It is a worker's reason
+from `ratchet-reason`, or `NOT_PARSED_REASON` for a new record with a value that does not fit the columns."""
 NOT_PARSED_REASON = "value-not-parsed"
-"""A worker does not look at the value, and forwards it."""
+"""Reason for a value that does not parse. A worker forwards such a record without looking at its value."""
 
 STATE = "_ratchet_state"
-"""Column of the rows as they are read, and never of a table: `PARSED`, `NOT_PARSED` or `NO_VALUE`."""
+"""Column of the rows while they are read, never of a table: `PARSED`, `NOT_PARSED` or `NO_VALUE`."""
 
 DELETED = "_ratchet_deleted"
-"""Column of rows on their way into a table with a key, and never of a table: true where the row of the key is to go."""
+"""Column of rows before they reach a table with a key, never of a table. True deletes the row of the key."""
 
 ILLEGAL_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
-"""Characters that Parquet columns of a Delta table may not have (Delta protocol, column mapping off)."""
+"""Characters that Parquet columns of a Delta table may not have. (Delta protocol, without column mapping.)"""
 
 LEAVES = frozenset(TYPES.values())
-"""Types, beside decimal, array, map and struct, that both from_json and Delta know; as Spark spells them in JSON."""
+"""Types known to from_json and to Delta, as Spark names them in JSON; decimal, array, map and struct come on top."""
 
 
 NUL_IN_JSON = r"(?<!\\)(?:\\\\)*\\u0000"
-"""How a JSON text says NUL: an odd number of backslashes before u0000."""
+"""NUL in a JSON text: an odd number of backslashes before u0000."""
 
 ODD_TIME = r"^-?(?:[0-9]{14,}|9(?:2[3-9]|[3-9][0-9])[0-9]{10})$|^\s*T?[0-9]{1,2}:"
-"""Times that Spark reads as others: seconds that do not fit into 64 bits as microseconds, and a time without a day."""
+"""Times that Spark misreads: seconds that do not fit into 64 bits as microseconds, and a time without a day."""
 
 LOCAL_TIME = r"^\s*[+-]?[0-9]{4,6}-[0-9]{1,2}(?:-[0-9]{1,2}(?:[T ][0-9]{1,2}(?::[0-9]{1,2}){0,2}(?:\.[0-9]*)?)?)?\s*$"
 """Text of a time without a zone."""
 
 MAY_BE_ODD = r'[0-9]{13}|"\s*T?[0-9]{1,2}:|\\u00'
-"""Part of every JSON text with an `ODD_TIME`, and of few others."""
+"""Text contained in every JSON text with an `ODD_TIME`, and in few others."""
 
 FIRST_YEAR, LAST_YEAR = 1, 9999
-"""Years that every store and every reader of it can say."""
+"""Years that every store and every reader of it supports."""
 
 FAR_YEAR = 290_000
-"""Last year, before and after Christ, of times in every store: DuckDB has infinity at the end of its types.
-"""
+"""Last year, before and after Christ, of times in every store. DuckDB has infinity at the end of its types."""
 
 
 SHORT_KEYS = 3
@@ -74,11 +73,11 @@ LONGEST_KEY = 2_400
 """Bytes of all texts and binary values of a key. PostgreSQL's index takes 2,704, with numbers and times."""
 
 FINITE_TOO = 2
-"""`ResultStore.restricted_values` of a store that holds neither NaN nor infinity; of others it is true or false."""
+"""Value of `ResultStore.restricted_values` for a store without NaN and infinity; other stores have true or false."""
 
 
 def record_schema() -> StructType:
-    """`RECORD_COLUMNS` with their types. Needs no running Spark."""
+    """Return `RECORD_COLUMNS` with their types. Needs no running Spark."""
     from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType, TimestampType
 
     types = (IntegerType(), LongType(), TimestampType(), BinaryType(), BinaryType())
@@ -86,7 +85,7 @@ def record_schema() -> StructType:
 
 
 def rejects_schema(*, judged: bool) -> StructType:
-    """Columns of the rejects table.
+    """Return the columns of the rejects table.
 
     Args:
         judged: the job judges a raw topic itself, so that there are reasons of several kinds.
@@ -98,7 +97,7 @@ def rejects_schema(*, judged: bool) -> StructType:
 
 
 def result_schema(columns: str | StructType | None) -> StructType:
-    """Schema of the result table: the values' columns, if any, and `RECORD_COLUMNS`.
+    """Return the schema of the result table: the values' columns, if any, and `RECORD_COLUMNS`.
 
     Args:
         columns: the values' fields, as such or as Spark DDL ("user string, amount double"); None keeps values as bytes
@@ -114,16 +113,16 @@ def result_schema(columns: str | StructType | None) -> StructType:
 
 
 def json_schema(columns: str | StructType) -> StructType:
-    """The JSON fields, as such or as DDL. Needs no running Spark; raises as `result_schema` does."""
+    """Return the JSON fields, as such or from DDL. Needs no running Spark; raises as `result_schema` does."""
     return checked(read_ddl(columns) if isinstance(columns, str) else columns)
 
 
 def value_schema(columns: StructType, paths: Mapping[str, Path]) -> StructType:
-    """Return the fields of a JSON value that the columns stand for, within objects where a path leads there.
+    """Return the JSON fields of the columns, within objects if a path leads there.
 
     Args:
-        columns: of the table.
-        paths: path of each column that stands for another field than the one of its name.
+        columns: the table's columns.
+        paths: path of each column that reads a field of another name.
 
     Raises:
         OptionRefused: two columns want one field, or fields that differ in case only, or a column wants an object and
@@ -163,7 +162,7 @@ def value_schema(columns: StructType, paths: Mapping[str, Path]) -> StructType:
 
 
 def checked(schema: StructType) -> StructType:
-    """The values' columns as the table has them: `nullable`, and none of them one of Ratchet's or there twice.
+    """Return the values' columns as nullable columns of the table, with unique and unreserved names.
 
     Raises:
         OptionRefused: one cannot be a column.
@@ -178,7 +177,7 @@ def checked(schema: StructType) -> StructType:
 
 
 def nullable(schema: StructType) -> StructType:
-    """The same columns with null allowed everywhere: an event may miss any field, whatever the DDL says.
+    """Return the same columns with null allowed everywhere, because an event may miss any field.
 
     Raises:
         OptionRefused: one has a name or a type that a table cannot hold.
@@ -216,19 +215,19 @@ def rows(
     original: str = "value",
     paths: Mapping[str, Path] | None = None,
 ) -> DataFrame:
-    """Turn the records of Spark's Kafka source into rows of the result table, and `STATE` behind them.
+    """Turn records of Spark's Kafka source into rows of the result table, with a last column `STATE`.
 
     Field names are compared with their case. A field that `columns` does not name is not kept; a field that an event
     does not have is null, and so is every JSON column of a record without a value.
 
     Args:
-        records: what Spark's Kafka source read.
+        records: records of Spark's Kafka source.
         columns: see `result_schema`.
         restricted_values: see `ResultStore.restricted_values`; a value that such a store cannot hold counts as not
             parsed.
-        keep_value: `_kafka_value` is kept also where the columns hold what they name of it.
-        original: column with the value as it stood in Kafka, where `value` is only what is to be parsed of it.
-        paths: of columns that stand for fields within objects, see `value_schema`.
+        keep_value: `_kafka_value` is kept even if the columns hold all that they name of it.
+        original: column with the value as in Kafka, if `value` is only the part to parse.
+        paths: paths of columns for fields within objects, see `value_schema`.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType
@@ -255,7 +254,7 @@ def rows(
     wanted = ArrayType(_read_as(schema))
     parsed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), wanted, {"allowSingleQuotes": "false"})
     # `get`, not `[0]`: of an empty value the array has no element, and in ANSI mode (the default since Spark 4) that
-    # ends the job. That the size is asked first does not help: Spark computes what is needed twice ahead.
+    # ends the job. A test of the size first does not help: Spark computes twice-needed expressions ahead.
     first = F.get("parsed", F.lit(0))
     # Invalid UTF-8 would come out of the parser with replacement characters, so that text counts as not parsed.
     whole = is_valid_utf8(value) & (F.size("parsed") == 1) & first.isNotNull()
@@ -272,7 +271,7 @@ def rows(
         judged = judged.withColumn("times", F.when(text.rlike(MAY_BE_ODD), again))
         no_odd_one = _every(F.col("times"), times, _no_odd_time)
         whole = whole if no_odd_one is None else whole & no_odd_one
-    # Whatever the session does with a cast that fails: this one cannot, because `_every` has looked.
+    # This cast cannot fail, whatever the session does about failures, because `_every` has checked the value.
     judged = judged.withColumn("event", F.when(whole, first.cast(schema)))
     event, kept = F.col("event"), F.col(original)
     return judged.select(
@@ -287,10 +286,10 @@ def rows(
 
 
 def _read_as(data_type: DataType) -> DataType:
-    """The type that from_json is asked for: one that changes no value.
+    """Return the type that from_json reads without changing a value.
 
-    Of a decimal it would round off the places that there are too many of; a byte it takes from -128 to 255, and makes
-    -56 of 200. A malformed time without a zone ends the job, within an array.
+    from_json would round the excess places of a decimal; it takes a byte from -128 to 255, and makes -56 of 200. A
+    malformed time without a zone ends the job, within an array.
     """
     from pyspark.sql.types import (
         ArrayType,
@@ -311,7 +310,7 @@ def _read_as(data_type: DataType) -> DataType:
     if isinstance(data_type, MapType):
         return MapType(data_type.keyType, _read_as(data_type.valueType))  # JSON's keys are text
     if isinstance(data_type, DecimalType):
-        # As many places as there can be beside the digits before the point.
+        # As many places as the digits before the point leave room for.
         return DecimalType(MAX_DIGITS, MAX_DIGITS - (data_type.precision - data_type.scale))
     if isinstance(data_type, TimestampNTZType):
         return StringType()
@@ -319,7 +318,7 @@ def _read_as(data_type: DataType) -> DataType:
 
 
 def _decimal_names(schema: StructType) -> Iterator[str]:
-    """Names of decimal fields, also within objects and lists of them."""
+    """Return the names of decimal fields, also within objects and lists."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     for field in schema.fields:
@@ -365,11 +364,11 @@ def _no_odd_time(value: Column, data_type: DataType) -> Column | None:
 
 
 def _unchanged(restricted_values: int, text: Column) -> Callable[[Column, DataType], Column | None]:
-    """Return a test of one value, as it was read: whether its column holds it unchanged. None: any is.
+    """Return a test whether a column holds a value unchanged; None: every value passes.
 
     Args:
-        restricted_values: dates and times have to lie in the years that every store can say; with `FINITE_TOO`,
-            numbers have to be some.
+        restricted_values: dates and times have to lie in the years of every store; with `FINITE_TOO`, numbers have to
+            be finite.
         text: JSON that the value comes from.
     """
     from pyspark.sql import functions as F
@@ -396,7 +395,7 @@ def _unchanged(restricted_values: int, text: Column) -> Callable[[Column, DataTy
             is_infinite = F.abs(value) == F.lit(float("inf"))
             if restricted_values == FINITE_TOO:
                 return ~F.isnan(value) & ~is_infinite
-            return ~is_infinite | text.rlike("(?i)inf")  # else the number is too large
+            return ~is_infinite | text.rlike("(?i)inf")  # otherwise the number is too large
         if isinstance(data_type, ByteType):
             return value.between(-128, 127)
         if isinstance(data_type, DecimalType):
@@ -410,12 +409,14 @@ def _unchanged(restricted_values: int, text: Column) -> Callable[[Column, DataTy
 
 
 def _every(value: Column, data_type: DataType, test: Callable[[Column, DataType], Column | None]) -> Column | None:
-    """Return whether a value and all within it pass a test; null passes. None: there is nothing to test.
+    """Return whether a value and all within it pass a test; None: there is nothing to test.
+
+    Null passes.
 
     Args:
-        value: of the type `_read_as(data_type)`.
-        data_type: of the column.
-        test: of one value of a type; None where every value of the type passes.
+        value: a value of the type `_read_as(data_type)`.
+        data_type: the column's type.
+        test: returns the test for one value of a type, or None if every value passes.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, MapType, StructType

@@ -1,6 +1,6 @@
-"""Columns as Spark's DDL writes them, read without Spark: a mistake is said before a JVM is started.
+"""Columns in Spark's DDL, parsed without Spark, so that a mistake is reported before a JVM starts.
 
-Spark itself never sees the text. What is read here goes to it as a schema, so that the two cannot read it differently.
+Spark itself never sees the text. It receives the parsed schema, so that the two cannot read it differently.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ TOKEN = re.compile(
 )
 
 MAX_DEPTH = 32
-"""Types in one another; each level is a level of Python's stack."""
+"""Nested types, at most; each level is a level of Python's stack."""
 
 DIGITS, PLACES = 10, 0
-"""Of a decimal that does not say, as in Spark."""
+"""Digits and places of a decimal without them, as in Spark."""
 
 MAX_DIGITS = 38
 """Digits of the widest decimal that Spark and every store have."""
@@ -52,7 +52,7 @@ TYPES = {
     "timestamp_ltz": "timestamp",
     "timestamp_ntz": "timestamp_ntz",
 }
-"""Names of types, and what Spark calls them in JSON."""
+"""Names of types, with Spark's names in JSON."""
 
 KNOWN = ", ".join([*TYPES, "decimal(digits,places)", "array<...>", "map<...,...>", "struct<name: ...>"])
 
@@ -67,13 +67,13 @@ def read_ddl(text: str) -> StructType:
     A column may stand for a field within an object: "customer_id bigint FROM customer.id"; see `read_paths`.
 
     Raises:
-        OptionRefused: it is not DDL, or has a type that is not one of `KNOWN`; the sentence says where.
+        OptionRefused: it is not DDL, or has a type outside `KNOWN`; the sentence says at which character.
     """
     return _Parser(text).columns()
 
 
 def read_paths(text: str) -> dict[str, Path]:
-    """Read the path of each column that stands for another field than the one of its name.
+    """Read the path of each column that reads a field of another name.
 
     Raises:
         OptionRefused: see `read_ddl`.
@@ -89,7 +89,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[tuple[str, str, int]] = []
-        """Kind, text and position of each."""
+        """Kind, text and position of each token."""
         at = 0
         while text[at:].strip():
             found = TOKEN.match(text, at)
@@ -212,7 +212,7 @@ class _Parser:
     # -- tokens
 
     def _peek(self) -> str:
-        """The next word or sign in lower case; empty at the end, and for what is quoted."""
+        """Return the next word or sign in lower case; empty at the end and before quoted text."""
         if self._next == len(self._tokens):
             return ""
         kind, word, _ = self._tokens[self._next]

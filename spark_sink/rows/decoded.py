@@ -1,4 +1,4 @@
-"""Values that a task has decoded, Avro's and those of a registry's schemas, as rows.
+"""Rows from the decoded values of a task, Avro's and those of a registry's schemas.
 
 pyspark sends this module by value; executors need pyarrow and nothing of this package.
 """
@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 PARSED, NOT_PARSED, NO_VALUE = 0, 1, 2
-"""What a record's value is: in its columns; kept whole, as it is not what the columns say; or null, a tombstone."""
+"""States of a record's value: held by its columns; kept whole, because it does not fit them; or null, a tombstone."""
 
 CHUNK_BYTES = 1024 * 1024
-"""Bytes of values that are Python objects at one time; each byte can become an object of some tens of bytes."""
+"""Bytes of values held as Python objects at one time. Each byte can become an object of some tens of bytes."""
 
 
 def chunks(batch: Any) -> Iterator[Any]:
-    """Pieces of a batch, each with about `CHUNK_BYTES` of values at most, or a single value."""
+    """Split a batch into pieces of about `CHUNK_BYTES` of values, or of one larger value."""
     import pyarrow.compute as pc
 
     begin = gathered = 0
@@ -37,12 +37,12 @@ def row_batch(
     keep_value: bool,
     schema: Any,
 ) -> Any:
-    """The rows of a chunk.
+    """Return the rows of a chunk.
 
     Args:
         chunk: its first columns are those of `RECORD_COLUMNS` before the value.
-        values: as they stood in Kafka.
-        events: what they say; None: there is no value, or it cannot be decoded.
+        values: bytes as in Kafka.
+        events: decoded values; None: there is no value, or it cannot be decoded.
         fields: names of the events' fields.
         keep_value: see `columns.rows`.
         schema: `pyarrow.Schema` of the rows: the fields, then `RECORD_COLUMNS` and `columns.STATE`.

@@ -1,4 +1,4 @@
-"""Digests of rows as Arrow has them: 64 bits that two copies of a row share, whatever store one of them was read from.
+"""Digests of Arrow rows: 64 bits that two copies of a row share, whatever store one was read from.
 
 pyspark sends this module by value; executors need NumPy and pyarrow, and nothing of this package.
 """
@@ -16,7 +16,7 @@ NULL = 0x9AE16A3B2F90404F
 def row_digests(columns: Sequence[Any]) -> Any:
     """Return a digest for each row, as a NumPy array of signed 64-bit numbers.
 
-    Equal are numbers of the same value whatever their width, NaN and NaN, 0 and -0, and maps with the same entries in
+    Numbers of one value are equal whatever their width; so are NaN and NaN, 0 and -0, and maps with the same entries in
     another order.
 
     Args:
@@ -49,7 +49,7 @@ def _digests(column: Any) -> Any:
 
 
 def _of_values(column: Any) -> Any:
-    """Return the digests of a column; what stands for null is any number."""
+    """Return the digests of a column; a null may have any number."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -88,7 +88,7 @@ def _of_values(column: Any) -> Any:
 
 
 def _of_lists(column: Any, items: Any, *, by_place: bool) -> Any:
-    """Return the digests of lists, of those of all their items; by_place: their order counts."""
+    """Return the digests of lists from those of all their items; by_place: their order counts."""
     import numpy as np
 
     ends = column.offsets.to_numpy().astype(np.int64)

@@ -1,9 +1,9 @@
-"""How many distinct values there are, by the smallest of their hashes: a sketch that any SQL can merge.
+"""Estimate of the number of distinct values from the smallest of their hashes: a sketch that any SQL can merge.
 
-Of each value a 63-bit hash is taken, and the `HASHES` smallest different ones are kept. Of a union they are the
-smallest of both lists, in any order and however often a value comes. As long as the list is not full, its length is the
-number of distinct values; in a full one the largest hash says how densely hashes lie, and so how many there are
-(Bar-Yossef et al., "Counting distinct elements in a data stream", 2002; Beyer et al., 2007, for the unbiased form).
+Each value has a 63-bit hash, and the `HASHES` smallest different ones are kept. The hashes of a union are the smallest
+of both lists, whatever the order and however often a value comes. While the list is not full, its length is the number
+of distinct values. In a full list the largest hash shows how densely hashes lie, and so how many there are (Bar-Yossef
+et al., "Counting distinct elements in a data stream", 2002; Beyer et al., 2007, for the unbiased form).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 HASHES: Final = 1024
-"""That are kept of each row of the table. The standard error is 1 / sqrt(HASHES - 2), 3.1 %; 8 KiB. With another number
-lists that are there would say something else, so it can only change with `stored_write_mode.FORMAT`."""
+"""Hashes kept for each row of the table. The standard error is 1 / sqrt(HASHES - 2), 3.1 %; 8 KiB. With another number
+existing lists would get another meaning, so it can only change with `stored_write_mode.FORMAT`."""
 
 SCALE: Final = (HASHES - 1) * 2.0**63
-"""The estimate is this, divided by the largest hash of a full list: as a double, without rounding."""
+"""Numerator of the estimate, over the largest hash of a full list: as a double, without rounding."""
 
 WHICH, HASH = "_ratchet_which", "_ratchet_hash"
-"""Columns of rows on their way into totals: of which column the hash is, 0 for none; and the hash."""
+"""Columns of rows before they reach totals: the number of the hashed column, 0 for none; and the hash."""
 
 
 def require_countable(name: str, data_type: DataType) -> None:
-    """Refuse values that are written in several ways, because each would count.
+    """Refuse types with several spellings of one value, because each spelling would count.
 
     Raises:
         OptionRefused: the column is of such a type.
@@ -53,9 +53,9 @@ def require_countable(name: str, data_type: DataType) -> None:
 
 
 def hashed(value: Column, data_type: DataType) -> Column:
-    """The hash of a value, 0 to 2**63 - 1; null of null.
+    """Return the hash of a value, 0 to 2**63 - 1; null for null.
 
-    A whole number has that of its digits, so that a column that becomes wider counts none of its values again.
+    A whole number has the hash of its digits, so that a widened column counts no value twice.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import BinaryType, TimestampNTZType, TimestampType
@@ -69,10 +69,10 @@ def hashed(value: Column, data_type: DataType) -> Column:
 def with_hashes(
     dataframe: DataFrame, key: list[Column], made: list[Column], sketches: Mapping[str, tuple[str, DataType]]
 ) -> DataFrame:
-    """One row for each key: the key's columns, `made`, and the list of the smallest hashes of each column.
+    """Return one row for each key: the key's columns, `made`, and the smallest hashes of each column.
 
-    No task holds more of one key than twice `HASHES` hashes for each column, however many values it has: each row is
-    there once more for each column that is hashed, equal hashes become one row, and all but the smallest are left out.
+    No task holds more than twice `HASHES` hashes of one key and column, however many values there are. Each row is
+    repeated once for each hashed column, equal hashes become one row, and all but the smallest are dropped.
 
     Args:
         dataframe: the rows.
@@ -90,7 +90,7 @@ def with_hashes(
     copied = dataframe.withColumn("_ratchet_copy", F.explode(F.array(none, *each)))
     copied = copied.withColumn(WHICH, F.col(f"_ratchet_copy.{WHICH}")).withColumn(HASH, F.col(f"_ratchet_copy.{HASH}"))
     copied = copied.where((F.col(WHICH) == 0) | F.col(HASH).isNotNull())
-    # Sums of the rows that are there for a hash are never looked at; those with 0 are every row once.
+    # Sums over the repeated rows with a hash are unused; the rows with 0 hold every row once.
     unlike = copied.groupBy(*key, WHICH, HASH).agg(*made)
     smallest_first = Window.partitionBy(*key, WHICH).orderBy(HASH)
     few = unlike.withColumn("_ratchet_rank", F.row_number().over(smallest_first)).where(
@@ -106,15 +106,15 @@ def with_hashes(
 
 
 def estimate(hashes: Column) -> Column:
-    """How many values the list stands for: exact below `HASHES`."""
+    """Return the estimated number of values of the list: exact below `HASHES`."""
     from pyspark.sql import functions as F
 
-    last = F.get(hashes, F.lit(HASHES - 1)).cast("double")  # null where there is none
+    last = F.get(hashes, F.lit(HASHES - 1)).cast("double")  # null where no list exists
     return F.when(F.size(hashes) < HASHES, F.size(hashes).cast("long")).otherwise(
         F.floor(F.lit(SCALE) / last).cast("long")
     )
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark takes it, whatever characters it has."""
+    """Quote a column's name for Spark, whatever characters it has."""
     return f"`{name.replace('`', '``')}`"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return dates and times as numbers, because Python knows fewer years than the tables do."""
+    """Return dates and times as numbers, because Python knows fewer years than the tables."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type):
@@ -28,7 +28,7 @@ class Identities:
     """Identities of rows, to find in batches.
 
     Args:
-        found: each once; its columns are those of the identity. Null is a value like others.
+        found: the identities, each once, with a column for each part. Null is a value like others.
     """
 
     def __init__(self, found: pa.Table) -> None:
@@ -42,11 +42,11 @@ class Identities:
 
     @property
     def names(self) -> list[str]:
-        """Columns of the identity."""
+        """Return the columns of the identity."""
         return list(self._names)
 
     def among(self, batch: pa.RecordBatch) -> Any:
-        """Return for each row whether it is one of these, as a NumPy array of truth values."""
+        """Return whether each row has one of these identities, as a NumPy array of booleans."""
         import numpy as np
 
         candidates = np.isin(row_digests([batch.column(name) for name in self._names]), self._digests)

@@ -1,4 +1,4 @@
-"""Columns inferred from a sample of the values. Once there is a table, its columns count."""
+"""Columns inferred from a sample of the values. An existing table's columns take precedence."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 INFER = "infer"
-"""What stands for columns that are to be read off the values."""
+"""Setting for columns that are inferred from the values."""
 
 SAMPLE_OFFSETS = 100_000
-"""Offsets that are looked at in one go for values to judge by; more only where these have none."""
+"""Offsets of a first sample; more offsets are read only if these have no values."""
 
 SAMPLE_OBJECTS = 10_000
-"""Objects that each task judges by, the first it sees."""
+"""Objects that each task samples, the first it reads."""
 
 MAX_NAMES = 10_000
 """Names that each task remembers: each object may have new ones."""
 
 MAX_COLUMNS = 500
-"""Columns of a table, at most; those that most objects have. PostgreSQL ends at 1,600, and readers before."""
+"""Columns of a table, at most; the most frequent ones. PostgreSQL allows 1,600, and readers fewer."""
 
 MAX_NAME_BYTES = 63
-"""PostgreSQL's limit, for all stores, so that what is inferred does not depend on where it goes."""
+"""Longest name in bytes: PostgreSQL's limit for all stores, so that inference does not depend on the store."""
 
 SHOWN = 10
 """Names in one warning."""
 
 FOUND = "name string, reason string, types string, seen long"
-"""What a task returns of each name: why it cannot be a column, or the letters of its types, and in how many objects it
-is. A row without a name has the number of values."""
+"""Columns of a task's report about each name: the reason why it cannot be a column, or the letters of its types, and
+the number of objects with it. A row without a name has the number of values."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a range of records says about its values."""
+    """Summary of the values of a range of records."""
 
     values: int
-    """Records that have a value."""
+    """Records with a value."""
     columns: StructType
-    """Fields that can be columns; none where no value is a JSON object with such a field."""
+    """Fields that can be columns; empty if no value is a JSON object with such a field."""
     left_out: dict[str, str]
-    """Fields that cannot, and why; each name as ASCII, cut off."""
+    """Fields that cannot be columns, with the reason; each name as ASCII, cut off."""
 
 
 def nothing_sampled() -> Sample:
-    """The sample of no record."""
+    """Return the sample of no record."""
     from pyspark.sql.types import StructType
 
     return Sample(0, StructType([]), {})
 
 
 def sampled(records: DataFrame) -> Sample:
-    """Look at the values of these records.
+    """Sample the values of these records.
 
     A column is `boolean`, `long`, `double` or `string`: texts, objects and arrays (as their JSON text), whole numbers
-    beyond 64 bits, and what is of several types are strings.
+    beyond 64 bits, and fields of several types are strings.
     """
     from pyspark import cloudpickle
     from pyspark.sql import functions as F
@@ -100,7 +100,7 @@ def sampled(records: DataFrame) -> Sample:
 
 
 def require_columns(sample: Sample, topic: str) -> StructType:
-    """The sample's columns; says what is left out.
+    """Return the sample's columns, and log the left-out fields.
 
     Raises:
         OptionRefused: there is none.
@@ -108,7 +108,7 @@ def require_columns(sample: Sample, topic: str) -> StructType:
     _warn_of(sample.left_out, topic)
     if not sample.columns.fields:
         raise OptionRefused(
-            f"columns: none of the {sample.values} values of topic {topic} that were looked at is a JSON object with a "
+            f"columns: none of the {sample.values} sampled values of topic {topic} is a JSON object with a "
             "field that can be a column. Name the columns, or choose format bytes"
         )
     log.info("topic %s: columns are %s", topic, sample.columns.simpleString())
@@ -116,12 +116,12 @@ def require_columns(sample: Sample, topic: str) -> StructType:
 
 
 def with_new_fields(known: StructType, sample: Sample, topic: str) -> StructType:
-    """The columns of a table, and behind them those of fields that the sample has and the table does not.
+    """Return the columns of a table, followed by the sample's new fields.
 
     Args:
-        known: `of_table`; these keep their types.
-        sample: of what is to be read next; says what is left out of it.
-        topic: where it is from.
+        known: the table's columns, see `of_table`; they keep their types.
+        sample: sample of the next records; its left-out fields are logged.
+        topic: the sample's topic.
     """
     from pyspark.sql.types import StructField, StructType
 
@@ -151,10 +151,10 @@ def _warn_of(left_out: Mapping[str, str], topic: str) -> None:
 
 
 def of_table(table: StructType, where: str) -> StructType:
-    """The values' columns of a table that is there.
+    """Return the values' columns of an existing table.
 
     Raises:
-        OptionRefused: it has none.
+        OptionRefused: the table has no such columns.
     """
     from pyspark.sql.types import StructType
 

@@ -1,4 +1,4 @@
-"""The part of inferring columns that runs in the executors: which fields JSON objects have, and of which types.
+"""Inference of columns in the executors: the fields of JSON objects and their types.
 
 pyspark sends this module by value; executors need pyarrow and nothing of this package.
 """
@@ -16,8 +16,8 @@ class Fields:
 
     Args:
         illegal: pattern of the characters that a column's name may not have.
-        max_names: how many names are remembered.
-        max_name_bytes: of the longest name that can be a column.
+        max_names: number of names to remember.
+        max_name_bytes: length of the longest name that can be a column.
     """
 
     def __init__(self, illegal: str, max_names: int, max_name_bytes: int) -> None:
@@ -40,7 +40,7 @@ class Fields:
             self.seen[name] += 1
 
     def _refusal(self, name: str) -> str:
-        """Why there can be no column of that name; empty: there can."""
+        """Return the reason why a name cannot be a column; empty: it can."""
         try:
             size = len(name.encode())
         except UnicodeEncodeError:
@@ -57,11 +57,11 @@ class Fields:
 def sampling(
     illegal: str, max_objects: int, max_names: int, max_name_bytes: int
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """A task over Arrow batches whose first column has the values; it returns the rows of `infer.FOUND`.
+    """Return a task from values in a batch's first column to the rows of `infer.FOUND`.
 
     Args:
         illegal: see `Fields`.
-        max_objects: how many objects are looked at.
+        max_objects: number of objects to sample.
         max_names: see `Fields`.
         max_name_bytes: see `Fields`.
     """
@@ -73,7 +73,7 @@ def sampling(
         values = objects = 0
         for batch in batches:
             if objects >= max_objects:
-                continue  # Spark wants its batches taken
+                continue  # Spark requires its batches to be consumed
             for value in batch.column(0).to_pylist():
                 values += value is not None
                 event = _object(value)
@@ -95,7 +95,7 @@ def sampling(
 
 
 def _object(value: bytes | None) -> dict[str, Any] | None:
-    """The JSON object that a value is; None: it is none."""
+    """Return the JSON object of a value; None: it is no object."""
     try:
         found = json.loads(value.decode("utf-8"), parse_int=_number) if value else None
     except (ValueError, RecursionError):
@@ -104,16 +104,16 @@ def _object(value: bytes | None) -> dict[str, Any] | None:
 
 
 def _number(text: str) -> int | str:
-    # To read a text of any length would take time that grows with its square.
+    # Parsing a text of any length would take time that grows with its square.
     return int(text) if len(text) <= 20 else text
 
 
 def _letter(value: object) -> str:
-    """The type of a value in a letter; null has none."""
+    """Return the letter of a value's type; null has none."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "b"
     if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return "i" if abs(value) <= 2**53 else "l"  # "l" would not survive as a double
+        return "i" if abs(value) <= 2**53 else "l"  # "l" would lose digits as a double
     return "f" if isinstance(value, float) else "s"

@@ -1,4 +1,4 @@
-"""`partition_by`: by which columns, and days or hours of times, a table's files are kept apart."""
+"""Option `partition_by`: the columns, days or hours that separate a table's files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Unit = Literal["", "day", "hour"]
 OF_TIME = re.compile(r"(?P<unit>day|hour)\((?P<column>.+)\)", re.DOTALL)
 
 MAX_FIELDS = 5
-"""Each one multiplies the number of files of a commit."""
+"""Fields at most. Each one multiplies the number of files of a commit."""
 
 PLAIN_TYPES = frozenset({"string", "boolean", "byte", "short", "integer", "long", "date"})
-"""Spark's names of the types whose values partitions can be of: equal values look alike everywhere."""
+"""Spark's names of the types that partitions can have: equal values have equal text everywhere."""
 
 
 class PartitionField(NamedTuple):
@@ -33,15 +33,15 @@ class PartitionField(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the partition: the column's own, or one with the unit behind it."""
+        """Name of the partition: the column's own, or one with the unit as suffix."""
         return f"{self.column}_{self.unit}" if self.unit else self.column
 
 
 def partition_fields(texts: Sequence[str]) -> tuple[PartitionField, ...]:
-    """What `partition_by` says: names of columns, `day(column)`, `hour(column)`.
+    """Parse the texts of `partition_by`: names of columns, `day(column)`, `hour(column)`.
 
     Raises:
-        OptionRefused: there are too many, or two of one column.
+        OptionRefused: there are too many, or two fields of one column.
     """
     fields = []
     for text in texts:
@@ -57,10 +57,10 @@ def partition_fields(texts: Sequence[str]) -> tuple[PartitionField, ...]:
 
 
 def require_columns_of(fields: Sequence[PartitionField], schema: StructType) -> None:
-    """Refuse columns that the table does not have, or that are of a type without partitions.
+    """Refuse columns that the table lacks, and types that partitions cannot have.
 
     Raises:
-        OptionRefused: there is one.
+        OptionRefused: there is such a column.
     """
     types = {field.name: field.dataType.jsonValue() for field in schema.fields}
     for field in fields:
@@ -70,7 +70,7 @@ def require_columns_of(fields: Sequence[PartitionField], schema: StructType) -> 
                 f"partition_by {str(field)!r}: the result has no column {field.column!r} (it has: {', '.join(types)})"
             )
         if field.unit and found != "timestamp":
-            remedy = "Leave the day away" if found == "date" else "Name a column of times, such as _kafka_timestamp"
+            remedy = "Leave the day out" if found == "date" else "Name a column of times, such as _kafka_timestamp"
             raise OptionRefused(f"partition_by {str(field)!r}: column {field.column} is {found}. {remedy}")
         if not field.unit and found not in PLAIN_TYPES:
             more = f"Write day({field.column}) or hour({field.column})" if found == "timestamp" else "Choose another"
@@ -88,5 +88,5 @@ def require_columns_of(fields: Sequence[PartitionField], schema: StructType) -> 
 
 
 def said(fields: Sequence[object]) -> str:
-    """For messages."""
+    """Return the option's text for messages."""
     return f"partition_by {[str(field) for field in fields]}" if fields else "no partition_by"

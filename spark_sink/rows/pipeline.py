@@ -1,4 +1,4 @@
-"""What becomes of the records of a range: rows of the result table, and rows of the rejects table."""
+"""Rows of the result table and of the rejects table from the records of a range."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ log = logging.getLogger("spark_sink")
 Transform = Callable[["DataFrame"], "DataFrame"]
 
 OF_TOMBSTONES = frozenset({"_kafka_key", "_kafka_partition"})
-"""Columns that a key may have if records without a value are to name a row by it."""
+"""Columns allowed in a key if records without a value are to name a row by it."""
 
 VIEW = "records"
-"""The name under which SQL text finds the rows."""
+"""Name of the view that SQL text reads the rows from."""
 
 
 @dataclass(frozen=True)
 class RowPipeline:
-    """How records become rows.
+    """Options and steps that turn records into rows.
 
     Raises:
         OptionRefused: the parts contradict each other.
@@ -51,17 +51,17 @@ class RowPipeline:
     """Fields of JSON values, as Spark DDL or as such, or `INFER`; None: values are Avro or kept as bytes."""
     write_mode: WriteMode = APPEND
     rejects: bool = False
-    """True: values that do not parse go to a table of their own, and the rows have no column `_kafka_value`."""
+    """True: values that do not parse go to the rejects table, and the rows have no column `_kafka_value`."""
     transform: Transform | None = None
-    """The user's own step, from the rows as read to the rows of the result."""
+    """Transform of the user, from the rows as read to the rows of the result."""
     avro: AvroValues | None = None
-    """How Avro values are written; None: they are none."""
+    """Encoding of Avro values; None: values are not Avro."""
     keep_value: bool = False
-    """True: `_kafka_value` is kept of every record, also where the columns hold what they name of it."""
+    """True: `_kafka_value` of every record is kept, even if the columns hold all that they name of it."""
     takes_up: bool = False
-    """With `INFER`: fields that a table lacks become columns of it, at the start of a run."""
+    """With `INFER` only: new fields become columns of the table at the start of a run."""
     registry: RegistryValues | None = None
-    """Which schema registry values name a schema of; None: none. The columns are `columns`."""
+    """Schema registry of the values' schemas; None: there is none. The columns are `columns`."""
 
     def __post_init__(self) -> None:
         if self.columns is not None and self.avro is not None:
@@ -74,7 +74,7 @@ class RowPipeline:
             raise OptionRefused("without columns every value is kept as bytes, and there is nothing to reject")
         if self.infers and (self.transform is not None or self.write_mode.kind == "totals"):
             raise OptionRefused(
-                "columns that are inferred are those of the result table from then on, so that they do not go with "
+                "inferred columns become those of the result table, so that they do not go with "
                 "sql, transform or totals. Write the columns down"
             )
         if self.keep_value and self.write_mode.kind == "totals":
@@ -94,63 +94,63 @@ class RowPipeline:
 
     @property
     def parses(self) -> bool:
-        """Whether a value can be one that does not parse."""
+        """Return whether a value may fail to parse."""
         return self.columns is not None or self.avro is not None
 
     @cached_property
     def fields(self) -> StructType | None:
-        """The values' columns, once they are known; None: values are kept as bytes.
+        """Return the values' columns, once they are known; None: values are kept as bytes.
 
         Raises:
-            OptionRefused: they cannot be a table's.
+            OptionRefused: they cannot be columns of a table.
         """
         if self.avro is not None:
             return self.avro.columns
         if self.columns is None:
             return None
         found = column_types.json_schema(self.columns)
-        column_types.value_schema(found, self.paths)  # refuses paths that contradict each other
+        column_types.value_schema(found, self.paths)  # refuses contradictory paths
         return found
 
     @cached_property
     def paths(self) -> dict[str, tuple[str, ...]]:
-        """Path of each column that stands for a field within an object."""
+        """Return the path of each column for a field within an object."""
         return read_paths(self.columns) if isinstance(self.columns, str) and not self.infers else {}
 
     @property
     def value_fields(self) -> StructType | None:
-        """Fields of JSON values that become columns; None: values are kept as bytes."""
+        """Return the JSON fields that become columns; None: values are kept as bytes."""
         return None if self.fields is None else column_types.value_schema(self.fields, self.paths)
 
     @property
     def infers(self) -> bool:
-        """Whether the columns are still to be read off the values."""
+        """Return whether the columns are still to be inferred from the values."""
         return self.columns == INFER
 
     @property
     def is_plain(self) -> bool:
-        """Whether the rows are the records one by one, in the tasks that read them."""
+        """Return whether each row is one record, in the tasks that read them."""
         return self.write_mode.kind == "append" and not self.rejects and self.transform is None
 
     @property
     def deletes(self) -> bool:
-        """Whether a record without a value (a tombstone) deletes the row of its key.
+        """Return whether a record without a value (a tombstone) deletes the row of its key.
 
-        All that such a record says is its Kafka key and partition. Where the key of the result is other columns, nobody
-        knows which row it means.
+        Such a record has only its Kafka key and partition. If the result's key has other columns, the record names no
+        row.
         """
         return self.write_mode.kind == "upsert" and self._knows_tombstones
 
     @property
     def _knows_tombstones(self) -> bool:
-        """Whether a record without a value says which row of the table it belongs to."""
+        """Return whether a record without a value names a row of the table."""
         windows = self.write_mode.windows
         if self.transform is not None or self.write_mode.kind == "append":
             return False
         return set(self.write_mode.key) <= OF_TOMBSTONES and (windows is None or windows.time == RECORD_TIME)
 
     def known_schema(self) -> StructType | None:
-        """Columns of the result table, without Spark. None: only Spark, or the values, can say.
+        """Return the columns of the result table without Spark; None: they depend on Spark or the values.
 
         Raises:
             OptionRefused: columns and shape do not fit together, or the columns cannot be a table's.
@@ -161,7 +161,7 @@ class RowPipeline:
         return table_schema(self.write_mode, read) if self.transform is None else None
 
     def schema(self, spark: SparkSession) -> StructType:
-        """Columns of the result table.
+        """Return the columns of the result table.
 
         Raises:
             OptionRefused: columns, shape and transform do not fit together.
@@ -173,10 +173,10 @@ class RowPipeline:
 
     @contextmanager
     def frames(self, records: DataFrame, *, restricted_values: int) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-        """The rows of the result and, where they go to a table of their own, the rejects.
+        """Return the rows of the result and, if they have a table, the rejects.
 
         Args:
-            records: what Spark's Kafka source read.
+            records: records of Spark's Kafka source.
             restricted_values: see `ResultStore.restricted_values`.
         """
         with self.read(records, restricted_values=restricted_values) as (rows, rejects):
@@ -184,7 +184,7 @@ class RowPipeline:
 
     @contextmanager
     def read(self, records: DataFrame, *, restricted_values: int) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-        """The same before the user's own step, and with a row for each record; where `deletes`, `DELETED` behind it."""
+        """Return one row for each record before the user's transform; with `deletes`, `DELETED` comes last."""
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 
@@ -195,7 +195,7 @@ class RowPipeline:
         if not self.rejects or (not self.parses and not self.write_mode.key):
             yield read.drop(column_types.STATE), None
             return
-        # A tombstone that names no row of a keyed table would else be the row of the key null.
+        # Otherwise a tombstone that names no row of a keyed table would be the row of the key null.
         is_row = state == PARSED
         if self.write_mode.kind == "append" or self._knows_tombstones:
             is_row = is_row | (state == NO_VALUE)
@@ -210,7 +210,7 @@ class RowPipeline:
             read.unpersist()
 
     def _has_short_key(self) -> Column:
-        """Return if the key of a row fits into an index, as a condition."""
+        """Return a condition: the key of a row fits into an index."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import BinaryType, StringType
 
@@ -220,12 +220,12 @@ class RowPipeline:
         return reduce(lambda one, other: one + other, sizes, F.lit(0)) <= column_types.LONGEST_KEY
 
     def streamed(self, records: DataFrame, *, restricted_values: int) -> DataFrame:
-        """What the transform makes of a stream of records; `reduced` is left to do with each micro-batch of it."""
+        """Transform a stream of records; each of its micro-batches is still to be `reduced`."""
         read = self._read(records, restricted_values=restricted_values).drop(column_types.STATE)
         return read if self.transform is None else self.transform(read)
 
     def reduced(self, rows: DataFrame) -> DataFrame:
-        """At most one row per key, where the result has one."""
+        """Reduce the rows to one for each key, if the result has a key."""
         return reduced(rows, self.write_mode)
 
     def _read(self, records: DataFrame, *, restricted_values: int) -> DataFrame:
@@ -251,12 +251,12 @@ class RowPipeline:
 
     @property
     def _keeps_value(self) -> bool:
-        """Whether the rows have a column `_kafka_value`."""
+        """Return whether the rows have a column `_kafka_value`."""
         return self.keep_value or not self.rejects or not self.parses
 
 
 def sql_transform(text: str) -> Transform:
-    """A transform that is a query of the view `records`."""
+    """Return a transform that runs a query of the view `records`."""
     from pyspark.errors import AnalysisException, ParseException
 
     def query(rows: DataFrame) -> DataFrame:
@@ -271,13 +271,13 @@ def sql_transform(text: str) -> Transform:
 
 
 def described(error: BaseException) -> str:
-    """An error's class and the first of what it says."""
+    """Return an error's class and the first line of its text."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _raised_in(error: BaseException) -> str:
-    """The line of the user's that an error came from: the last one outside Spark."""
+    """Return the user's line that raised an error: the last one outside Spark."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     own = [frame for frame in frames if not {"pyspark", "py4j"} & set(Path(frame.filename).parts)]
     where = (own or frames)[-1] if frames else None
@@ -285,10 +285,10 @@ def _raised_in(error: BaseException) -> str:
 
 
 def function_transform(name: str) -> Transform:
-    """A transform that is a function of the user's: module:function.
+    """Return a transform that calls a function of the user: module:function.
 
     Raises:
-        OptionRefused: there is no such function.
+        OptionRefused: the function does not exist.
     """
     module, colon, function = name.partition(":")
     if not (module and colon and function):
@@ -297,7 +297,7 @@ def function_transform(name: str) -> Transform:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
         raise OptionRefused(f"transform {name!r}: {error}. Put the module where Python finds it") from None
-    except Exception as error:  # whatever the module does while it is imported
+    except Exception as error:  # whatever the module raises while it is imported
         raise OptionRefused(f"transform {name!r}: importing {module} failed ({described(error)}). Fix it") from error
     if not callable(found):
         raise OptionRefused(f"transform {name!r}: module {module} has no function {function}")

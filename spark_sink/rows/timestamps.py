@@ -1,7 +1,7 @@
-"""Timestamps of records as Kafka has them, from what Spark's Kafka source makes of them.
+"""Timestamps of records as in Kafka, restored from those of Spark's Kafka source.
 
-The source reads each timestamp by `java.sql.Timestamp`. That knows the Julian calendar before 1582-10-15 and, where the
-JVM's time zone is not UTC, other offsets before 1900, so that Spark has another moment than the record.
+The source reads each timestamp as a `java.sql.Timestamp`. That class uses the Julian calendar before 1582-10-15 and,
+unless the JVM's time zone is UTC, other offsets before 1900, so that Spark's moment differs from the record's.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FIRST_MS: Final = -62_135_596_800_000
-"""0001-01-01T00:00:00Z in milliseconds since 1970: the first moment that every store holds."""
+"""0001-01-01T00:00:00Z in milliseconds since 1970: the first moment of every store."""
 
 END_MS: Final = 253_402_300_800_000
-"""10000-01-01T00:00:00Z: the first moment after the last that every store holds."""
+"""10000-01-01T00:00:00Z: the first moment beyond every store's last."""
 
 NO_TIMESTAMP_MS: Final = -1
-"""Kafka's own, of a record without a timestamp."""
+"""Value in Kafka of a record without a timestamp."""
 
 MOST_MS: Final = 9_200_000_000_000_000
-"""Distance from 1970 within the reach of Spark's source: it counts microseconds in 64 bits."""
+"""Distance from 1970 that Spark's source can represent: it counts microseconds in 64 bits."""
 
 _SAME_SINCE_US: Final = -2_200_000_000_000_000
-"""A moment in 1900, in microseconds: from then on both calendars and all offsets agree (Spark's tables end before)."""
+"""Moment in 1900, in microseconds: from then on both calendars and all offsets agree (Spark's tables end before)."""
 
 _DAY_US: Final = 86_400_000_000
 
 _OLDEST_US: Final = FIRST_MS * 1000 - 400 * _DAY_US
-"""Moment before `FIRST_MS` by either calendar. The way back ends in an error for much earlier ones."""
+"""Moment before `FIRST_MS` in either calendar. The conversion back ends in an error for much earlier ones."""
 
 _CALENDARS: Final = "org.apache.spark.sql.catalyst.util.RebaseDateTime"
-"""Spark's own class for the way from one calendar to the other and back."""
+"""Spark's class that converts between both calendars."""
 
 
 def is_representable(timestamp_ms: int) -> bool:
@@ -42,7 +42,7 @@ def is_representable(timestamp_ms: int) -> bool:
 
 
 def mixed_up_days() -> frozenset[int]:
-    """Return the days since 1970 that `with_exact_timestamps` cannot tell from another day."""
+    """Return the days since 1970 that `with_exact_timestamps` confuses with another day."""
     leap_days = [
         date(year, 2, 28).toordinal() + _days_between_calendars(year) + 1 - date(1970, 1, 1).toordinal()
         for year in range(100, 1582, 100)
@@ -60,15 +60,15 @@ def _days_between_calendars(year: int) -> int:
 def with_exact_timestamps(records: DataFrame) -> DataFrame:
     """Replace `timestamp` by the record's own one.
 
-    It is null where Kafka has none, and where it lies outside the years 1 to 9999. It is null as well where Spark has
-    mixed up two days: each 29 February that only the Julian calendar has, and the 1 March after it.
+    It is null if Kafka has none, or if it lies outside the years 1 to 9999. It is also null on days that Spark
+    confuses: each 29 February of the Julian calendar only, and the 1 March after it.
 
     Args:
         records: read by Spark's Kafka source.
     """
     from pyspark.sql import functions as F
 
-    # The source has gone from the Julian calendar to the Gregorian one. This goes back, in the same JVM.
+    # The source has converted from the Julian calendar to the Gregorian one. This converts back, in the same JVM.
     back = f"cast(java_method('{_CALENDARS}', 'rebaseGregorianToJulianMicros', at) as bigint)"
     again = f"cast(java_method('{_CALENDARS}', 'rebaseJulianToGregorianMicros', own - {_DAY_US}L) as bigint)"
     at, own = F.col("at"), F.col("own")

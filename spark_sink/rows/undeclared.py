@@ -1,4 +1,4 @@
-"""Fields of JSON values that no column is declared for. They are not kept, so their names are reported."""
+"""Undeclared fields of JSON values: no column keeps them, so their names are reported."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 SAMPLE_OFFSETS = 10_000
-"""Offsets that are looked at, the first of a run: enough to see what events have, and a fraction of a second's work."""
+"""Offsets that are sampled, the first of a run: enough to show the fields of events, and a fraction of a second's
+work."""
 
 MAX_NAMES = 100
-"""Names that are remembered: each object may have new ones."""
+"""Names to remember: each object may have new ones."""
 
 SHOWN = 10
 """Names in the log line."""
 
 NAME_LENGTH = 63
-"""Characters of a name that are shown; a name may be a megabyte long."""
+"""Characters shown of a name, which may be a megabyte long."""
 
 Plan = Mapping[str, Any] | None
-"""Fields by name, each with what is known within it; under "" what an array or a map has in it. None: a plain value."""
+"""Known fields by name, each with the known fields within it; under "" the items of an array or the values of a map.
+None: a plain value."""
 
 
 def report_undeclared(pipeline: RowPipeline, topic: str, records: DataFrame) -> tuple[str, ...]:
-    """Say which fields these records have and the table will not.
+    """Log which fields of these records the table will not have.
 
     Args:
-        pipeline: of the job.
+        pipeline: the job's pipeline.
         topic: for the log line.
-        records: what Spark's Kafka source read.
+        records: records of Spark's Kafka source.
 
     Returns:
-        Their names, those of most objects first, at most `MAX_NAMES`; "a.b" is within an object, "a[].b" within an
-        array. None where the pipeline keeps every value whole.
+        Names of the fields, the most frequent first, at most `MAX_NAMES`; "a.b" is within an object, "a[].b" within an
+            array. None: the pipeline keeps every value whole.
     """
     fields = pipeline.value_fields if pipeline.avro is None else None
     if pipeline.columns is None or fields is None or pipeline.keep_value or pipeline.registry is not None:
-        return ()  # of a registry's values the schemas say it
+        return ()  # for a registry's values the schemas show it
     plan = _plan(fields)
     seen: dict[str, int] = {}
     for row in map_batches(
@@ -88,7 +90,7 @@ def _looking(plan: Plan, max_names: int, name_length: int) -> Task:
         seen: dict[str, int] = {}
 
         def text(number: str) -> str:
-            return number  # of any length: what it is does not matter here
+            return number  # of any length: its value does not matter here
 
         def note(value: Any, known: Any, path: str) -> None:
             if known is None:

@@ -1,4 +1,4 @@
-"""Windows by event time: which of them a row belongs to."""
+"""Windows by event time, and the windows that a row belongs to."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 WINDOW_COLUMN: Final = "_window"
-"""Column of a table of totals with windows: where the window begins, in UTC."""
+"""Column of a table of totals with windows: the begin of the window, in UTC."""
 
 RECORD_TIME: Final = "_kafka_timestamp"
-"""The record's own time in Kafka, null where it has none: the event time unless another column is named."""
+"""Column with the record's own time in Kafka, null if it has none: the event time unless another column is named."""
 
 UNITS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
-"""Seconds of each. A month or a year has no fixed length, and a week begins on another day in each country."""
+"""Seconds of each unit. A month or a year has no fixed length, and a week begins on another day in each country."""
 
 DURATION = re.compile(r"(\d{1,9})\s*(second|minute|hour|day)s?")
 
 MAX_LENGTH_S: Final = 366 * UNITS["day"]
 MAX_OVERLAP: Final = 1_000
-"""Windows that one record may lie in: it becomes as many rows on its way to the totals."""
+"""Windows of one record, at most: it becomes as many rows before the totals."""
 
 FIRST_US: Final = -62_135_596_800_000_000
 """0001-01-01T00:00:00Z in microseconds since 1970: no store and no reader of it has to know an earlier time."""
@@ -37,22 +37,22 @@ US: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Windows:
-    """Equally long windows of time, which begin at whole multiples of `slide_s` since 1970-01-01T00:00:00Z."""
+    """Windows of equal length, which begin at whole multiples of `slide_s` since 1970-01-01T00:00:00Z."""
 
     time: str
-    """The rows' column with the event time."""
+    """Column of the rows with the event time."""
     length_s: int
     slide_s: int
-    """From the beginning of one to that of the next, in seconds; `length_s` where they do not overlap."""
+    """Seconds from the begin of one window to the next; `length_s` if they do not overlap."""
 
     @property
     def overlap(self) -> int:
-        """How many windows a moment lies in."""
+        """Return the number of windows that a moment lies in."""
         return self.length_s // self.slide_s
 
 
 def read_windows(length: str, slide: str | None, time: str) -> Windows:
-    """Windows as settings say them.
+    """Parse the windows of the settings.
 
     Args:
         length: such as "1 hour" or "15 minutes".
@@ -105,23 +105,23 @@ def require_time(name: str, data_type: DataType) -> None:
 
 
 def windowed(dataframe: DataFrame, windows: Windows) -> DataFrame:
-    """The rows with `WINDOW_COLUMN`, each once for every window that it lies in.
+    """Add `WINDOW_COLUMN`, and repeat each row for every window that it lies in.
 
-    A row without a time, or whose time or windows are not within the years 1 to 9999, is there once, with null.
+    A row appears once, with null, if it has no time, or if its time or windows lie outside the years 1 to 9999.
 
     Args:
         dataframe: rows whose column `windows.time` is a timestamp, one without a time zone (taken as UTC), or a date
             (taken as its midnight).
-        windows: which there are.
+        windows: the windows.
     """
     from pyspark.sql import functions as F
 
     time = F.col(f"`{windows.time.replace('`', '``')}`")
-    # Looked at before it is cast: a date may lie where no timestamp does, and the cast would end the job.
+    # Checked before the cast: a date may lie beyond all timestamps, and the cast would end the job.
     is_known = F.year(time).between(FIRST_YEAR, LAST_YEAR)
     at_us = F.when(is_known, F.unix_micros(time.cast("timestamp")))
     slide_us, length_us = windows.slide_s * US, windows.length_s * US
-    newest = at_us - F.pmod(at_us, F.lit(slide_us))  # pmod is never negative, also before 1970
+    newest = at_us - F.pmod(at_us, F.lit(slide_us))  # pmod is never negative, even before 1970
     none = F.lit(None).cast("timestamp")
     is_whole = newest - F.lit(length_us - slide_us) >= F.lit(FIRST_US)
     if windows.overlap == 1:

@@ -1,4 +1,4 @@
-"""What a commit's rows do to the rows that are there: they are added, replace others by key, or are added up."""
+"""Effect of a commit's rows on the table: they are appended, replace rows by key, or are added up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Kind = Literal["append", "upsert", "totals"]
 
 @dataclass(frozen=True)
 class WriteMode:
-    """What the result table is, beside its columns.
+    """Kind of the result table, with its key, aggregates and rule.
 
     Raises:
         OptionRefused: the parts contradict each other.
@@ -36,22 +36,22 @@ class WriteMode:
 
     kind: Kind = "append"
     key: tuple[str, ...] = ()
-    """The rows' columns that identify a row of the table; null is a value like others."""
+    """Columns of the rows that identify a row of the table; null is a value like others."""
     sums: tuple[str, ...] = ()
-    """Columns that are added up."""
+    """Columns to add up."""
     windows: Windows | None = None
-    """Totals are of each key and window; None: of each key."""
+    """Windows of the totals: one total for each key and window; None: one for each key."""
     averages: tuple[str, ...] = ()
     mins: tuple[str, ...] = ()
     maxes: tuple[str, ...] = ()
     distinct: tuple[str, ...] = ()
-    """Columns whose distinct values are counted."""
+    """Columns with distinct values to count."""
     judged: JudgeRule | None = None
-    """The records come from a raw topic, and are judged by this. None: workers have judged them."""
+    """Rule for a raw topic that this job judges itself; None: workers have judged the records."""
 
     def __post_init__(self) -> None:
         if self.kind == "append" and (self.key or self.sums):
-            raise OptionRefused("a result that is appended to has no key and no sums. Choose upsert or totals")
+            raise OptionRefused("an appended result has no key and no sums. Choose upsert or totals")
         if self.kind != "append" and not self.row_key:
             raise OptionRefused(f"a result of kind {self.kind} needs a key: name the columns that identify a row")
         for name, names in self.lists.items():
@@ -68,7 +68,7 @@ class WriteMode:
             self._require_names()
 
     def _require_names(self) -> None:
-        """Refuse columns of one name: Delta and DuckDB do not tell cases apart."""
+        """Refuse columns that differ in case only: Delta and DuckDB do not tell cases apart."""
         of = [*self.key, *(name for names in self.lists.values() for name in names)]
         for reserved, what in ((COUNT_COLUMN, "the count"), (WINDOW_COLUMN, "the window's beginning")):
             if reserved in map(str.lower, of):
@@ -83,7 +83,7 @@ class WriteMode:
 
     @property
     def lists(self) -> dict[str, tuple[str, ...]]:
-        """The columns that are aggregated, by the name of their setting."""
+        """Return the aggregated columns, by the name of their setting."""
         return {
             "sums": self.sums,
             "averages": self.averages,
@@ -94,17 +94,17 @@ class WriteMode:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """Columns that identify a row of the table: the key and, with windows, where the window begins."""
+        """Return the columns that identify a row: the key and, with windows, the begin of the window."""
         return self.key if self.windows is None else (*self.key, WINDOW_COLUMN)
 
     @property
     def more_than_sums(self) -> bool:
-        """Whether these are totals that `key` and `sums` do not say all of."""
+        """Return whether these are totals with more settings than `key` and `sums`."""
         return self.windows is not None or any(names for name, names in self.lists.items() if name != "sums")
 
     @cached_property
     def aggregates(self) -> list[Aggregate]:
-        """A table of totals: its columns behind `row_key`."""
+        """Return the columns of a table of totals after `row_key`."""
         return aggregates(self.sums, self.averages, self.mins, self.maxes, self.distinct)
 
 
@@ -112,10 +112,10 @@ APPEND = WriteMode()
 
 
 def table_schema(write_mode: WriteMode, rows: StructType) -> StructType:
-    """Columns of the result table for rows of that schema.
+    """Return the columns of the result table for rows of that schema.
 
     Raises:
-        OptionRefused: the rows lack a column that the shape names, or have it with a type that does not do.
+        OptionRefused: the rows lack a column that the shape names, or have it with an unsuitable type.
     """
     from pyspark.sql.types import StructField, StructType, TimestampType
 
@@ -149,7 +149,7 @@ def table_schema(write_mode: WriteMode, rows: StructType) -> StructType:
 
 
 def reduced(dataframe: DataFrame, write_mode: WriteMode) -> DataFrame:
-    """At most one row per key, in the columns of `table_schema`; for an appended result, the rows as they are."""
+    """Reduce the rows to one for each key, in the columns of `table_schema`; appended rows stay as they are."""
     from pyspark.sql import functions as F
 
     if write_mode.kind == "append":

@@ -1,4 +1,4 @@
-"""Avro values: which columns a schema gives, and how a Kafka record becomes a row of them."""
+"""Avro values: the columns of a schema, and the conversion of Kafka records into their rows."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Names of Avro's specification."""
+"""Primitive types of Avro's specification."""
 
 MAX_ID = 2**32 - 1
 
 MAX_DEPTH = 32
-"""Types in one another. Each level of a schema is a level of Python's stack where values are read."""
+"""Nested types, at most. Each level of a schema is a level of Python's stack while values are read."""
 
 INT = ("within", -(2**31), 2**31 - 1, 1)
 
@@ -37,17 +37,17 @@ Plan = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class AvroValues:
-    """How values are written.
+    """Encoding of the values.
 
     Raises:
-        OptionRefused: the schema cannot be read, or has what a table cannot hold.
+        OptionRefused: the schema cannot be read, or has a type that a table cannot hold.
     """
 
     schema: str
-    """The schema that every value was written with, as JSON text (.avsc); a record."""
+    """Schema that every value was written with, as JSON text (.avsc); a record."""
     id: int | None = None
-    """The number that a schema registry gave it: values begin with a zero byte and these four bytes, and one with
-    another number is not read. None: values are Avro and nothing else."""
+    """Number of the schema in a registry: values begin with a zero byte and these four bytes, and a value with another
+    number is not read. None: values are Avro and nothing else."""
     plan: Plan = field(init=False, repr=False, compare=False)
     columns: StructType = field(init=False, repr=False, compare=False)
 
@@ -67,18 +67,18 @@ class AvroValues:
 
     @property
     def prefix(self) -> bytes:
-        """What every value begins with (Confluent's wire format), before Avro's own bytes."""
+        """Return the prefix of every value (Confluent's wire format), before Avro's own bytes."""
         return b"" if self.id is None else b"\0" + self.id.to_bytes(4, "big")
 
 
-NO_JSON = "avro schema: that is no JSON. Give the text of an .avsc file, or its path"
+NO_JSON = "avro schema: the text is no JSON. Give the text of an .avsc file, or its path"
 
 
 def schema_object(text: str) -> object:
-    """A schema's JSON.
+    """Parse a schema's JSON.
 
     Raises:
-        OptionRefused: it is none.
+        OptionRefused: the text is no JSON.
     """
     try:
         return json.loads(text)
@@ -87,7 +87,7 @@ def schema_object(text: str) -> object:
 
 
 def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:
-    """Values of a schema that is given as text, or as the path of a file with it.
+    """Return the encoding for a schema given as text or as the path of a file.
 
     Raises:
         OptionRefused: see `AvroValues`; the file cannot be read.
@@ -101,7 +101,7 @@ def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:
 
 
 def rows(records: DataFrame, values: AvroValues, *, restricted_values: int, keep_value: bool = False) -> DataFrame:
-    """Turn the records of Spark's Kafka source into rows, as `columns.rows` does with JSON."""
+    """Turn records of Spark's Kafka source into rows, as `columns.rows` does with JSON."""
     from pyspark.sql import functions as F
 
     record = [F.col(name.removeprefix("_kafka_")).alias(name) for name in RECORD_COLUMNS]
@@ -110,7 +110,7 @@ def rows(records: DataFrame, values: AvroValues, *, restricted_values: int, keep
 
 
 def task(values: AvroValues, *, restricted_values: int, keep_value: bool = False) -> Task:
-    """See `avro_task.decoding`; can be sent to executors that do not have this package."""
+    """Return the task of `avro_task.decoding`, for executors without this package."""
     from pyspark import cloudpickle
 
     for module in (avro_task, decoded):
@@ -127,13 +127,13 @@ def _read_schema(values: AvroValues) -> StructType:
 
 
 class _SchemaReader:
-    """One pass over a schema; remembers the named types that it has met."""
+    """Pass over a schema, which remembers the named types it has met."""
 
     def __init__(self) -> None:
         self._named: dict[str, tuple[Plan, DataType] | None] = {}
 
     def type(self, schema: object, namespace: str, depth: int) -> tuple[Plan, DataType]:
-        """Plan and column type of a schema."""
+        """Return the plan and column type of a schema."""
         if depth > MAX_DEPTH:
             raise OptionRefused(f"avro schema: more than {MAX_DEPTH} types in one another")
         if isinstance(schema, str):
@@ -250,7 +250,7 @@ def _primitive(name: str) -> tuple[Plan, DataType]:
 
 
 def _logical(schema: Mapping[str, Any]) -> tuple[Plan, DataType] | None:
-    """None where there is no such type: by Avro's specification the type that it annotates counts then."""
+    """Return the type of an annotation, or None if the annotation does not exist: then the annotated type counts."""
     from pyspark.sql.types import DateType, DecimalType, TimestampNTZType, TimestampType
 
     logical, kind = schema.get("logicalType"), schema["type"]
@@ -273,10 +273,10 @@ def _logical(schema: Mapping[str, Any]) -> tuple[Plan, DataType] | None:
 
 
 UNITS = {"millis": 1000, "micros": 1}
-"""Microseconds of each unit of time that a table can hold without loss; nanoseconds stay whole numbers."""
+"""Microseconds of each lossless unit of time; nanoseconds stay whole numbers."""
 
 
 def _shown(what: object) -> str:
-    """Of a schema, as much as a sentence can bear."""
+    """Return a schema's text, shortened for a sentence."""
     text = json.dumps(what)
     return text if len(text) <= 80 else f"{text[:77]}..."

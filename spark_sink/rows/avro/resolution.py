@@ -1,8 +1,8 @@
-"""How values of a writer's schema are read into the columns of a table: a plan for `task`.
+"""Plans for `task` that read values of a writer's schema into the columns of a table.
 
 The rule is Avro's schema resolution, with the columns in the reader's place. Fields go into the columns of their names;
-with a reader's schema its aliases, defaults and symbols count too. A number goes wherever it stands unchanged, which is
-where Avro promotes, and more; what a column cannot hold unchanged makes the value one that does not parse.
+with a reader's schema its aliases, defaults and symbols count too. A number goes wherever it stays unchanged: where
+Avro promotes, and beyond. A value that a column cannot hold unchanged does not parse.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ WHOLE = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 
 
 class Resolution:
-    """The plan of one writer's schema.
+    """Plan of one writer's schema.
 
     Args:
-        writer: its schema.
-        columns: of the table.
+        writer: the writer's schema.
+        columns: the table's columns.
         reader: the schema that gave the columns; None: they came from elsewhere.
 
     Attributes:
         plan: for `task.reader`.
-        refused: what makes values not parse, each as "field a.b: why"; where that is in a union, values without it do.
-        left_out: fields that no column is for, as "a.b".
+        refused: reasons why values do not parse, each as "field a.b: why"; values without the refused branch of a union
+            do parse.
+        left_out: fields without a column, as "a.b".
     """
 
     def __init__(self, writer: Node, columns: StructType, reader: Node | None = None) -> None:
@@ -125,7 +126,7 @@ class Resolution:
         return ("resolved", tuple(fields), tuple(defaults))
 
     def _skip(self, writer: Node) -> Plan:
-        """How to get past what no column is for."""
+        """Return a plan that skips a field without a column."""
         if writer.kind == "record":
             if writer.name not in self._skipped:
                 self._skipped[writer.name] = ()  # met again inside of itself
@@ -169,13 +170,13 @@ def _timed(writer: Node, wanted: str, logical: str) -> Plan | None:
 
 
 def default_value(node: Node, default: Any) -> Any:
-    """A default of a reader's schema as `task.reader` would return it.
+    """Return a reader schema's default as `task.reader` would.
 
     Raises:
         ValueError: it is not of its type.
     """
     kind = node.kind
-    if kind == "union":  # by the specification a default is of the first branch; later releases take any
+    if kind == "union":  # by the specification a default belongs to the first branch; later releases take any
         if default is None:
             return None
         return default_value(next(each for each in node.inner if each.kind != "null"), default)

@@ -1,7 +1,7 @@
-"""An Avro schema as a tree: what a writer's and a reader's schema are compared by.
+"""Tree of an Avro schema, for the comparison of a writer's with a reader's.
 
-Unlike `avro`, it takes every schema that Avro's specification has: unions of any types, and types that contain
-themselves. What of it a column can hold is decided where the two meet.
+Unlike `avro`, it takes every schema of Avro's specification: unions of any types, and types that contain themselves.
+The comparison decides what a column can hold.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_DEPTH = 64
-"""Types in one another, as they are written down."""
+"""Nested types, at most, as they are written down."""
 
 PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 
 class SchemaWrong(Exception):
-    """It is no Avro schema; the text says why."""
+    """Error of a text that is no Avro schema; its message is the reason."""
 
 
 @dataclass
 class Field:
-    """A field of a record."""
+    """Field of a record."""
 
     name: str
     node: Node
@@ -33,45 +33,45 @@ class Field:
 
 @dataclass
 class Node:
-    """A type. One that contains itself is a circle of these."""
+    """Type of a schema. One that contains itself is a circle of these."""
 
     kind: str
-    """A primitive type's name, or record, enum, fixed, array, map, union."""
+    """Name of a primitive type, or record, enum, fixed, array, map, union."""
     name: str = ""
     """Full name of a record, enum or fixed."""
     aliases: frozenset[str] = frozenset()
-    """Full names."""
+    """Full names of the aliases."""
     fields: list[Field] = field(default_factory=list)
     inner: list[Node] = field(default_factory=list)
     """Branches of a union; the items of an array, the values of a map."""
     symbols: tuple[str, ...] = ()
     default: str | None = None
-    """Of an enum: what stands for symbols that it does not know."""
+    """Default of an enum for unknown symbols."""
     size: int = 0
     logical: str | None = None
     precision: int = 0
     scale: int = 0
 
     def is_called(self, other: Node) -> bool:
-        """Whether a value of the other type may be read as this one, by their names."""
+        """Return whether the names permit to read a value of the other type as this one."""
         return other.name.rpartition(".")[2] == self.name.rpartition(".")[2] or other.name in self.aliases
 
 
 def parsed(schema: object, named: Mapping[str, object] | None = None) -> Node:
-    """The tree of a schema.
+    """Parse a schema into its tree.
 
     Args:
         schema: as JSON.
-        named: schemas that it may refer to, by the name it does so, as JSON.
+        named: schemas that it may refer to, by the referring name, as JSON.
 
     Raises:
-        SchemaWrong: it is none.
+        SchemaWrong: it is no Avro schema.
     """
     return _Parser(named or {}).node(schema, "", 0)
 
 
 def self_contained(schema: object, named: Mapping[str, object]) -> object:
-    """The schema as JSON with each type that it refers to written out at its first use."""
+    """Return the schema as JSON, with each referenced type in full at its first use."""
     return _written_out(schema, dict(named), "")
 
 
@@ -132,7 +132,7 @@ class _Parser:
                 raise SchemaWrong(f"record {full!r} has no fields")
             for each in described:
                 if not isinstance(each, dict) or not isinstance(each.get("name"), str):
-                    raise SchemaWrong(f"record {full!r} has what is no field")
+                    raise SchemaWrong(f"record {full!r} has an entry that is no field")
                 node.fields.append(
                     Field(
                         each["name"],
@@ -159,11 +159,11 @@ LOGICAL = frozenset(
     {("int", "date")}
     | {("long", f"{local}timestamp-{unit}") for local in ("", "local-") for unit in ("millis", "micros")}
 )
-"""Those beside decimal that a column is made of; of any other the type that it annotates counts."""
+"""Logical types of columns besides decimal; of any other the annotated type counts."""
 
 
 def _full_name(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
-    """Full name and namespace of a definition."""
+    """Return the full name and namespace of a definition."""
     name, given = schema.get("name"), schema.get("namespace", namespace)
     if not isinstance(name, str) or not name:
         raise SchemaWrong("a type has no name")

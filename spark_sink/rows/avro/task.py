@@ -1,8 +1,8 @@
-"""The part of reading Avro that runs in the executors: untrusted bytes become values, or are found malformed.
+"""Decoding of Avro in the executors: untrusted bytes become values, or are found malformed.
 
-Every length, count and index is checked against the bytes that are there before it is used, and no type of a plan
-takes zero bytes, so that work and memory are bounded by the length of the value. pyspark sends this module by
-value; executors need pyarrow and nothing of this package.
+Every length, count and index is checked against the available bytes before its use. No type of a plan takes zero bytes,
+so that the length of a value bounds work and memory. pyspark sends this module by value; executors need pyarrow and
+nothing of this package.
 """
 
 from __future__ import annotations
@@ -16,43 +16,42 @@ from typing import Any
 from kafka_ratchet.spark_sink.rows.decoded import chunks, row_batch
 
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""Takes the bytes and a position; returns a value and the position after it."""
+"""Function from bytes and a position to a value and the position after it."""
 
 MILLISECONDS = 1000
-"""Microseconds of one."""
+"""Microseconds of each unit."""
 
 MALFORMED = (ValueError, IndexError, struct.error, OverflowError, RecursionError)
-"""What reading raises where bytes are not what the plan says."""
+"""Errors of reading for bytes that do not match the plan."""
 
 DAYS = (-719_162, 2_932_896)
-"""0001-01-01 and 9999-12-31, in days since 1970. Not every reader of a table can say years beyond."""
+"""0001-01-01 and 9999-12-31, in days since 1970. Not every reader of a table supports years beyond."""
 
 MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""Their first and last microsecond."""
+"""First and last microsecond of those days."""
 
 MAX_DECIMAL_BYTES = 64
-"""A decimal of 38 digits needs 16; an encoder may sign-extend it, but to no purpose beyond this."""
+"""Bytes of a decimal, at most: 38 digits need 16. More could only repeat the sign."""
 
 EXACT = Context(prec=38)
-"""Decimal's own context would round to 28 digits."""
+"""Context for decimals; Decimal's own would round to 28 digits."""
 
 
 def decoding(
     plan: Any, prefix: bytes, restricted_values: int, keep_value: bool, schema: Any
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """A task that turns records into rows.
+    """Return a task that turns records into rows.
 
     Args:
         plan: see `avro.AvroValues`; a record.
-        prefix: bytes that every value begins with, before Avro's own.
+        prefix: first bytes of every value, before Avro's own.
         restricted_values: see `ResultStore.restricted_values`.
         keep_value: see `columns.rows`.
         schema: `pyarrow.Schema` of the rows: the record's fields, then `RECORD_COLUMNS` and `columns.STATE`.
 
     Returns:
-        A function over Arrow batches with the columns of `RECORD_COLUMNS`, `_kafka_value` as it stood in
-        Kafka. It is null in the result where the record's fields hold the whole of it, unless `keep_value`; where they
-        do not, they are null.
+        A function over Arrow batches with the columns of `RECORD_COLUMNS`, `_kafka_value` as in Kafka. The result has
+        null there if the record's fields hold the whole value, unless `keep_value`; otherwise the fields are null.
     """
 
     def rows(batches: Iterable[Any]) -> Iterator[Any]:
@@ -68,12 +67,12 @@ def decoding(
 
 
 def whole(value: bytes, prefix: bytes, read: Read) -> Any:
-    """What the value says behind its prefix; see `to_end`."""
+    """Decode a value after its prefix; see `to_end`."""
     return to_end(value, len(prefix), read) if value.startswith(prefix) else None
 
 
 def to_end(value: bytes, at: int, read: Read) -> Any:
-    """What the value says, or None where it is not, from there to its last byte, what `read` reads."""
+    """Decode a value with `read`; None: its bytes do not match, up to the last."""
     try:
         found, end = read(value, at)
     except MALFORMED:
@@ -82,18 +81,18 @@ def to_end(value: bytes, at: int, read: Read) -> Any:
 
 
 def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
-    """`to_end` of a plan."""
+    """Return `to_end` of a plan."""
     read = reader(plan, restricted_values)
     return lambda value, at: to_end(value, at, read)
 
 
 def reader(plan: Any, restricted_values: int, named: dict[str, Read] | None = None) -> Read:
-    """How to read what the plan describes.
+    """Return the function that reads the values of a plan.
 
     Args:
         plan: a tuple that begins with the name of a type; see `avro`. Those of `resolution` are here as well.
         restricted_values: text with NUL counts as malformed; where it is 2, NaN and infinity do too.
-        named: types that a plan says by name, as they may contain themselves.
+        named: types that a plan names, because they may contain themselves.
     """
     kind = plan[0]
     named = {} if named is None else named
@@ -143,7 +142,7 @@ def reader(plan: Any, restricted_values: int, named: dict[str, Read] | None = No
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    """A variable-length zig-zag number of 64 bits."""
+    """Read a variable-length zig-zag number of 64 bits."""
     byte = data[at]
     at += 1
     if byte < 0x80:  # most are
@@ -218,7 +217,7 @@ def _string(restricted_values: int) -> Read:
 
 
 def _decimal(read_bytes: Read, precision: int, scale: int, written: int | None = None) -> Read:
-    """Of `written` places, in a column that has `scale`, which are not fewer."""
+    """Return a reader of decimals with `written` places for a column with at least as many."""
     bound, factor = 10**precision, 10 ** (scale - (scale if written is None else written))
 
     def read(data: bytes, at: int) -> tuple[Decimal, int]:
@@ -270,7 +269,7 @@ def _null(data: bytes, at: int) -> tuple[None, int]:
 
 
 def _resolved(fields: list[tuple[str | None, Read]], defaults: tuple[tuple[str, Any], ...]) -> Read:
-    """A record of whose fields some are read and forgotten, and of whose columns some have a default."""
+    """Return a reader of a record that skips fields without a column, and fills defaults."""
 
     def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         found = dict(defaults)
@@ -310,7 +309,7 @@ def _refused(reason: str) -> Read:
 
 
 def _real(read_number: Read, single: bool) -> Read:
-    """A number as one of floating point, where it is one without loss."""
+    """Return a reader of floating-point numbers that refuses a number it would round."""
     form = struct.Struct("<f")
 
     def read(data: bytes, at: int) -> tuple[float, int]:
@@ -326,12 +325,12 @@ def _real(read_number: Read, single: bool) -> Read:
 
 
 def _blocks(data: bytes, at: int, read_item: Callable[[int], int]) -> int:
-    """Read items block by block; each takes at least one byte, so that a count too large soon finds the end."""
+    """Read items block by block; each takes a byte or more, which bounds their count."""
     while True:
         count, at = _long(data, at)
         if count == 0:
             return at
-        if count < 0:  # the block's size in bytes follows, for those who skip it
+        if count < 0:  # the block's size in bytes follows, for readers that skip it
             count = -count
             size, at = _long(data, at)
             end: int | None = at + size

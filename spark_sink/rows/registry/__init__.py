@@ -1,1 +1,1 @@
-"""Values of a schema registry: many schemas in one topic, each value with the id of its own."""
+"""Values of a schema registry: many schemas in one topic, each value with the id of its schema."""

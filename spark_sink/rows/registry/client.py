@@ -1,7 +1,7 @@
-"""A schema registry, asked by confluent-kafka's own client. Only the process that starts Spark asks.
+"""Client of a schema registry on confluent-kafka's own. Only the process that starts Spark asks it.
 
-What is wrong with one schema is `SchemaUnusable`, and its values do not parse. What is wrong with the registry is
-`RegistryUnavailable` or `RegistryRefused`, and no value is judged.
+A fault of one schema is `SchemaUnusable`, and its values do not parse. A fault of the registry is `RegistryUnavailable`
+or `RegistryRefused`, and no value is judged.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from kafka_ratchet.spark_sink.errors import OptionRefused, RegistryRefused, Regi
 T = TypeVar("T")
 
 TIMEOUT_S = 10.0
-"""For one answer, in seconds, where the options have no `timeout`: the client's own default is to wait for ever."""
+"""Seconds to wait for one answer without an option `timeout`: the client's own default is to wait for ever."""
 
 NUMBERS = frozenset(
     {"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec"}
 )
-"""Options that the client takes as numbers. Settings and environment have text."""
+"""Numeric options of the client. Settings and environment have text."""
 
 NOT_FOUND = frozenset({40401, 40402, 40403})
-"""Codes of the registry's API: no such subject, version, schema. A 404 without one comes from something else."""
+"""Codes of the registry's API: no such subject, version, schema. A 404 without a code comes from another server."""
 
 MAX_REFERENCES = 1_000
 """Schemas that one schema may need, itself included."""
@@ -37,22 +37,22 @@ READING = frozenset({"READ", "WRITEREAD"})
 
 
 class SchemaUnusable(Exception):
-    """A schema is not there, or is one that values cannot be read by; the text is the reason."""
+    """Error of a schema that is missing or cannot read values; its message is the reason."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """One schema, with those that it refers to."""
+    """Schema with the schemas that it refers to."""
 
     kind: str
     """AVRO, PROTOBUF or JSON."""
     text: str
-    """JSON; of Protobuf a serialized FileDescriptorProto in base64."""
+    """Text of the schema as JSON; for Protobuf a serialized FileDescriptorProto in base64."""
     references: Mapping[str, Schema] = field(default_factory=dict)
-    """By the name that the schema says it by."""
+    """Name by which the referring schema refers to it."""
 
     def needed(self) -> Iterator[tuple[str, Schema]]:
-        """References, those of references first, each name once."""
+        """Schemas it refers to, those of references first, each name once."""
         seen: dict[str, Schema] = {}
 
         def walk(schema: Schema) -> None:
@@ -66,10 +66,10 @@ class Schema:
 
 
 class SchemaRegistry:
-    """The registry of some options.
+    """Schema registry with its options.
 
     Args:
-        options: the client's, by its own names; `url` among them.
+        options: options of the client, by its own names, including `url`.
 
     Raises:
         OptionRefused: the client does not take them.
@@ -89,17 +89,17 @@ class SchemaRegistry:
             raise OptionRefused(f"schema registry {self.address}: {first_line(error)}. Correct its options") from None
 
     def schema(self, key: bytes, subject: str | None, kind: str) -> Schema:
-        """The schema that values were written with.
+        """Return the schema that values were written with.
 
         Args:
             key: the magic byte 0 and an id of four bytes, or the magic byte 1 and a GUID of sixteen.
-            subject: whose ids are meant, where a registry has several contexts; None: those of the default one.
-            kind: what it has to be; Protobuf is asked for as a descriptor.
+            subject: subject in the context of the ids, if the registry has several contexts; None: the default context.
+            kind: required kind; Protobuf is requested as a descriptor.
 
         Raises:
-            SchemaUnusable: it is not there, is of another kind, or has what cannot be read.
+            SchemaUnusable: it is missing, is of another kind, or has a part that cannot be read.
             RegistryUnavailable: the registry does not answer.
-            RegistryRefused: it does not let us ask.
+            RegistryRefused: the registry denies access.
         """
         form = _form(kind)
         if key[:1] == b"\1":
@@ -111,12 +111,12 @@ class SchemaRegistry:
         return self._whole(found, kind)
 
     def latest(self, subject: str, kind: str) -> Schema:
-        """The newest schema of a subject; raises as `schema` does."""
+        """Return the newest schema of a subject; raises as `schema` does."""
         found = self._asked(f"subject {subject!r}", lambda: self._client.get_latest_version(subject, _form(kind)))
         return self._whole(found.schema, kind)
 
     def require_answer(self) -> None:
-        """Ask what every registry knows; raises as `schema` does."""
+        """Request a list that every registry has, to test the connection; raises as `schema` does."""
         self._asked("its types", self._client.get_schema_types)
 
     def _whole(self, found: Any, kind: str) -> Schema:
@@ -174,13 +174,16 @@ class SchemaRegistry:
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RegistryUnavailable(
-                f"schema registry {self.address}: asked for {what}, it answers what a schema registry does not "
+                f"schema registry {self.address}: asked for {what}, the answer is not a schema registry's "
                 f"({type(error).__name__}). Correct sink.schema_registry"
             ) from None
 
 
 def _form(kind: str) -> str | None:
-    """Without it a registry has Protobuf as the text of a .proto file, which only protoc can read."""
+    """Return the form of a requested schema.
+
+    Without it a registry sends Protobuf as the text of a .proto file, which only protoc can read.
+    """
     return "serialized" if kind == "PROTOBUF" else None
 
 
@@ -204,7 +207,7 @@ def _option(name: str, text: str) -> object:
 
 
 def _address(urls: str) -> str:
-    """The addresses without user and password."""
+    """Return the addresses without user and password."""
     shown = []
     for url in urls.split(","):
         try:
@@ -216,10 +219,10 @@ def _address(urls: str) -> str:
 
 
 def as_object(schema: Schema) -> Any:
-    """The schema's JSON.
+    """Parse the schema's JSON.
 
     Raises:
-        SchemaUnusable: it is none.
+        SchemaUnusable: its text is no JSON.
     """
     try:
         return json.loads(schema.text)

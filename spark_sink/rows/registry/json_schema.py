@@ -1,4 +1,4 @@
-"""JSON Schema: which columns a schema gives."""
+"""Columns of a JSON Schema."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 MAX_DEPTH = 32
-"""Objects in one another."""
+"""Nested objects, at most."""
 
 
 def columns_of(schema: Any, named: Mapping[str, Any]) -> StructType:
-    """The columns of the properties of an object.
+    """Return the columns of the properties of an object.
 
     A property is `boolean`, `bigint` (integer), `double` (number), `string`, a struct (object with properties) or an
     array. One that may be of several types, or contains itself, is a string, which keeps objects and arrays as JSON
@@ -25,10 +25,10 @@ def columns_of(schema: Any, named: Mapping[str, Any]) -> StructType:
 
     Args:
         schema: as JSON.
-        named: schemas that it may refer to, by the name it does so, as JSON.
+        named: schemas that it may refer to, by the referring name, as JSON.
 
     Raises:
-        OptionRefused: it says of no property that there is one.
+        OptionRefused: it declares no property.
     """
     from pyspark.sql.types import StructType
 
@@ -43,9 +43,9 @@ def _type(schema: Any, root: Any, named: Mapping[str, Any], within: tuple[int, .
 
     schema, root = _referred(schema, root, named)
     if len(within) > MAX_DEPTH or not isinstance(schema, dict) or id(schema) in within:
-        return T.StringType()  # what contains itself is kept as text
+        return T.StringType()  # a type that contains itself is kept as text
     inner = (*within, id(schema))
-    for several in ("oneOf", "anyOf"):  # how generators write that a value may be null
+    for several in ("oneOf", "anyOf"):  # the spelling of generators for a value that may be null
         if isinstance(schema.get(several), list):
             others = [each for each in schema[several] if each != {"type": "null"}]
             return _type(others[0], root, named, inner) if len(others) == 1 else T.StringType()
@@ -64,7 +64,7 @@ def _type(schema: Any, root: Any, named: Mapping[str, Any], within: tuple[int, .
 
 
 def _referred(schema: Any, root: Any, named: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What a schema refers to, and the document that is in; itself where it refers to nothing."""
+    """Return the target of a schema's reference with its document; itself without a reference."""
     for _ in range(MAX_DEPTH):
         target = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(target, str):
@@ -81,10 +81,10 @@ def _referred(schema: Any, root: Any, named: Mapping[str, Any]) -> tuple[Any, An
 
 
 def require_schema(schema: Any) -> None:
-    """Refuse what is no JSON Schema.
+    """Refuse text that is no JSON Schema.
 
     Raises:
-        SchemaUnusable: it is none.
+        SchemaUnusable: it is no JSON Schema.
     """
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for

@@ -1,4 +1,4 @@
-"""Protobuf: which columns a message gives, and how messages of a writer's file are read into the columns of a table."""
+"""Protobuf: the columns of a message, and the plans that read messages into the columns of a table."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 Plan = tuple[Any, ...]
 
 MAX_MESSAGES = 1_000
-"""Messages of one file that values may be of."""
+"""Messages in one file, at most."""
 
 MAX_DEPTH = 32
-"""Messages in one another. Each is a level of Python's stack where values are read."""
+"""Nested messages, at most. Each is a level of Python's stack while values are read."""
 
 TYPES = {
     1: "double",
@@ -60,10 +60,10 @@ WRAPPERS = frozenset(
 
 
 def file_of(schema: Schema) -> FileDescriptor:
-    """The file that a schema is.
+    """Return the file of a schema.
 
     Raises:
-        SchemaUnusable: it is none, or what it imports is missing.
+        SchemaUnusable: it is no descriptor, or an import is missing.
     """
     from confluent_kafka.schema_registry.common.protobuf import _init_pool
     from google.protobuf import descriptor_pb2
@@ -71,7 +71,7 @@ def file_of(schema: Schema) -> FileDescriptor:
     from google.protobuf.message import DecodeError
 
     pool = DescriptorPool()
-    _init_pool(pool)  # what the deserializer takes for known: Google's and Confluent's own files
+    _init_pool(pool)  # files that the deserializer takes for known: Google's and Confluent's own
     try:
         name = ""
         for name, each in [*schema.needed(), ("value.proto", schema)]:
@@ -88,7 +88,7 @@ def file_of(schema: Schema) -> FileDescriptor:
 
 
 def messages(file: FileDescriptor) -> Iterator[tuple[tuple[int, ...], Descriptor]]:
-    """Each message of a file with its list of indexes, those within others as well.
+    """Return each message of a file with its list of indexes, including nested messages.
 
     Raises:
         SchemaUnusable: there are more than `MAX_MESSAGES`.
@@ -110,12 +110,12 @@ def _walk(left: list[tuple[tuple[int, ...], Descriptor]]) -> Iterator[tuple[tupl
 
 
 class Reading:
-    """How one message is read into columns.
+    """Plan that reads one message into columns.
 
     Attributes:
         plan: for `protobuf_task.decode`.
-        refused: what makes values not parse where it is set, each as "field a.b: why".
-        left_out: fields that no column is for, as "a.b".
+        refused: fields that make values not parse if they are set, each as "field a.b: why".
+        left_out: fields without a column, as "a.b".
     """
 
     def __init__(self, descriptor: Descriptor, columns: StructType) -> None:
@@ -142,7 +142,7 @@ class Reading:
                 absent[each.name] = {} if many == "map" else []
             elif not each.has_presence and kind[0] != "refused":
                 absent[each.name] = _absent(each, kind)
-        for each in descriptor.fields:  # setting one that has no column clears those of its oneof that have one
+        for each in descriptor.fields:  # a field without a column clears the other fields of its oneof as well
             oneof = each.containing_oneof
             others = () if oneof is None else tuple(f.name for f in oneof.fields if f is not each and f.name in types)
             if each.name not in types and others:
@@ -214,7 +214,7 @@ class Reading:
 
 
 def _passed_over(field: FieldDescriptor) -> Plan:
-    """A kind of the field's wire type, for a value that is forgotten."""
+    """Return a kind of the field's wire type, for a value to skip."""
     kind = TYPES[field.type]
     if kind in {"double", "float"}:
         return (kind, kind)
@@ -228,7 +228,7 @@ def _passed_over(field: FieldDescriptor) -> Plan:
 
 
 def _absent(field: FieldDescriptor, kind: Plan) -> Any:
-    """What a field without presence is where it is not there: nought, empty, or the first name of its enum."""
+    """Return the value of an absent field without presence: 0, empty, or the first name of its enum."""
     if kind[0] == "refused":
         return None
     if kind[0] == "enum":
@@ -247,10 +247,10 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def columns_of(descriptor: Descriptor) -> StructType:
-    """The columns that a message gives.
+    """Return the columns of a message.
 
     Raises:
-        OptionRefused: it has what a table cannot hold.
+        OptionRefused: it has a type that a table cannot hold.
     """
     return _struct(descriptor, ())
 

@@ -1,8 +1,8 @@
-"""The part of reading Protobuf that runs in the executors: untrusted bytes become the values of columns.
+"""Decoding of Protobuf in the executors: untrusted bytes become the values of columns.
 
-Every length is checked against the bytes that are there before it is used, and no message of a plan contains itself, so
-that work and memory are bounded by the length of the value. Fields that no column is for are passed over unread.
-pyspark sends this module by value.
+Every length is checked against the available bytes before its use, and no message of a plan contains itself, so that
+the length of a value bounds work and memory. Fields without a column are passed over unread. pyspark sends this module
+by value.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from decimal import Decimal
 from typing import Any
 
 MALFORMED = (ValueError, IndexError, struct.error, OverflowError)
-"""What reading raises where bytes are not what the plan says."""
+"""Errors of reading for bytes that do not match the plan."""
 
 Convert = Callable[[Any], Any]
-"""From what stands on the wire (a number of 64 bits without a sign, or bytes) to the value of a column."""
+"""Function from a wire value (unsigned 64-bit number, or bytes) to a column's value."""
 
 Read = Callable[[bytes], dict[str, Any]]
-"""Takes the bytes of a message."""
+"""Function from the bytes of a message to its values."""
 
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
 
 TAG_MOST, TAG_BYTES_MOST = 0xFFFFFFFF, 5
-"""A field's number has 29 bits, and its wire type 3 (Protobuf's encoding); Google's parsers take no more."""
+"""Greatest key of a field: 29 bits of its number and 3 of its wire type, as in Google's parsers."""
 
 MAX_GROUPS = 64
-"""Groups in one another that are passed over."""
+"""Nested groups, at most, that are passed over."""
 
 WIRE = {
     "fixed64": FIXED64,
@@ -41,11 +41,11 @@ WIRE = {
     "bytes": BYTES,
     "message": BYTES,
 }
-"""Wire type by the type of a field; of the others VARINT."""
+"""Wire type by the type of a field; VARINT for the others."""
 
 
 def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
-    """How to read a value; see `task.Decode`.
+    """Return the function that reads a value; see `task.Decode`.
 
     Args:
         plan: see `protobuf.message_plan`.
@@ -63,7 +63,10 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
 
 
 def message(plan: Any, restricted_values: int) -> Read:
-    """How to read a message: ("message", fields by number, columns that are not null where a field is absent)."""
+    """Return the function that reads a message.
+
+    The plan is ("message", fields by number, values of absent columns that are not null).
+    """
     fields = {
         number: (name, many, others, _kind(kind, restricted_values), WIRE.get(kind[0], VARINT))
         for number, (name, many, others, kind) in plan[1].items()
@@ -145,7 +148,7 @@ def _kind(kind: Any, restricted_values: int) -> Convert:
 
 
 def _of_message(kind: Any, restricted_values: int) -> Convert:
-    """A message within: as it is, the value of a wrapper, a time, or an entry of a map."""
+    """Return the function for a message within: plain, the value of a wrapper, a time, or an entry of a map."""
     column, within = kind[1], message(kind[2], restricted_values)
     if column == "struct":
         return within
@@ -166,7 +169,7 @@ def _of_message(kind: Any, restricted_values: int) -> Convert:
         found = within(raw)
         seconds, nanos = found["seconds"], found["nanos"]
         if nanos % 1000 or not 0 <= nanos < 1_000_000_000 or not -62_135_596_800 <= seconds <= 253_402_300_799:
-            raise ValueError("a time that is no whole microsecond of the years 1 to 9999")
+            raise ValueError("a time outside the whole microseconds of the years 1 to 9999")
         return int(seconds * 1_000_000 + nanos // 1000)
 
     return time
@@ -195,7 +198,7 @@ def _number(name: str) -> Convert | None:
 
 
 def _fitted(number: Convert, column: str, bounds: tuple[Any, ...], finite: bool) -> Convert:
-    """A number in a column, where it stands there unchanged."""
+    """Return a converter that refuses numbers which the column cannot hold unchanged."""
     if column == "boolean":
         return number
     if column in {"float", "double"}:
@@ -256,7 +259,7 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _tag(data: bytes, at: int) -> tuple[int, int]:
-    """A field's number and wire type: 32 bits, in five bytes at most."""
+    """Read a field's number and wire type: 32 bits, in five bytes at most."""
     tag, behind = _varint(data, at)
     if tag > TAG_MOST or behind - at > TAG_BYTES_MOST:
         raise ValueError("a field's number of more than 29 bits")
@@ -275,7 +278,7 @@ def _raw(data: bytes, at: int, wire: int) -> tuple[Any, int]:
 
 
 def _passed(data: bytes, at: int, number: int, wire: int, depth: int) -> int:
-    """Where a field ends that nobody asks for."""
+    """Return the end of a field without a column."""
     if wire != GROUP:
         return _raw(data, at, wire)[1]
     if depth >= MAX_GROUPS:

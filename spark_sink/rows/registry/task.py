@@ -1,4 +1,4 @@
-"""The part of reading a registry's values that runs in the executors: which schema a value names, and reading it.
+"""Decoding of a registry's values in the executors: the schema that a value names, and reading the value.
 
 pyspark sends this module by value; executors need pyarrow and nothing of this package, and for JSON Schema jsonschema.
 No executor asks the registry: the plans of all schemas that the records name come with the task.
@@ -12,27 +12,27 @@ from typing import Any
 from kafka_ratchet.spark_sink.rows.decoded import chunks, row_batch
 
 Key = bytes
-"""The magic byte 0 and an id of four bytes, or the magic byte 1 and a GUID of sixteen."""
+"""Key of a schema: the magic byte 0 and an id of four bytes, or the magic byte 1 and a GUID of sixteen."""
 
 Decode = Callable[[bytes, int], Any]
-"""Takes a value and where its payload begins; returns a dictionary of columns, or None where it is not what the plan
-says, to its last byte."""
+"""Function from a value and the start of its payload to a dictionary of columns. None: its bytes do not match the plan,
+up to the last."""
 
 KEY_BYTES = {0: 5, 1: 17}
 """Length of a key by its magic byte."""
 
 MAX_INDEXES = 64
-"""Numbers in a list of message indexes: messages in one another."""
+"""Numbers in a list of message indexes, at most: nested messages."""
 
 
 def key_of(frame: bytes) -> Key | None:
-    """The schema that a frame names; None where it names none."""
+    """Return the key of the schema that a frame names; None: it names none."""
     size = KEY_BYTES.get(frame[0]) if frame else None
     return frame[:size] if size is not None and len(frame) >= size else None
 
 
 def indexes_of(frame: bytes, at: int) -> tuple[tuple[int, ...] | None, int]:
-    """The list of message indexes of Protobuf, and where it ends; None: it is none."""
+    """Read Protobuf's list of message indexes, and its end; None: the bytes are no such list."""
     found: list[int] = []
     count, at = _zigzag(frame, at)
     if count == 0:
@@ -59,9 +59,10 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
 
 
 def keys(batches: Iterable[Any]) -> Iterator[Any]:
-    """A task over batches whose only column has the first bytes of each frame; returns each key once, and how often.
+    """Count the keys in the first bytes of frames; runs as a task.
 
-    A key of null stands for frames that name no schema.
+    Batches have these bytes as their only column. Each key is returned once with its count; null stands for frames
+    without a key.
     """
     import pyarrow as pa
 
@@ -83,13 +84,13 @@ def decoding(
     keep_value: bool,
     schema: Any,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """A task that turns records into rows, as `avro.task.decoding` does.
+    """Return a task that turns records into rows, as `avro.task.decoding` does.
 
     Args:
         decode: makes the decoder of a plan, once for each task.
-        plans: by key; of Protobuf by key and message indexes.
+        plans: plans by key; for Protobuf by key and message indexes.
         restricted_values: see `ResultStore.restricted_values`.
-        protobuf: whether message indexes come behind the key.
+        protobuf: whether message indexes follow the key.
         fields: names of the columns that a decoder returns.
         keep_value: see `columns.rows`.
         schema: `pyarrow.Schema` of the rows: the fields, then `RECORD_COLUMNS` and `columns.STATE`.
@@ -114,7 +115,7 @@ def decoding(
 
 
 def decoded(header: bytes | None, value: bytes, known: Mapping[Any, Decode], protobuf: bool) -> Any:
-    """What a value says, or None. A header with a schema counts before the value's first bytes."""
+    """Decode a value; a header with a schema takes precedence over the value's first bytes."""
     frame = value if header is None else header
     key: Any = key_of(frame)
     if key is None:
@@ -132,12 +133,12 @@ def payloads(
     schemas: Any,
     schema: Any,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """A task that takes JSON out of its frame: the payload comes behind the columns, null where it is not valid.
+    """Return a task that takes JSON out of its frame; the payload is null if it is not valid.
 
     Args:
-        validators: makes them of `schemas`, once for each task; each says whether a payload is what its schema allows.
+        validators: makes them from `schemas`, once for each task; each returns whether a payload fits its schema.
         schemas: see `json_task.validators`.
-        schema: `pyarrow.Schema` of what is returned.
+        schema: `pyarrow.Schema` of the result, with the payload as its last column.
     """
 
     def payload_of(header: bytes | None, value: bytes | None, known: Mapping[Any, Callable[[bytes], bool]]) -> Any:

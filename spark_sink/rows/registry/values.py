@@ -1,7 +1,7 @@
-"""Values of a schema registry: which schemas the records name, and how each becomes a row.
+"""Values of a schema registry: the schemas named by records, and the rows of their values.
 
-The driver asks the registry, once for each schema, before any row is made of the records: so a registry that is away
-stops nothing half-way, whether a schema exists is decided once for all tasks, and no executor needs its address.
+The driver asks the registry, once for each schema, before any row is made of the records. So an unavailable registry
+stops nothing half-way, one decision on a missing schema holds for all tasks, and no executor needs the address.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 Framed = Literal["avro", "protobuf", "json"]
-"""What values are behind the schema that they name."""
+"""Kinds of values after the schema's key."""
 
 HEADER = "__value_schema_id"
-"""The record header that confluent-kafka writes a schema's GUID into."""
+"""Record header in which confluent-kafka writes a schema's GUID."""
 
 CONTEXT = ":."
-"""How the name of a subject begins that is not in the registry's default context; the ids of each are its own."""
+"""Start of a subject's name outside the registry's default context; each context has its own ids."""
 
 MAX_KEYS = 10_000
-"""Schemas that the records of one commit name. More are bytes that only look like a registry's values."""
+"""Schemas that the records of one commit may name. More are bytes that only look like a registry's values."""
 
 SHOWN = 10
-"""Schemas that the log names of one commit, and fields of one schema."""
+"""Schemas that the log names for one commit, and fields of one schema."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class RegistryValues:
 
     kind: Framed
     options: Mapping[str, str] = field(repr=False)
-    """The client's, by its own names; `url` among them."""
+    """Options of the client, by its own names, including `url`."""
     topic: str = ""
-    """For messages, and the name of the subject."""
+    """Name of the topic, for messages and for the subject."""
     subject: str | None = None
-    """Whose newest schema the columns come from, and in whose context (":.staging:orders-value") ids are looked up.
-    None: `topic`-value."""
+    """Subject whose newest schema gives the columns and whose context (":.staging:orders-value") has the ids. None:
+    `topic`-value."""
     record: str | None = None
-    """The only record (Avro), message (Protobuf) or title (JSON Schema) that is taken; None: any."""
+    """Only accepted record (Avro), message (Protobuf) or title (JSON Schema); None: any."""
     reader: str | None = None
-    """The schema that gave the columns, as the text of an .avsc file; None: they came from elsewhere."""
+    """Schema that gave the columns, as the text of an .avsc file; None: they came from elsewhere."""
     _reader: avro_schema.Node | None = field(init=False, repr=False, compare=False)
     _asked: dict[str, SchemaRegistry] = field(init=False, repr=False, compare=False, default_factory=dict)
     _known: dict[tuple[bytes, str], dict[Any, Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -87,23 +87,23 @@ class RegistryValues:
 
     @property
     def registry(self) -> SchemaRegistry:
-        """The client, made when it is first needed."""
+        """Return the client, made at its first use."""
         if not self._asked:
             self._asked[""] = SchemaRegistry(self.options)
         return self._asked[""]
 
     def require_answer(self) -> str:
-        """The registry's address, after it has answered once; raises as `newest_columns` does."""
+        """Return the registry's address after it has answered once; raises as `newest_columns` does."""
         self.registry.require_answer()
         return self.registry.address
 
     def newest_columns(self) -> StructType:
-        """The columns that the subject's newest schema gives.
+        """Return the columns of the subject's newest schema.
 
         Raises:
-            OptionRefused: there is no such subject, or its schema has what no table can hold.
+            OptionRefused: the subject is missing, or its schema has a type that no table can hold.
             RegistryUnavailable: the registry does not answer.
-            RegistryRefused: it does not let us ask.
+            RegistryRefused: the registry denies access.
         """
         subject = self.subject or f"{self.topic}-value"
         try:
@@ -138,11 +138,11 @@ class RegistryValues:
     def rows(
         self, records: DataFrame, columns: StructType, *, restricted_values: int, keep_value: bool = False
     ) -> DataFrame:
-        """Turn the records of Spark's Kafka source into rows, as `columns.rows` does with JSON.
+        """Turn records of Spark's Kafka source into rows, as `columns.rows` does with JSON.
 
         Raises:
             RegistryUnavailable: a schema is needed, and the registry does not answer.
-            RegistryRefused: it does not let us ask.
+            RegistryRefused: the registry denies access.
             OptionRefused: the records name more than `MAX_KEYS` schemas.
         """
         from pyspark import cloudpickle
@@ -181,7 +181,7 @@ class RegistryValues:
         return map_batches(framed, made, schema)
 
     def _plans(self, seen: Mapping[bytes | None, int], columns: StructType) -> dict[Any, Any]:
-        """Plans of the schemas that are there; says what becomes of values of the others."""
+        """Return the plans of existing schemas, and log why other values do not parse."""
         if len(seen) > MAX_KEYS:
             raise OptionRefused(
                 f"topic {self.topic}: the records of one commit name more than {MAX_KEYS} schemas, so that they are "
@@ -255,10 +255,10 @@ class RegistryValues:
 
     def _say(self, key: bytes, refused: list[str], left_out: list[str]) -> None:
         for each in refused[:SHOWN]:
-            log.warning("topic %s: schema %s: values do not parse that have %s", self.topic, shown(key), each)
+            log.warning("topic %s: schema %s: values do not parse if they have %s", self.topic, shown(key), each)
         if left_out:
             log.warning(
-                "topic %s: schema %s has fields that no column is for, so that they are NOT in the table: %s%s",
+                "topic %s: schema %s has fields without a column, so that they are NOT in the table: %s%s",
                 self.topic,
                 shown(key),
                 ", ".join(left_out[:SHOWN]),
@@ -267,12 +267,12 @@ class RegistryValues:
 
 
 def _keys(records: DataFrame, header: Column) -> dict[bytes | None, int]:
-    """How many records name which schema; None: none."""
+    """Count the records of each schema; the key None counts those without one."""
     from pyspark import cloudpickle
     from pyspark.sql import functions as F
 
     frame = F.coalesce(header, F.col("value"))
-    # No more than the key itself: what is different in every record is sent to no one.
+    # Only the key itself: bytes that differ in every record stay out of the count.
     is_id = F.substring(frame, 1, 1) == F.lit(bytearray(b"\0"))
     key = F.when(is_id, F.substring(frame, 1, 5)).otherwise(F.substring(frame, 1, 17))
     cloudpickle.register_pickle_by_value(task)  # type: ignore[no-untyped-call]
@@ -285,5 +285,5 @@ def _keys(records: DataFrame, header: Column) -> dict[bytes | None, int]:
 
 
 def shown(key: bytes) -> str:
-    """An id or a GUID as people write it."""
+    """Return an id or a GUID as people write it."""
     return str(UUID(bytes=key[1:])) if key[:1] == b"\1" else str(int.from_bytes(key[1:], "big"))

@@ -99,7 +99,7 @@ def test_what_is_refused_before_anything_is_made(spark: SparkSession, site: Site
         ("d", "column d is double, and partitions are of text"),
         ("b", "column b is binary"),
         ("t", r"Write day\(t\) or hour\(t\)"),
-        ("day(on)", "column on is date. Leave the day away"),
+        ("day(on)", "column on is date. Leave the day out"),
         ("day(s)", "Name a column of times"),
         ("day(t)", "would be called t_day, and the result has a column of that name"),
     ):

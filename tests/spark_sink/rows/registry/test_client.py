@@ -104,7 +104,7 @@ def test_answers_that_say_nothing_of_a_schema(ours: OurRegistry) -> None:
 
 def test_a_server_that_is_no_registry(ours: OurRegistry) -> None:
     ours.answer = lambda target, body: (200, ["nothing"])  # type: ignore[method-assign]
-    with pytest.raises(RegistryUnavailable, match="answers what a schema registry does not"):
+    with pytest.raises(RegistryUnavailable, match="the answer is not a schema registry"):
         made(ours.url).schema(key(1), None, "AVRO")
 
 
