@@ -164,7 +164,7 @@ def _ordered(name: str, data_type: DataType) -> DataType:
 
 
 def _addend(name: str, data_type: DataType) -> DataType:
-    """Return a type for one value that is narrow enough for Spark's sum, which adds ten digits."""
+    """Return a type for one value, narrow enough for Spark's sum, which adds ten digits."""
     from pyspark.sql.types import ByteType, DecimalType, IntegerType, LongType, ShortType
 
     if isinstance(data_type, DecimalType) and data_type.precision <= MAX_DIGITS - SPARE_DIGITS:

@@ -1,1 +1,1 @@
-"""Result stores. Each commits rows and Kafka offsets in one step: see `store.py` for what a store promises."""
+"""Result stores. Each commits rows and Kafka offsets in one step; `store.py` states the promises."""

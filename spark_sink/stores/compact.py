@@ -1,11 +1,11 @@
-"""Small files of a result table become larger ones, while jobs commit to it.
+"""Compaction of a result table's small files into larger ones, while jobs commit to it.
 
-What is safe about it is what is safe about a job's commit. The new files carry a job's name and a generation, so that
-`vacuum` tells those of a killed run from those of one at work. They are written first; then one commit, which fails
-unless the version is the one that was looked at, takes them in and the old ones out. Before each attempt the newest
-version is looked at: where a merge, a deletion or another compaction has taken one of the old files, its group is
-given up, and its new file is removed. Offsets, generations and rows of jobs are not touched; a job whose commit was
-second compares itself with the new version and commits again, as after any other writer.
+It is as safe as a job's commit. The new files carry a job's name and a generation, so that `vacuum` tells those of a
+killed run from those of a running one. They are written first. Then one commit adds them and removes the old ones; it
+fails if the table has a version that the run has not read. Each attempt first reads the newest version: if a merge, a
+deletion or another compaction has removed one of the old files, its group is given up, and its new file is removed.
+Offsets, generations and rows of jobs stay as they are. A job that commits second compares itself with the new version
+and commits again, as after any other writer.
 """
 
 from __future__ import annotations
@@ -21,44 +21,45 @@ from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_location
 
 TARGET_BYTES = 128 * 1024 * 1024
-"""How large a file should become: what Spark reads in one task (`spark.sql.files.maxPartitionBytes`)."""
+"""Target size of a file: Spark reads as much in one task (`spark.sql.files.maxPartitionBytes`)."""
 
 GROUPS_PER_COMMIT = 32
-"""A run that is killed loses the work of so many new files, and a job at work meets a foreign commit that often."""
+"""Groups in one commit. A killed run loses the work of so many new files, and a running job meets a foreign commit that
+often."""
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """What a table looks like, and what was done, or would be."""
+    """State of a table, with the replacements that were made or planned."""
 
     table: str
     files: int
-    """Of the table, before."""
+    """Files of the table before the compaction."""
     bytes: int
     groups: tuple[tuple[DataFile, ...], ...]
-    """Files that become one file, or were to."""
+    """Files that become one file, done or planned."""
     replaced: int = 0
-    """Files that are replaced now."""
+    """Number of replaced files."""
     written: int = 0
-    """Files that replace them."""
+    """Number of files in their place."""
     given_up: int = 0
-    """Groups that another writer has changed meanwhile; the next run finds what is left of them."""
+    """Groups that another writer has changed in between; the next run reads them again."""
 
 
 def compact(location: TableLocation, target_bytes: int = TARGET_BYTES, *, execute: bool = False) -> list[Compaction]:
-    """Put small files of a result and of its rejects together.
+    """Merge small files of a result and of its rejects.
 
     Args:
         location: the result.
         target_bytes: files of half as many bytes and more stay as they are.
-        execute: do it; otherwise only look.
+        execute: True: compact; False: only report.
 
     Returns:
-        One for the result's table, and one for its rejects' where that is a table of its own and is there.
+        One for the result's table, and one for the table of rejects if it exists apart.
 
     Raises:
-        OptionRefused: the store has no files that could be put together, or the table has a feature that forbids it.
-        Fenced: another compaction has begun meanwhile.
+        OptionRefused: the store has no files to merge, or the table has a feature that forbids it.
+        Fenced: another compaction has begun since.
         StoreError: there is no such table, or it cannot be read or written.
     """
     try:
@@ -77,11 +78,11 @@ def compact(location: TableLocation, target_bytes: int = TARGET_BYTES, *, execut
 
 
 def small_groups(files: Sequence[DataFile], target_bytes: int) -> list[tuple[DataFile, ...]]:
-    """Files that belong together: of one partition, none of them large, as many as make one of `target_bytes`.
+    """Group small files of one partition, as many as make one of `target_bytes`.
 
     Args:
-        files: of one version.
-        target_bytes: of a new file, about; what is half as large counts as large.
+        files: files of one version.
+        target_bytes: size of a new file, about; a file of half the size counts as large.
     """
     groups = []
     small = sorted((each for each in files if each.bytes < target_bytes / 2), key=lambda each: each.partition)
@@ -124,13 +125,13 @@ def _rewritten(compactor: Compactor, groups: Sequence[tuple[DataFile, ...]], gen
             compactor.remove(new)
             raise StoreError(
                 f"{group[0].name} and {len(group) - 1} more files have {new.rows:,} rows, and the table says {rows:,}. "
-                "Nothing was replaced by them; find out what has changed the files"
+                "Nothing was replaced; find out which program has changed the files"
             )
         yield Replacement(group, new)
 
 
 def _replaced(compactor: Compactor, ready: Sequence[Replacement], generation: int) -> list[Replacement]:
-    """Commit what can be, and return that; the new files of the rest are removed."""
+    """Commit every group that still fits, and return those; remove the new files of the rest."""
     for _ in range(ATTEMPTS):
         there = {file.name for file in compactor.look()}
         if any(each.new.name in there for each in ready):  # the answer to the attempt before was lost

@@ -1,4 +1,4 @@
-"""What `compact` asks of a store that is made of files."""
+"""Interface of `compact` to a store of files."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from typing import Any, Protocol
 from kafka_ratchet.spark_sink.errors import Fenced
 
 ATTEMPTS = 100
-"""How often a commit is tried again after another writer was first, as in `optimistic`."""
+"""Attempts of a commit after other writers were first, as in `optimistic`."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a table's newest version."""
+    """File of a table's newest version."""
 
     name: str
     bytes: int
     rows: int
     partition: str = ""
-    """Says which partition of the table the file is in; files of different ones are never put together."""
+    """Partition of the file; files of different partitions are never merged."""
     entry: Any = field(default=None, compare=False, repr=False)
-    """What the store keeps of it."""
+    """Entry of the store about the file."""
     statistics: str = field(default="", compare=False, repr=False)
     """Statistics of a new file, see `files.statistics`."""
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """Files, and the one that has their rows."""
+    """Old files, and the new one with their rows."""
 
     old: tuple[DataFile, ...]
     new: DataFile
 
 
 class Compactor(Protocol):
-    """What a store does of it."""
+    """Compaction steps of a store."""
 
     def look(self) -> list[DataFile]:
-        """The files of the newest version that may be put together; the others are left out."""
+        """List the files of the newest version that may be merged."""
         ...
 
     def count(self) -> tuple[int, int]:
-        """Files and bytes of the version that was looked at."""
+        """Return the files and bytes of the version that `look` read."""
         ...
 
     def take_over(self) -> int:
-        """Commit a new generation, so that vacuum knows the files of earlier runs for what they are.
+        """Commit a new generation, so that vacuum recognises the files of earlier runs.
 
         Raises:
             StoreError: the table cannot be written.
@@ -59,7 +59,7 @@ class Compactor(Protocol):
         ...
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
-        """One commit on the version that was looked at. False: another writer was first.
+        """Commit on the version that `look` read; False: another writer was first.
 
         Raises:
             Fenced: a newer run has taken over.
@@ -72,9 +72,9 @@ class Compactor(Protocol):
 
 
 def require_newest(where: object, newest: int, generation: int) -> None:
-    """Raise `Fenced` where another run has taken over."""
+    """Raise `Fenced` if another run has taken over."""
     if newest != generation:
         raise Fenced(
             f"{where}: another compaction (generation {newest}) has begun after this one ({generation}). This one has "
-            "stopped; what it had replaced stays replaced"
+            "stopped; its finished replacements stay"
         )

@@ -6,14 +6,14 @@ import os
 import signal
 
 VARIABLE = "SPARK_SINK_CRASH_AT"
-"""`POINT` or `POINT:N`, the N-th time the point is passed (from 1); the points are the calls of `passing`."""
+"""Text `POINT` or `POINT:N`, for the N-th passing of the point, from 1; calls of `passing` are the points."""
 
 _point, _, _count = os.environ.get(VARIABLE, "").partition(":")
 _left = int(_count or 1)
 
 
 def passing(point: str) -> None:
-    """Kill this process group (driver and JVM) with SIGKILL if the test asked for it here."""
+    """Kill this process group (driver and JVM) with SIGKILL if the test asked for it."""
     global _left
     if point != _point:
         return

@@ -1,4 +1,4 @@
-"""Operators' decisions about a table, and their records: where its job goes on, and which of its rows are replaced."""
+"""Operators' decisions about a table and their records: the job's next offsets, and replaced rows."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TABLE, STORED, EARLIEST, LATEST = "table", "stored", "earliest", "latest"
-"""Where a job can be told to go on: where the rows end, where the offsets say, or at either end of the topic."""
+"""Places at which a job can go on: the end of the rows, the stored offsets, or either end of the topic."""
 
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """What an operator has to know of a store before such a decision. To ask takes nothing over."""
+    """Facts about a store that an operator needs before such a decision. Reading them takes nothing over."""
 
     stored: dict[int, int]
-    """Next offset of each partition as it is stored."""
+    """Stored next offset of each partition."""
     row_offsets: dict[int, int] | None
-    """Next offset of each partition by the rows that the table really has; None: they do not say."""
+    """Next offset of each partition by the table's rows; None: they do not show it."""
     trouble: str
-    """Why the job does not go on by itself, in a sentence; empty: nothing is wrong with the table."""
+    """Sentence why the job does not go on without a decision; empty: the table is in order."""
     is_other_topic: bool = False
     """The stored offsets belong to another topic of the name."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Who has decided where a job goes on, and why."""
+    """Decision of an operator where a job goes on, with the reason."""
 
     source: str
-    """What was asked for, as `--from` has it."""
+    """Choice of the operator, as `--from` has it."""
     reason: str
     who: str
     at: str
-    """UTC, ISO 8601."""
+    """Time of the decision in UTC, ISO 8601."""
     seen: Mapping[int, int] | None = None
-    """The stored offsets that were looked at for it; None: they do not matter."""
+    """Stored offsets that the decision is based on; None: they do not matter."""
 
     def require_seen(self, where: object, stored: Mapping[int, int]) -> None:
-        """Refuse what was decided for other offsets than there are: the job has gone on since.
+        """Refuse a decision for other offsets than the stored ones: the job has gone on since.
 
         Raises:
             StoreError: the stored offsets are others.
@@ -64,12 +64,12 @@ class Decision:
     def as_json(
         self, before: Mapping[int, int], after: Mapping[int, int], write_modes: tuple[str, str] = ("", "")
     ) -> str:
-        """One line, to be kept beside the offsets.
+        """Return one line to keep with the offsets.
 
         Args:
-            before: offsets that were stored.
-            after: those that are now.
-            write_modes: the stored one and the new one, see `write_mode_text`; kept where they differ.
+            before: stored offsets before the decision.
+            after: stored offsets after it.
+            write_modes: the stored one and the new one, see `write_mode_text`; kept if they differ.
         """
         was, becomes = write_modes
         changed = {"rule": {"before": json.loads(was), "after": json.loads(becomes)}} if was and was != becomes else {}
@@ -87,23 +87,23 @@ class Decision:
 
 
 def decide(source: str, reason: str, seen: Mapping[int, int] | None = None) -> Decision:
-    """A decision of the user of this process, now."""
+    """Return a decision of this process's user, as of now."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Decision(source, reason, f"{_user()}@{socket.gethostname()}", now, seen)
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """Rows that take the place of all rows with the same identities, see `ResultStore.repair`."""
+    """Rows that replace all rows with the same identities, see `ResultStore.repair`."""
 
     identity: tuple[str, ...]
-    """Columns that say which row is which; null is a value like others."""
+    """Columns of the identity; null is a value like others."""
     gone: pa.Table
     """Identities, each once: every row with one of them goes."""
     rows: DataFrame
-    """Rows to put in, in the columns of the table; their identities are among those."""
+    """New rows, in the columns of the table; their identities are among `identities`."""
     count: int
-    """Number of these rows."""
+    """Number of new rows."""
 
     def with_removals(self) -> DataFrame:
         """Return the rows, and one for each identity with true in the column `DELETED`."""
@@ -121,15 +121,15 @@ class Replacement:
         return self.rows.withColumn(DELETED, F.lit(False)).unionByName(removals)
 
     def require_staged(self, where: object, rows: int) -> None:
-        """Raise unless the tasks have written as many rows as were planned.
+        """Raise unless the tasks have written as many rows as planned.
 
         Raises:
-            StoreError: they have not; nothing was committed.
+            StoreError: the number differs; nothing was committed.
         """
         if rows != self.count:
             raise StoreError(
                 f"{where}: the topic has given {rows} of the {self.count} rows that a repair puts in. Nothing was "
-                "committed; run the repair again, and look whether retention deletes records meanwhile"
+                "committed; run the repair again, and look whether retention deletes records during it"
             )
 
 
@@ -139,7 +139,7 @@ class RepairNote:
 
     who: str
     at: str
-    """UTC, ISO 8601."""
+    """Time of the repair in UTC, ISO 8601."""
     reason: str
     counts: Mapping[str, int]
     """Number of identities by fault, and of rows by action."""

@@ -1,4 +1,4 @@
-"""How a table that is there comes to have a job's columns (`evolve`): columns are added, types become wider."""
+"""Evolution of an existing table to a job's columns (`evolve`): columns are added, types become wider."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kafka_ratchet.spark_sink.stores.store import require_record_columns
 Evolve = Literal["add"]
 
 DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)", re.IGNORECASE)
-"""How Spark, PostgreSQL and DuckDB spell it."""
+"""Names of a double-precision number in Spark, PostgreSQL and DuckDB."""
 
 
 class Change(NamedTuple):
-    """One column that the table lacks, or has with a narrower type."""
+    """Column that the table lacks, or has with a narrower type."""
 
     column: str
     type: str
-    """As it has to be."""
+    """Type that the column has to get."""
     is_new: bool
 
 
@@ -31,14 +31,14 @@ def changes(
     widens: Callable[[str, str], bool],
     why_not: str,
 ) -> list[Change]:
-    """What has to be done to the table, in the order of the job's columns.
+    """Return the changes to the table, in the order of the job's columns.
 
     Args:
         where: the store, as messages name it.
         present: type of each column, by name; the table's.
         expected: the job's.
         widens: whether a column of the first type can be made one of the second without changing a value.
-        why_not: which changes of types there are, for messages.
+        why_not: the possible changes of types, for messages.
 
     Raises:
         SchemaDiffers: the table has a column that the job does not have, or a type cannot become the other.
@@ -63,12 +63,12 @@ def changes(
 
 
 def is_larger(before: str, after: str, integers: Sequence[str]) -> bool:
-    """Whether the second type is a larger integer, or a decimal that has each value of the first.
+    """Return whether the second type is a larger integer, or a decimal with every value of the first.
 
     Args:
-        before: the type that is there.
-        after: the type that is wanted.
-        integers: the store's names of them, the smallest first.
+        before: present type.
+        after: wanted type.
+        integers: the store's names of integers, the smallest first.
     """
     if before in integers and after in integers:
         return integers.index(before) < integers.index(after)

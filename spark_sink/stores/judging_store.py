@@ -1,4 +1,4 @@
-"""What a store has to provide beside a `ResultStore` so that a job can judge a raw topic itself."""
+"""Interface of a store for a job that judges a raw topic itself, on top of `ResultStore`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 
 class JudgingStore(ResultStore, Protocol):
-    """A store whose commits bring last sequences as well, see `ResultStore.commit`."""
+    """Store that commits last sequences together with the rows, see `ResultStore.commit`."""
 
     def known_sequences(self) -> Known | None:
-        """Last sequences as of the stored offsets, of an open store, as the executors ask for them; None: none yet."""
+        """Return the last sequences as of the stored offsets, for executors to look into; None: none yet."""
         ...
 
     def require_sequences(self) -> None:
-        """Look whether the last sequences are those of the stored offsets, whatever else is wrong.
+        """Check that the last sequences belong to the stored offsets, whatever else is wrong.
 
         Raises:
-            SequencesLost: they are not.
+            SequencesLost: they do not.
             StoreError: the store cannot be read.
         """
         ...

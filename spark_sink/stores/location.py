@@ -1,4 +1,4 @@
-"""Where results are: a kind of store, and what it is reached by; addresses of tables as one text."""
+"""Location of results: a kind of store and its address; addresses of tables as one text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVERS: Final[Mapping[str, str]] = {
     "mysql": "mysql",
     "mariadb": "mysql",
 }
-"""Scheme of a server's url by that of an address."""
+"""Scheme of a server's url, by that of an address."""
 
 TABLE_FILES: Final = frozenset({"duckdb"})
 """Schemes with several tables in one file."""
@@ -23,19 +23,19 @@ TABLE_FILES: Final = frozenset({"duckdb"})
 
 @dataclass(frozen=True)
 class TableLocation:
-    """Where the results are. Each kind of store takes the fields that it needs."""
+    """Location of the results. Each kind of store takes the fields that it needs."""
 
     kind: str = "delta"
-    """A name in `registry.STORES`."""
+    """Name in `registry.STORES`."""
     path: str = ""
-    """Folder or file; empty where the kind of store has neither."""
+    """Folder or file; empty if the kind of store has neither."""
     table: str = "results"
-    """Not for delta, where the folder is the table."""
+    """Name of the table; unused by delta, whose folder is the table."""
     url: str = field(default="", repr=False)
-    """For a database; may have a password in it."""
+    """Url of a database; it may have a password."""
     password: str | None = field(default=None, repr=False)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How a bucket is reached, see `bucket.OPTIONS`."""
+    """Options of a bucket, see `bucket.OPTIONS`."""
     catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of the catalog of store iceberg; empty: a SQLite file in the folder."""
 
@@ -47,9 +47,8 @@ class TableLocation:
 class TableAddress:
     """Address of a table, such as duckdb:FILE?table=T.
 
-    scheme: kind, in lower case; a server has one of `SERVERS`' values
-    place: path, identifier, or url of a server without `table`
-    table: name of the table; empty where the address has none
+    scheme: kind, in lower case; a server has one of `SERVERS`' values place: path, identifier, or url of a server
+    without `table` table: name of the table; empty if the address has none
     """
 
     scheme: str
@@ -58,10 +57,10 @@ class TableAddress:
 
     @classmethod
     def parse(cls, text: str) -> TableAddress | None:
-        """Read an address; None for a text without a scheme.
+        """Parse an address; None for a text without a scheme.
 
         Raises:
-            OptionRefused: its query cannot be read in one way.
+            OptionRefused: its query is ambiguous.
         """
         scheme, colon, rest = text.partition(":")
         scheme = scheme.lower()
@@ -91,7 +90,7 @@ class TableAddress:
         return cls(scheme, _url(scheme, parts, left), table)
 
     def without_password(self) -> str:
-        """Return the place for people: a server without user, password and options."""
+        """Return the place for messages: a server without user, password and options."""
         if self.scheme not in SERVERS:
             return self.place
         parts = urlsplit(self.place)

@@ -1,4 +1,4 @@
-"""How a row of totals takes up a commit's row of its key, as SQL that each store writes in its own quoting."""
+"""SQL that merges a commit's row into the totals' row of its key, in each store's own quoting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sql = TypeVar("Sql")
 
 ADD: Final = "{target} + {source}"
 
-# Where either is null the comparison is, and then the ELSE has it; nulls of the source are never taken.
+# If either is null the comparison is, and then the ELSE has it; nulls of the source are never taken.
 LEAST: Final = "CASE WHEN {target} IS NULL OR {below} < {than} THEN {source} ELSE {target} END"
 GREATEST: Final = "CASE WHEN {target} IS NULL OR {below} > {than} THEN {source} ELSE {target} END"
 
@@ -31,39 +31,39 @@ DISTINCT: Final = (
 
 
 class Dialect(Generic[Sql]):
-    """How a store says what all of them mean alike."""
+    """Parts of the SQL that differ between stores."""
 
     union: LiteralString
-    """The `HASHES` smallest different elements of the lists {target} and {source}, in their order."""
+    """List of the `HASHES` smallest different elements of {target} and {source}, in order."""
     size: LiteralString
     """Number of elements of the list {hashes}."""
     last: LiteralString
-    """Its element number `HASHES`; null where it has less."""
+    """Element number `HASHES` of the list; null if it has fewer."""
 
     def compose(self, template: LiteralString, **parts: Sql) -> Sql:
-        """The template with these parts in the place of their names."""
+        """Fill a template with these parts by their names."""
         raise NotImplementedError
 
     def target(self, column: str) -> Sql:
-        """A column of the table's row."""
+        """Return a column of the table's row."""
         raise NotImplementedError
 
     def source(self, column: str) -> Sql:
-        """A column of the commit's row."""
+        """Return a column of the commit's row."""
         raise NotImplementedError
 
     def ordered(self, column: str, value: Sql) -> Sql:
-        """A value to be compared: text by its bytes, as Spark does, and NaN above every other number."""
+        """Return a value for comparisons: text by its bytes, as in Spark, and NaN above every other number."""
         return value
 
 
 def changes(write_mode: WriteMode, dialect: Dialect[Sql], merged: Mapping[str, Sql] | None = None) -> Mapping[str, Sql]:
-    """The new value of each column behind the key, where the table has a row of it.
+    """Return the new value of each column after the key, for a table that has the key's row.
 
     Args:
-        write_mode: of totals.
+        write_mode: a write mode of totals.
         dialect: the store's.
-        merged: new values of lists of hashes that the store has computed, by column; numbers are made of these then.
+        merged: new lists of hashes that the store has computed, by column; the numbers come from these then.
     """
     new: dict[str, Sql] = {}
     for each in write_mode.aggregates:

@@ -1,4 +1,4 @@
-"""Makes stores, for a job or only to read."""
+"""Creation of stores, for a job or only to read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def rejects_location(location: TableLocation) -> TableLocation:
-    """Where the rejects of a result are."""
+    """Return the location of a result's rejects."""
     return store_class(location.kind).rejects_at(location)
 
 
@@ -34,17 +34,17 @@ def make_store(
     evolve: bool = False,
     partition_by: Sequence[PartitionField] = (),
 ) -> ResultStore:
-    """The store, not opened yet; the arguments are those of `TableStore`.
+    """Create the store without opening it; the arguments are those of `TableStore`.
 
     Raises:
-        OptionRefused: the store cannot do what the pipeline asks, or place, name or topic cannot be used.
+        OptionRefused: the store lacks a feature of the pipeline, or place, name or topic cannot be used.
     """
     kind = store_class(location.kind)
     require_path(location)
     if evolve and not kind.evolves:
         can = [name for name in STORES if store_class(name).evolves]
         raise OptionRefused(
-            f'store {location.kind} adds no columns to a table that is there: evolve = "add" is for '
+            f'store {location.kind} adds no columns to an existing table: evolve = "add" is for '
             f"{' and '.join(can)}. Leave evolve out, or choose one of them"
         )
     if partition_by and not kind.partitions:
@@ -62,7 +62,7 @@ def make_store(
     if judged and not kind.keeps_sequences:
         can = [name for name in STORES if store_class(name).keeps_sequences]
         raise OptionRefused(
-            f"store {location.kind} does not keep last sequences beside its rows: from_input is for "
+            f"store {location.kind} does not keep last sequences with its rows: from_input is for "
             f"{', '.join(can)}. Choose one of them, or let workers judge"
         )
     rejects = rejects_schema(judged=judged) if pipeline.rejects else None
@@ -79,7 +79,7 @@ def make_store(
 
 
 def _let_coalesce(store: TableStore, pipeline: RowPipeline) -> None:
-    """Let a store of files write few large ones, unless a step of the user's needs its tasks."""
+    """Let a store of files write few large ones, unless a user's step needs its tasks."""
     if isinstance(store, OptimisticStore):
         store.may_coalesce = pipeline.transform is None
 
@@ -88,12 +88,12 @@ def require_path(location: TableLocation) -> None:
     """Refuse a store without the path that it needs.
 
     Raises:
-        OptionRefused: it has none.
+        OptionRefused: it has no path.
     """
     if store_class(location.kind).needs_path and not location.path:
         raise OptionRefused(f"store {location.kind} needs a path")
 
 
 def reader(location: TableLocation, name: str = "reader") -> TableStore:
-    """A store that only reads the table."""
+    """Create a store that only reads the table."""
     return store_class(location.kind)(location, name, "none")

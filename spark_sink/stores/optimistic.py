@@ -1,7 +1,7 @@
-"""What stores have in common whose commit is one new version of a table, which fails if another writer was first.
+"""Common part of stores that commit by one new version of a table, which fails if another writer was first.
 
-Before each attempt a holder compares itself with the newest version: is it still the holder, are the rows still those
-that the offsets stand for. A version that came in between makes the attempt fail, and the holder compares itself again.
+Before each attempt a holder compares itself with the newest version: it must still be the holder, and the rows must be
+those of the offsets. A version that came in between makes the attempt fail, and the holder compares itself again.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 COMMIT_ATTEMPTS = 100
-"""How often a commit is tried again after another writer of the table was first. Each time another job or a compaction
-has succeeded, so this many in a row means that something is wrong."""
+"""Attempts of a commit after other writers of the table were first. Each failure is a success of another job or a
+compaction, so this many in a row mean a fault."""
 
 REFUSALS = 3
-"""Number of times that a conflict may be reported while the table has no newer version."""
+"""Number of conflicts that may be reported while the table has no newer version."""
 
 FILE_BYTES = 8 * 1024 * 1024
-"""Least size of a file, about, where a commit has as much: small files make readers slow, and large ones few tasks."""
+"""Least size of a file, about, if a commit has as much: small files make readers slow, and large ones few tasks."""
 
 TASK_OFFSETS = 200_000
-"""Offsets beyond which a task gets no further ones: it parses about as many in a second."""
+"""Offsets of one task, at most: it parses about as many in a second."""
 
 OFFSET_BYTES = 1024.0
-"""Bytes of one offset in a file, before the first commit of a run has shown them."""
+"""Assumed bytes of one offset in a file, before the first commit of a run."""
 
 Table = TypeVar("Table")
 
@@ -60,11 +60,11 @@ class Staged:
     files: list[WrittenFile] = field(default_factory=list)
     """Files that the tasks have written."""
     partitions: dict[str, Values] = field(default_factory=dict)
-    """Of the files by name, where the table has partitions."""
+    """Partition of each file by name, if the table has partitions."""
     arrow: Any = None
-    """The rows themselves, where the driver brings them in."""
+    """Rows of the commit, if the driver brings them in."""
     aside: bool = False
-    """True: the files are no files of the table, and the commit makes those."""
+    """True: the files are no files of the table, and the commit writes the table's."""
     sequences: int = 0
     """Number of the manifest of last sequences, see `SequenceFiles`; 0: the job does not judge."""
 
@@ -75,98 +75,98 @@ def least_tasks(offsets: int) -> int:
 
 
 class OptimisticStore(TableStore, Generic[Table]):
-    """A `TableStore` and `pair.ExternallyNumbered`; a subclass says how its tables are found, read and written."""
+    """`TableStore` and `pair.ExternallyNumbered`; a subclass finds, reads and writes its tables."""
 
     rejects_apart = True
 
     splits = True
 
     may_be_emptied = False
-    """See `pair.ExternallyNumbered`."""
+    """Permission to remove all rows, see `pair.ExternallyNumbered`."""
 
     may_coalesce = False
-    """Tasks may be put together until each has a file of `FILE_BYTES`: no user's step runs in them."""
+    """Permission to join tasks until each has a file of `FILE_BYTES`: no user's step runs in them."""
 
     _offset_bytes = OFFSET_BYTES
 
     _table: Table | None = None
-    """As the store was opened with."""
+    """Columns that the store was opened with."""
     _sequence_files: SequenceFiles | None = None
-    """Of an open store that `judges`."""
+    """Sequence files of an open store that `judges`."""
 
-    # -- what a subclass says: the table
+    # -- the table, by a subclass
 
     def _find(self) -> Table | None:
-        """The table at its newest version; None: there is none."""
+        """Return the table at its newest version; None: there is none."""
         raise NotImplementedError
 
     def _find_or_make(self, schema: StructType) -> Table:
-        """The same, made where there is none. Refuses one with other columns."""
+        """Return the table, created if missing. Refuses one with other columns."""
         raise NotImplementedError
 
     def _refresh(self, table: Table) -> None:
-        """Bring it to its newest version."""
+        """Refresh the table to its newest version."""
         raise NotImplementedError
 
     def _require_fits(self, table: Table, schema: StructType) -> None:
-        """Raise `SchemaDiffers` where it has other columns."""
+        """Raise `SchemaDiffers` if the table has other columns."""
         raise NotImplementedError
 
     def _version_of(self, table: Table) -> object:
-        """Return which version of the table this is; None: unknown."""
+        """Return the version of the table; None: unknown."""
         return None
 
-    # -- what the table says of the job
+    # -- the job's state in the table
 
     def _newest(self, table: Table) -> int:
-        """Number of the newest holder; 0: there was none."""
+        """Return the number of the newest holder; 0: there was none."""
         raise NotImplementedError
 
     def _stored(self, table: Table) -> dict[int, int]:
-        """Next offset of each partition."""
+        """Return the next offset of each partition."""
         raise NotImplementedError
 
     def _stored_id(self, table: Table) -> StoredId:
-        """The id of the topic that they belong to."""
+        """Return the id of the topic that the offsets belong to."""
         raise NotImplementedError
 
     def _stored_write_mode(self, table: Table) -> str:
         raise NotImplementedError
 
     def _stored_sequences(self, table: Table) -> int:
-        """Number of the manifest of last sequences that belongs to the stored offsets; 0: there is none."""
+        """Return the number of the sequence manifest of the stored offsets; 0: there is none."""
         raise NotImplementedError
 
     def _files_of_sequences(self, table: Table, rule: JudgeRule) -> SequenceFiles:
-        """Where the last sequences are, for a store that `keeps_sequences`."""
+        """Return the folder of the last sequences, for a store that `keeps_sequences`."""
         raise NotImplementedError
 
     def _require_consistent(self, table: Table) -> None:
-        """Raise `RowsLost` where its rows are not those that the offsets stand for."""
+        """Raise `RowsLost` if the table's rows are not those of the offsets."""
         raise NotImplementedError
 
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
-        """Offsets that the rows there are now reach to; None: nothing says it."""
+        """Return the offsets that the present rows reach to; None: unknown."""
         raise NotImplementedError
 
-    # -- what changes it
+    # -- changes
 
     def _is_conflict(self, error: Exception) -> bool:
-        """Whether an error of `_write` or `_write_take_over` says that another writer was first."""
+        """Return whether an error of `_write` or `_write_take_over` means that another writer was first."""
         raise NotImplementedError
 
     def _is_failure(self, error: Exception) -> bool:
-        """Whether it is one of the table's or the disk's. The version may be in place all the same."""
+        """Return whether an error is one of the table or the disk. The version may exist all the same."""
         return True
 
     def _write_take_over(
         self, table: Table, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
     ) -> None:
-        """Write a version with another generation; with other offsets and `_write_mode`, where an operator decides."""
+        """Write a version with another generation, and with an operator's offsets and `_write_mode`."""
         raise NotImplementedError
 
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
-        """Write the rows to where no reader sees them."""
+        """Write the rows to a place where no reader sees them."""
         raise NotImplementedError
 
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
@@ -180,37 +180,43 @@ class OptimisticStore(TableStore, Generic[Table]):
     def _write_replacement(
         self, table: Table, staged: Staged, generation: int, first: Mapping[int, int], last: Mapping[int, int]
     ) -> None:
-        """Write a version with these rows for those of the range. Offsets stay."""
+        """Write a version with these rows in place of the range's. Offsets stay."""
         raise self._replaces_nothing()
 
     def _replaces_nothing(self) -> OptionRefused:
         return OptionRefused(f"{self._where}: this kind of store replaces no rows. Choose {REPLACING}")
 
     def _require_repairable(self, table: Table) -> None:
-        """Raise `OptionRefused` where rows of the table cannot be replaced."""
+        """Raise `OptionRefused` if rows of the table cannot be replaced."""
         raise self._repairs_nothing()
 
     def _stage_repair(self, table: Table, rows: Replacement, generation: int) -> Staged:
-        """Write the rows of a repair to where no reader sees them."""
+        """Write the rows of a repair to a place where no reader sees them."""
         raise NotImplementedError
 
     def _write_repair(self, table: Table, rows: Replacement, staged: Staged, generation: int, note: RepairNote) -> None:
-        """Write a version with these rows in place of those with their identities, and with the stored offsets."""
+        """Write a version with these rows in place of those with their identities.
+
+        The stored offsets stay.
+        """
         raise NotImplementedError
 
     def _require_staged(self, table: Table, staged: Staged) -> None:
-        """Raise `StoreError` where a clean-up has removed what is staged."""
+        """Raise `StoreError` if a clean-up has removed staged files."""
 
     def _after_take_over(self, table: Table, schema: StructType) -> None:
-        """Called after each take-over."""
+        """React to a take-over; called after each one."""
 
     def _after_commit(self) -> None:
-        """Called as soon as a commit is in place."""
+        """React to a commit; called as soon as it is in place."""
 
     def _finish(self, table: Table, staged: Staged) -> None:
-        """Called after that: raise `StoreError` where what was committed is gone; remove what is staged beside it."""
+        """Finish a commit.
 
-    # -- what all do
+        Raises `StoreError` if committed files are gone, and removes staged ones next to the table.
+        """
+
+    # -- common steps
 
     def generation(self) -> int:
         table = self._find()
@@ -273,7 +279,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         table = self._find_or_make(schema)
         if (rule := self._write_mode.judged) is not None:
             self._sequence_files = self._files_of_sequences(table, rule)
-            self._require_sequences(table)  # before anybody is fenced
+            self._require_sequences(table)  # before any holder is fenced
         self._generation = self._take_over(table, generation)
         self._table = table
         self._after_take_over(table, schema)
@@ -313,7 +319,7 @@ class OptimisticStore(TableStore, Generic[Table]):
                 staged = replace(staged, sequences=self._sequence_files.stage(sequences, generation, end))
         except Exception:
             self._refresh(table)
-            self._require_holder(table, start)  # a successor removes what was staged before it
+            self._require_holder(table, start)  # a successor removes files that were staged before it
             raise
         crash_points.passing("before-commit")
         self._attempt_until_written(table, staged, lambda: self._write(table, staged, generation, end), start, end)
@@ -342,7 +348,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         staged = self._stage_repair(table, rows, generation)
         rows.require_staged(self._where, staged.rows)
         crash_points.passing("before-commit")
-        # A version in place has no end to recognise it by, and is written again, without an effect.
+        # A version in place has no end offsets to recognise it by, and is written again, without an effect.
         write = partial(self._write_repair, table, rows, staged, generation, note)
         self._attempt_until_written(table, staged, write, start)
         self._after_commit()
@@ -356,13 +362,13 @@ class OptimisticStore(TableStore, Generic[Table]):
         start: Mapping[int, int],
         end: Mapping[int, int] | None = None,
     ) -> None:
-        """Call `write` until its version is in place, each time on the newest one of the table.
+        """Call `write` on the table's newest version until its version is in place.
 
         Args:
             table: the table.
             staged: rows to write.
             write: writes a version.
-            start: must be the stored offsets.
+            start: expected stored offsets.
             end: offsets, to recognise a version in place after a failure.
         """
         refused, generation = 0, self._generation
@@ -378,7 +384,7 @@ class OptimisticStore(TableStore, Generic[Table]):
                 failure = error
             self._refresh(table)
             if end is not None and self._newest(table) == generation and self._stored(table) == end:
-                return  # the version is in place; what failed came after it
+                return  # the version is in place; the failure came after it
             self._require_holder(table, start)
             # A conflict without another writer's version is a refusal by the library.
             refused += seen is not None and self._version_of(table) == seen

@@ -1,4 +1,4 @@
-"""What killed and fenced jobs leave beside a result table, as each store lists it for `vacuum`."""
+"""Orphans that killed and fenced jobs leave next to a result table, as each store lists them for `vacuum`."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from kafka_ratchet.spark_sink.files.parquet import FILE_NAME
 
 @dataclass(frozen=True)
 class Orphan:
-    """Something beside a table that no reader of it needs."""
+    """File or table that no reader of the result needs."""
 
     name: str
-    """Within the table's folder; in a database, a table's."""
+    """Name within the table's folder; in a database, a table's."""
     bytes: int
     modified_s: float | None = field(compare=False)
-    """When it was last written, in seconds since 1970; None: the store does not know."""
+    """Time of the last write, in seconds since 1970; None: the store does not know."""
     remove: Callable[[], None] = field(repr=False, compare=False)
 
 
 def file_orphan(folder: Folder, file: FileInfo, *folders: str) -> Orphan:
-    """A file in the table's folder, or in these folders within it."""
+    """Return a file in the table's folder, or in these folders within it."""
     name = "/".join([*folders, file.name])
     return Orphan(name, file.bytes, file.modified_s, partial(folder.remove, file.name, *folders))
 
 
 def files_of_older_holders(folder: Folder, files: Iterable[FileInfo], newest: Callable[[str], int]) -> Iterator[Orphan]:
-    """Files that a fenced holder's tasks have written.
+    """Return the files that a fenced holder's tasks have written.
 
     Args:
-        folder: of the table.
-        files: those in it that no version of the table names.
+        folder: the table's folder.
+        files: files in it that no version of the table names.
         newest: the newest generation of a job.
     """
     for file in files:

@@ -1,8 +1,8 @@
-"""A result table and its rejects table where a commit is one table's: each record once in both, in two commits.
+"""Result table and rejects table in stores that commit one table at a time: each record once in both, in two commits.
 
-The rejects table keeps generation and offsets of its own, and is committed first. A job that ends between the two
-commits leaves it ahead; the next one reads the range again, for the rows, and leaves out the rejects that are there.
-Kafka's committed records do not change, but what is made of them may: a record that is a reject only now is refused.
+The rejects table keeps its own generation and offsets, and is committed first. A job that ends between the two commits
+leaves it ahead; the next one reads the range again, for the rows, and leaves out the stored rejects. Kafka's committed
+records do not change, but their parsing may: a record that is a reject only now is refused.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 TAKE_OVER_ATTEMPTS = 100
-"""How often a take-over is tried again after another job's was first; each of those is a start of a whole job."""
+"""Attempts of a take-over after another job's was first; each failure is the start of a whole job."""
 
 
 class ExternallyNumbered(ResultStore, Protocol):
-    """A store that can take over with a generation that its caller has counted."""
+    """Store that can take over with a generation that its caller has counted."""
 
     may_be_emptied: bool
-    """An operator may remove all rows of the table (DELETE, TRUNCATE)."""
+    """Permission for an operator to remove all rows of the table (DELETE, TRUNCATE)."""
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
-        """See `ResultStore.open`.
+        """Open the store, see `ResultStore.open`.
 
         Args:
             schema: the table's columns.
             generation: the number to take over with; None: one more than the newest.
 
         Raises:
-            Fenced: the newest holder's number is not below `generation`; nobody was fenced.
+            Fenced: the newest holder's number is not below `generation`; no holder was fenced.
         """
         ...
 
     def make(self, schema: StructType) -> None:
-        """Make the table where there is none, without taking over; see `ResultStore.open`."""
+        """Create a missing table without taking over; see `ResultStore.open`."""
         ...
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
-        """As `ResultStore.reset_offsets`, with the generation to do it with, as `open` takes one."""
+        """Reset the offsets with a generation as in `open`; see `ResultStore.reset_offsets`."""
         ...
 
     def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """See `TableStore.scan_records`."""
+        """Read rows of a range, see `TableStore.scan_records`."""
         ...
 
 
 class PairedStore:
-    """A `ResultStore` of two: rows go to one, rejects to the other.
+    """`ResultStore` of two stores: rows go to one, rejects to the other.
 
     Args:
-        rows: keeps the rows. Its offsets are the pair's.
-        rejects: keeps the rejects, appended; of the same job and topic.
-        rejects_schema: its columns.
+        rows: store of the rows. Its offsets are the pair's.
+        rejects: store of the rejects, appended; for the same job and topic.
+        rejects_schema: columns of the rejects.
     """
 
     def __init__(self, rows: ExternallyNumbered, rejects: ExternallyNumbered, rejects_schema: StructType) -> None:
@@ -75,43 +75,43 @@ class PairedStore:
         self.judges = rows.judges
         self._rejects.may_be_emptied = True
         self._reached: dict[int, int] = {}
-        """Offsets of the rejects table. Ahead of the rows': those rejects are there. Behind: there were none since."""
+        """Offsets of the rejects table. Ahead of the rows': those rejects are stored. Below: there were none since."""
 
     def generation(self) -> int:
         return self._rows.generation()
 
     def offsets(self) -> dict[int, int]:
-        self._require_rejects_of_these_rows()  # a rejects table that was put back is noticed as well
+        self._require_rejects_of_these_rows()  # a replaced rejects table is noticed as well
         return self._rows.offsets()
 
     def _require_rejects_of_these_rows(self) -> None:
-        """Rows are taken over before rejects, so rejects without a holder of the rows are those of another table.
+        """Refuse rejects without a holder of the rows: they belong to another table, as rows are taken over first.
 
-        They would count as those of this one: a record that was rejected by other columns or another rule, and is a
-        row by today's, would be in both tables.
+        They would count as rejects of this one. A record rejected by other columns or another rule would be in both
+        tables if it is a row today.
 
         Raises:
-            StoreError: they are.
+            StoreError: the rejects have offsets, and the rows have no holder.
         """
         reached = self._rejects.offsets()
         if reached and not self._rows.generation():
             raise StoreError(
                 f"the table of rejects has those of records up to {reached}, and no job of this name has ever opened "
-                "the result table beside it: that one was removed, or moved. Put it back; or, to begin anew, remove "
-                "both; or choose another path or table"
+                "the result table: that one was removed, or moved. Put it back; or, to begin again, remove both; or "
+                "choose another path or table"
             )
 
     def check(self) -> StoreCheck:
         rows, rejects = self._rows.check(), self._check_rejects()
         if rejects.trouble and rows.row_offsets is not None:
-            # Rejects come back with the rows of their range only: those have to begin where the rejects end, or before.
+            # Rejects come back only with the rows of their range: those have to begin where the rejects end, or before.
             reached = rejects.row_offsets
             if reached is None or any(reached.get(p, 0) < offset for p, offset in rows.row_offsets.items()):
                 return replace(rows, row_offsets=None, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
         return replace(rows, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """The rejects table keeps its own offsets if they belong to the topic."""
+        """Leave the rejects table's own offsets if they belong to the topic."""
         rows, rejects = self._rows.check(), self._check_rejects()
         reached = rejects.stored
         if rows.is_other_topic or rejects.is_other_topic:
@@ -142,12 +142,12 @@ class PairedStore:
         self._rejects.require_fits(self._rejects_schema)
 
     def require_write_mode(self) -> None:
-        """Rejects are always appended."""
+        """Refuse another write mode of the rows; rejects are always appended."""
         self._rows.require_write_mode()
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """Both tables get one number, so that of two jobs the same one holds both."""
-        self._require_rejects_of_these_rows()  # and those of another topic, before anybody is fenced
+        """Open both tables with one number, so that one of two jobs holds both."""
+        self._require_rejects_of_these_rows()  # and those of another topic, before any holder is fenced
         for _ in range(TAKE_OVER_ATTEMPTS):
             generation = max(self._rows.generation(), self._rejects.generation()) + 1
             try:
@@ -173,10 +173,10 @@ class PairedStore:
         rejects: DataFrame | None = None,
         sequences: DataFrame | None = None,
     ) -> int:
-        """Two actions, each with the offsets it reaches to; last sequences count with the rows.
+        """Commit in two actions, each with its end offsets; last sequences count with the rows.
 
         Raises:
-            Fenced: another job has taken over; no row of this call is visible. Rejects may be, and are there once.
+            Fenced: another job has taken over; no row of this call is visible. Rejects may be, each once.
             StoreError: a table cannot be written; likewise.
         """
         self._commit_rejects(start, end, rejects)
@@ -184,23 +184,23 @@ class PairedStore:
 
     def _commit_rejects(self, start: dict[int, int], end: dict[int, int], rejects: DataFrame | None) -> None:
         if rejects is None:
-            raise ValueError("a store that was made with rejects wants them in every commit")
+            raise ValueError("a store with rejects needs them in every commit")
         self._require_rejects_again(start, rejects)
         new = rejects.where(_from(self._reached))
-        if new.count():  # a commit without rejects is not worth a log entry: read again, there are none either
+        if new.count():  # a commit without rejects is not worth a log entry: a second read finds none either
             reached = {p: max(end.get(p, 0), self._reached.get(p, 0)) for p in {**end, **self._reached}}
             self._rejects.commit(new, {**start, **self._reached}, reached)
             self._reached = reached
         crash_points.passing("between-commits")
 
     def _require_rejects_again(self, start: Mapping[int, int], rejects: DataFrame) -> None:
-        """Records that are read again are left out of the rejects, because theirs are there. So they must be there.
+        """Leave out the rejects of records read again, after a check that the rejects are stored.
 
-        What a value is can change between two runs: the schema that it names is deleted, or the rules of parsing are
-        others. A record that was a row then and is a reject now would be in neither table (decision 0061).
+        The parsing of a value can change between two runs: its schema is deleted, or the rules are others. A record
+        that was a row then and is a reject now would be in neither table (decision 0061).
 
         Raises:
-            StoreError: such a record; nothing of this commit is visible.
+            StoreError: a stored reject is missing; nothing of this commit is visible.
         """
         if not any(offset > start.get(partition, 0) for partition, offset in self._reached.items()):
             return
@@ -213,12 +213,12 @@ class PairedStore:
                 raise StoreError(
                     f"partition {partition}, offset {min(missing)} ({len(missing)} such records): when the rejects of "
                     "its commit were stored it was a row, and now it does not parse, so that neither table would have "
-                    "it. Look at what has changed since: a schema that was deleted, the options of the format. Put it "
+                    "it. Look for a change since then: a deleted schema, the options of the format. Put it "
                     "back and run the job again. Without from_input, 'ratchet sink resume' can set other offsets"
                 )
 
     def _stored_rejects(self, partition: int, first: int, last: int) -> set[int]:
-        """Offsets of a partition's rejects that are there, from first to last."""
+        """Return the offsets of a partition's stored rejects, from first to last."""
         import pyarrow as pa
 
         schema = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
@@ -236,10 +236,10 @@ class PairedStore:
     def replace(
         self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """Refuse it: rows and rejects are two tables, and a record may move from one to the other."""
+        """Refuse a replacement: rows and rejects are two tables, and a record may move from one to the other."""
         raise OptionRefused(
-            "the rejects are a table of their own here, and no single version has both: a record that was a reject and "
-            "is a row now would be in both tables, or in none. Choose a database (postgres, mysql, duckdb), or a job "
+            "the rejects are a table of their own here, and no single version has both: a former reject that is a "
+            "row now would be in both tables, or in none. Choose a database (postgres, mysql, duckdb), or a job "
             "without rejects"
         )
 
@@ -250,7 +250,7 @@ class PairedStore:
     def repair(
         self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
     ) -> None:
-        """Two actions where both tables are repaired, the rejects' first."""
+        """Repair in two actions if both tables are concerned, the rejects' first."""
         if rejects is not None:
             self._rejects.repair(rejects, None, self._reached, note)
             crash_points.passing("between-commits")
@@ -263,7 +263,7 @@ class PairedStore:
 
 
 def _from(offsets: Mapping[int, int]) -> Column:
-    """Records at these offsets or later; of partitions that are not named, all."""
+    """Return the records at these offsets or later, and all of partitions without an offset."""
     from pyspark.sql import functions as F
 
     below = [(F.col("_kafka_partition") == p) & (F.col("_kafka_offset") < offset) for p, offset in offsets.items()]

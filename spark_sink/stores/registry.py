@@ -1,4 +1,4 @@
-"""The kinds of stores by name. A new one is a folder beside this file and one line here; see docs/guide/own-store.md.
+"""Kinds of stores by name. A new one is a folder here and a line below; see docs/guide/own-store.md.
 
 Settings and command lines ask for the names, so this module imports nothing: a store's packages are imported when the
 store is used.
@@ -21,11 +21,11 @@ STORES = {
     "duckdb": "kafka_ratchet.spark_sink.stores.duckdb.store:DuckDBStore",
     "iceberg": "kafka_ratchet.spark_sink.stores.iceberg.store:IcebergStore",
 }
-"""module:class of each kind of store, a `TableStore`."""
+"""Name as module:class of each kind of store, a `TableStore`."""
 
 
 def store_class(kind: str) -> type[TableStore]:
-    """The class of a kind of store.
+    """Return the class of a kind of store.
 
     Raises:
         OptionRefused: there is no such kind.

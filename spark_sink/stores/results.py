@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def count(location: TableLocation) -> int:
-    """Rows in the result table.
+    """Count the rows in the result table.
 
     Raises:
         SinkError: there is no such table, or it cannot be read.
@@ -23,7 +23,7 @@ def count(location: TableLocation) -> int:
 
 
 def read_rows(location: TableLocation, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Those columns of a result table, in no order.
+    """Read columns of a result table, in no order.
 
     Raises:
         SinkError: there is no such table, or it cannot be read.
@@ -36,7 +36,7 @@ def read_totals(location: TableLocation, group_by: str, sums: Sequence[str]) -> 
 
     Args:
         location: where the results are.
-        group_by: name of the column that groups; rows without a value in it come under "".
+        group_by: name of the grouping column; rows without a value in it come under "".
         sums: names of the columns to add up; a missing value counts as 0.
 
     Returns:
@@ -67,15 +67,15 @@ def scan(
     rejects: bool = False,
     records: tuple[int, int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Those columns of the table, batch by batch, in no order, in these types and without a Python object for each row.
+    """Yield columns of the table batch by batch, in no order and in the types of `schema`.
 
-    Rows that a job commits meanwhile are among them or not, each commit as a whole; of PostgreSQL's plain rows, each
-    Kafka partition of a commit.
+    There is no Python object for each row. Rows of a commit during the scan are all included or all missing; for
+    PostgreSQL's plain rows this holds for each Kafka partition of the commit.
 
     Args:
         location: where the results are.
-        schema: the columns that are wanted.
-        rejects: look into the table of rejects instead.
+        schema: the wanted columns.
+        rejects: read the table of rejects instead.
         records: a Kafka partition, a first and a last offset: rows of other records may be left out; None: all rows.
 
     Raises:
@@ -91,12 +91,12 @@ def scan(
             )
     except SinkError:
         raise
-    except Exception as error:  # errors of Arrow, delta-rs, pyiceberg and the disk: a file is gone, a column is missing
+    except Exception as error:  # errors of Arrow, delta-rs, pyiceberg and the disk: a file or a column is missing
         raise StoreError(f"{location}: its rows cannot be read ({first_line(error)}). Look at the table") from None
 
 
 def partition_and_offset() -> pa.Schema:
-    """The two columns that say which record a row is."""
+    """Return the two columns with the record of a row."""
     import pyarrow as pa
 
     return pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])

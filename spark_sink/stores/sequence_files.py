@@ -1,12 +1,12 @@
-"""The last sequences of a job that judges a raw topic itself, as files beside its rows.
+"""Files with the last sequences of a job that judges a raw topic itself, next to its rows.
 
-A commit writes the sequences that it changes into new Parquet files, and a manifest that names all files that count
-from then on. A manifest counts once the commit of rows and offsets names it, and not before. So rows, offsets and
-sequences cannot part, in stores that change one table at a time as well as in others.
+A commit writes the changed sequences into new Parquet files, and a manifest that names all valid files. A manifest
+counts once the commit of rows and offsets names it, and not before. So rows, offsets and sequences cannot part, even in
+stores that change one table at a time.
 
-Each file has the identities of one Kafka partition, sorted: the task that judges that partition looks into it, and no
-other. Files are merged where there are many of one size, so that their number grows with the logarithm of the
-identities, and not with the commits. Executors read, judge and merge; the driver has the names of the files only.
+Each file has the identities of one Kafka partition, sorted; only the task that judges this partition reads it. Many
+files of one size are merged, so that their number grows with the logarithm of the identities, and not with the commits.
+Executors read, judge and merge; the driver has the names of the files only.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FOLDER: Final = "_ratchet_sequences"
-"""Within a table's own folder: it moves, is copied and goes with the table. Delta's and Iceberg's clean-ups leave names
-with an underscore alone."""
+"""Folder within a table's own: it is moved, copied and removed with the table. Delta's and Iceberg's clean-ups leave
+names with an underscore alone."""
 
 FORMAT: Final = 1
 
 FANOUT: Final = 8
-"""So many runs of one size become one: each identity is written anew once for each power of this in their number."""
+"""Number of runs of one size that become one: each identity is rewritten once for each power of this number."""
 
 ROWS_PER_TASK: Final = 500_000
-"""Of a merge, about, where there are so many Kafka partitions."""
+"""Least number of Kafka partitions in a merge's task, about, if there are so many."""
 
 GROUP_ROWS: Final = 10_000
-"""Of a row group, which are sorted by identity: a task reads those that an identity it asks for may be in. Of many
-identities, few records ask for few of them."""
+"""Rows of a row group, sorted by identity: a task reads the groups with a possible match. Few records among many
+identities match few groups."""
 
 LOOK_ROWS: Final = 250_000
-"""That a task looks through at a time: each time, what is asked for goes into a hash table anew."""
+"""Rows that a task searches at a time: each search hashes the requested identities again."""
 
 TAIL_BYTES: Final = 64 * 1024
-"""Length of the end of a file that its digest is of: Parquet's footer, and what fits before it."""
+"""Bytes of a file's end for its digest: Parquet's footer, and the pages before it."""
 
 COUNT_BITS: Final = 32
 
@@ -61,26 +61,26 @@ MANIFEST = re.compile(r"manifest-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>
 
 
 class SequenceFile(NamedTuple):
-    """One file, and the Kafka partition whose identities it has; -1: of several."""
+    """File with the Kafka partition of its identities; -1: of several."""
 
     name: str
     rows: int
     bytes: int
     digest: int
-    """Digest of the file's last bytes, which describe all of its pages; these have checksums of their own."""
+    """Digest of the file's last bytes, which describe all pages; these have their own checksums."""
     partition: int = -1
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one commit has written, or one merge."""
+    """Files of one commit, or of one merge."""
 
     rows: int
     files: tuple[SequenceFile, ...]
 
     @property
     def size_class(self) -> int:
-        """Runs of one class are merged together."""
+        """Return the size class; runs of one class are merged together."""
         size, rows = 0, self.rows
         while rows >= FANOUT:
             size, rows = size + 1, rows // FANOUT
@@ -89,20 +89,20 @@ class Run:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files that count, and what they belong to."""
+    """Valid files, with the commit and rule that they belong to."""
 
     offsets: Mapping[int, int]
-    """Of the commit that it was written for."""
+    """Offsets of the commit that it was written for."""
     runs: tuple[Run, ...] = ()
     rule: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def files(self) -> list[SequenceFile]:
-        """All of them."""
+        """Return the files of all runs."""
         return [file for run in self.runs for file in run.files]
 
     def as_json(self) -> str:
-        """What the file holds."""
+        """Return the manifest as the bytes of its file."""
         return json.dumps(
             {
                 "format": FORMAT,
@@ -114,7 +114,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
-        """Raises ValueError, KeyError or TypeError where it is none."""
+        """Parse a manifest; raises ValueError, KeyError or TypeError if the bytes are none."""
         found = json.loads(text)
         if found["format"] != FORMAT:
             raise ValueError(f"format {found['format']} is a newer Ratchet's")
@@ -127,41 +127,41 @@ class Manifest:
 
 
 class SequenceFiles:
-    """The sequences of one job.
+    """Last sequences of one job.
 
     Args:
-        folder: that they lie in, below `inner`.
+        folder: folder of the files, below `inner`.
         inner: folders within it.
         job: the job's name.
-        rule: by which the job judges.
+        rule: the job's rule.
     """
 
     def __init__(self, folder: Folder, inner: tuple[str, ...], job: str, rule: JudgeRule) -> None:
         self._folder, self._inner, self._job, self._rule = folder, inner, job, rule
         self._written = 0
-        """Manifests of this holder."""
+        """Number of this holder's manifests."""
         self._number, self._manifest = 0, Manifest({})
-        """What is committed."""
+        """Committed manifest."""
         self._staged = self._number, self._manifest
 
     @property
     def where(self) -> str:
-        """The folder, as messages name it."""
+        """Return the folder's name for messages."""
         return self._folder.inside(*self._inner)
 
     def open(self, number: int, offsets: Mapping[int, int]) -> None:
-        """Begin with what the store has committed last; arguments and errors are those of `require`."""
+        """Begin with the store's last commit; arguments and errors are those of `require`."""
         self._number, self._manifest, self._written = number, self.require(number, offsets), 0
 
     def require(self, known: int, offsets: Mapping[int, int]) -> Manifest:
-        """Look whether what the store has committed last is there, and belongs to it.
+        """Check that the files of the store's last commit exist and belong to it.
 
         Args:
-            known: the number of its manifest, as the store says; 0: there is none.
+            known: the store's number of its manifest; 0: there is none.
             offsets: the stored ones.
 
         Raises:
-            SequencesLost: they are not there, or others are.
+            SequencesLost: they are missing, or belong to another commit.
             StoreError: they cannot be read.
         """
         if not known:
@@ -181,7 +181,7 @@ class SequenceFiles:
         for file in found.files:
             if sizes.get(file.name) != file.bytes:
                 raise self._lost(f"{file.name} {'is gone' if file.name not in sizes else 'has another size'}")
-            # An object in a bucket is replaced as a whole, and a question for each would take minutes.
+            # An object in a bucket is replaced as a whole, and a request for each would take minutes.
             if self._folder.filesystem is None and self._digest(file.name) != file.digest:
                 raise self._lost(f"{file.name} is another file of the same size, or damaged")
         moved = [partition for partition, offset in found.offsets.items() if offsets.get(partition, 0) != offset]
@@ -190,20 +190,20 @@ class SequenceFiles:
         return found
 
     def known(self) -> Known | None:
-        """What is committed, as the tasks that judge ask for it. None: there is nothing."""
+        """Return the committed sequences, for the tasks that judge to look into; None: there are none."""
         files = self._manifest.files
         return looking(self._paths(files), self._folder.filesystem, has_seen=self._has_seen) if files else None
 
     def stage(self, changes: DataFrame, generation: int, offsets: Mapping[int, int]) -> int:
-        """Write what a commit changes, and the manifest that counts once the commit of rows names it.
+        """Write a commit's changes, and the manifest that counts once the commit of rows names it.
 
         Args:
-            changes: new last sequences, one row for each identity; those of a Kafka partition from one task.
+            changes: new last sequences, one row for each identity; one task has all of a Kafka partition.
             generation: the holder's.
-            offsets: of the commit.
+            offsets: offsets of the commit.
 
         Returns:
-            the number of the manifest
+            number of the manifest
 
         Raises:
             StoreError: they cannot be written, or two tasks have judged one Kafka partition.
@@ -228,16 +228,16 @@ class SequenceFiles:
         return number
 
     def committed(self) -> None:
-        """What was staged last counts now. Removes what no commit needs any more, and what older holders have left.
+        """Adopt the last staged manifest, and remove files of older commits and holders.
 
         A holder that was frozen and comes back may be here after its successor's commits. These go on from its last
-        manifest, and what they have written is of a later generation: so neither is touched.
+        manifest, and their files are of a later generation, so neither is removed.
         """
         before, self._number, self._manifest = self._number, *self._staged
         kept = {_name(self._job, number) for number in (before, self._number)}
         kept |= {file.name for file in self._manifest.files}
         generation = self._number >> COUNT_BITS
-        with suppress(OSError):  # it takes space and no more
+        with suppress(OSError):  # it only takes space
             for file in self._folder.files(*self._inner):
                 found = FILE_NAME.fullmatch(file.name) or MANIFEST.fullmatch(file.name)
                 if found is None or found["job"] != self._job or file.name in kept:
@@ -246,7 +246,7 @@ class SequenceFiles:
                     self._folder.remove(file.name, *self._inner)
 
     def _is_there(self) -> bool:
-        """Whether there is such a folder at all; a bucket has names only."""
+        """Return whether the folder exists; a bucket has names only."""
         return not isinstance(self._folder, LocalFolder) or self._folder.path.joinpath(*self._inner).is_dir()
 
     def _sizes(self) -> dict[str, int]:
@@ -290,7 +290,7 @@ class SequenceFiles:
         return int.from_bytes(hashlib.blake2b(tail, digest_size=7).digest(), "big")
 
     def _merged(self, spark: SparkSession, runs: list[Run]) -> DataFrame:
-        """All of several runs, the identities of a Kafka partition in one task."""
+        """Merge several runs, with the identities of a Kafka partition in one task."""
         files = [file for run in runs for file in run.files]
         schema = sequences_schema(self._rule)
         # A task for each file, without a shuffle: the range's partitions are its numbers.
@@ -316,15 +316,15 @@ class SequenceFiles:
             with open(path, "xb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())  # the commit that names it must not outlive it in a power failure
+                os.fsync(file.fileno())  # in a power failure the commit that names it must not survive it
         except OSError as error:
             raise StoreError(f"{path}: cannot be written ({error.strerror or error})") from None
 
     def _lost(self, what: str) -> SequencesLost:
         return SequencesLost(
             f"{self.where}: the last sequences of job {self._job} are not those of its rows: {what}. Without them, "
-            "records that are in the table would be added once more. Put the folder back as it was together with the "
-            "table, or begin with another table or path"
+            "known records would be added once more. Put the folder back as it was together with the table, or begin "
+            "with another table or path"
         )
 
 
@@ -333,7 +333,7 @@ def _name(job: str, number: int) -> str:
 
 
 def _to_join(runs: list[Run]) -> tuple[list[Run], list[Run]]:
-    """Which runs become one, and which stay: all of a size of which there are too many, and all that are smaller."""
+    """Return the runs to merge, and the others: a size with too many runs takes all smaller ones along."""
     joined: list[Run] = []
     for size in sorted({run.size_class for run in runs}):
         here = [run for run in runs if run.size_class == size]
@@ -358,12 +358,12 @@ def _reading(paths: list[tuple[str, int]], filesystem: Any) -> Task:
 
 
 def looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) -> Known:
-    """What looks into these files, each with the Kafka partition that it is of or -1."""
+    """Return a task that looks into these files, each with its Kafka partition or -1."""
     # A nested function, as above.
     look_rows = LOOK_ROWS
 
     def needed(file: Any, asked: list[bytes]) -> Iterator[list[int]]:
-        """Row groups that may have any of these identities, some at a time."""
+        """Yield row groups that may have any of these identities, some at a time."""
         from bisect import bisect_left
 
         groups, rows = [], 0

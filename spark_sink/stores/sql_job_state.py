@@ -1,8 +1,8 @@
-"""What stores in a database keep about a job beside its rows: generation, offsets, write mode, decisions.
+"""State of a job in a database, apart from its rows: generation, offsets, write mode, decisions.
 
-They are in the tables `ratchet_sink_jobs`, `_offsets`, `_marks`, `_rules` and `_decisions` beside the result, and each
-call is part of its caller's transaction. A database says in a subclass how names and values are written and statements
-are run, and in its `Statements` what SQL leaves to each.
+The tables `ratchet_sink_jobs`, `_offsets`, `_marks`, `_rules` and `_decisions` next to the result hold it, and each
+call is part of its caller's transaction. A subclass for each database writes names and values, and runs statements; its
+`Statements` have the SQL that differs.
 """
 
 from __future__ import annotations
@@ -19,105 +19,105 @@ Database = TypeVar("Database")
 DatabaseIn = TypeVar("DatabaseIn", contravariant=True)
 
 BOOKKEEPING = ("jobs", "offsets", "marks", "rules", "decisions")
-"""The tables, without `ratchet_sink_` in front."""
+"""Tables of the bookkeeping, without `ratchet_sink_` in front."""
 
 OF_JOB = "WHERE result = {result} AND job = {job} AND topic = {topic}"
 
 
 class Statements(NamedTuple):
-    """Statements that databases say each in their own way; see `SqlJobState.text` for what stands in braces."""
+    """Statements with a different form in each database; see `SqlJobState.text` for the braces."""
 
     stored: str
-    """Each partition and its next offset, of job and topic, in order."""
+    """Query for each partition and its next offset, of job and topic, in order."""
     move: str
-    """Store `{next}` as the next offset of `{partition}`, with `{identity}`, whether there is one or not."""
+    """Statement that stores `{next}` for `{partition}`, with `{identity}`, over an existing offset or not."""
     take_over: str
-    """Count the job's generation on by one, from 1."""
+    """Statement that counts the job's generation on by one, from 1."""
     note_write_mode: str
-    """Store `{write_mode}` for the job, whether there is one or not."""
+    """Statement that stores `{write_mode}` for the job, over an existing one or not."""
     decide: str
-    """Add `{decision}` for job and topic, with the time."""
+    """Statement that adds `{decision}` for job and topic, with the time."""
 
 
 class Marks(Protocol[DatabaseIn]):
-    """Which tables the offsets belong to, so that a table put in their place is noticed."""
+    """Marks of the tables that the offsets belong to, so that a replaced table is noticed."""
 
     cleared: str
     """Table of the rejects, which an operator may empty; empty: there is none."""
 
     def note(self, database: DatabaseIn) -> None:
-        """Remember the tables as they are now."""
+        """Note the tables as they are now."""
         ...
 
     def inconsistency(self, database: DatabaseIn) -> tuple[str, str]:
-        """See `SqlJobState.inconsistency`; only for a job that has offsets."""
+        """Describe a changed table, see `SqlJobState.inconsistency`; only for a job with offsets."""
         ...
 
 
 class SqlJobState(Generic[Database]):
-    """The bookkeeping of one job and topic.
+    """Bookkeeping of one job and topic.
 
     Args:
         result: the result table, as the bookkeeping names it.
         name: the job's name.
         topic: the topic.
-        topic_id: its id, or 0.
+        topic_id: the topic's id, or 0.
     """
 
     statements: ClassVar[Statements]
 
     marks: Marks[Database]
-    """Set by the subclass."""
+    """Marks of the tables; the subclass sets them."""
 
     def __init__(self, result: str, name: str, topic: str, topic_id: int) -> None:
         self.result, self._name, self._topic, self._topic_id = result, name, topic, topic_id
 
-    # -- what a database has to say
+    # -- steps of each database
 
     def table(self, name: str) -> Any:
-        """A table beside the result's, as it is written in a statement."""
+        """Return a table next to the result's, as SQL."""
         raise NotImplementedError
 
     def literal(self, value: str | int) -> Any:
-        """A value, as it is written in a statement, whatever characters it has."""
+        """Return a value as SQL, whatever characters it has."""
         raise NotImplementedError
 
     def names(self, columns: Sequence[str]) -> Any:
-        """Columns with commas between, as they are written in a statement."""
+        """Return columns as SQL, with commas between."""
         raise NotImplementedError
 
     def execute(self, database: Database, statement: Any) -> list[tuple[Any, ...]]:
-        """Run what `text` gives; its rows, if it has any."""
+        """Execute SQL from `text`; return its rows, if it has any."""
         raise NotImplementedError
 
     def is_there(self, database: Database) -> bool:
-        """Whether the tables of generations and offsets are there."""
+        """Return whether the tables of generations and offsets exist."""
         raise NotImplementedError
 
     def has_table(self, database: Database, name: str) -> bool:
-        """Whether there is such a table beside the result's."""
+        """Return whether a table next to the result's exists."""
         raise NotImplementedError
 
     def _composed(self, statement: str, parts: Mapping[str, Any]) -> Any:
-        """The statement with names and values in place of what stands in braces."""
+        """Fill a statement's braces with names and values."""
         return statement.format(**parts)
 
     def is_same_table(self, result: str) -> bool:
-        """Whether another name of the bookkeeping means the result table as well."""
+        """Return whether another name of the bookkeeping means the result table as well."""
         return False
 
     def table_of(self, result: str) -> str:
-        """A result of the bookkeeping, as `table` and `has_table` take it."""
+        """Return a result of the bookkeeping, as `table` and `has_table` take it."""
         return result
 
     # -- statements
 
     def text(self, statement: str, **parts: Any) -> Any:
-        """A statement with its names and values in place.
+        """Fill a statement with its names and values.
 
         Args:
-            statement: with `{...}` for each of them.
-            parts: each as `table`, `literal` or `names` writes it. The tables of the bookkeeping and `{result}`,
+            statement: statement with `{...}` for each of them.
+            parts: parts as SQL of `table`, `literal` or `names`. The tables of the bookkeeping and `{result}`,
                 `{job}`, `{topic}` and `{identity}` (of the topic) need not be given.
         """
         known = {name: self.table(f"ratchet_sink_{name}") for name in BOOKKEEPING}
@@ -130,26 +130,26 @@ class SqlJobState(Generic[Database]):
         return self._composed(statement, {**known, **{n: self.literal(v) for n, v in values.items()}, **parts})
 
     def run(self, database: Database, statement: str, **parts: Any) -> list[tuple[Any, ...]]:
-        """Execute a statement, see `text`; its rows, if it has any."""
+        """Execute a statement, see `text`; return its rows, if it has any."""
         return self.execute(database, self.text(statement, **parts))
 
     # -- generation and offsets
 
     def generation(self, database: Database) -> int:
-        """The newest holder's number; 0: there was none."""
+        """Return the newest holder's number; 0: there was none."""
         if not self.is_there(database):
             return 0
         found = self.run(database, "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job}")
         return int(found[0][0]) if found else 0
 
     def generations(self, database: Database) -> dict[str, int]:
-        """The newest holder of each job that writes to the result table; none where there is no bookkeeping."""
+        """Return the newest holder of each job of the result table; no bookkeeping: none."""
         if not self.is_there(database):
             return {}
         return dict(self.run(database, "SELECT job, generation FROM {jobs} WHERE result = {result}"))
 
     def take_over(self, database: Database) -> int:
-        """Return a new generation; waits for a commit that is on its way.
+        """Take a new generation, after waiting for a running commit.
 
         Raises:
             StoreError: a trigger or rule keeps it from being stored, so that the older holder would not be fenced.
@@ -166,11 +166,11 @@ class SqlJobState(Generic[Database]):
         return taken
 
     def lock(self, database: Database) -> None:
-        """Keep the generation as it is until the transaction ends: who takes over waits, or has been before."""
+        """Lock the generation until the transaction ends: a take-over waits, or came before."""
         self.run(database, "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job} FOR UPDATE")
 
     def stored(self, database: Database) -> dict[int, int]:
-        """Next offset of each partition."""
+        """Return the next offset of each partition."""
         if not self.is_there(database):
             return {}
         found = self.run(database, self.statements.stored)
@@ -182,7 +182,7 @@ class SqlJobState(Generic[Database]):
             self.run(database, self.statements.move, partition=self.literal(partition), next=self.literal(offset))
 
     def commit(self, database: Database, end: Mapping[int, int], write_mode: str) -> None:
-        """Store these offsets, which tables they belong to, and what the rows came by (`write_mode_text`)."""
+        """Store these offsets, their tables' marks, and the rows' `write_mode_text`."""
         self.move(database, end)
         stored = self.stored(database)
         if wrong := [str(partition) for partition in end if stored.get(partition) != end[partition]]:
@@ -197,17 +197,17 @@ class SqlJobState(Generic[Database]):
     def reset(
         self, database: Database, where: object, offsets: Mapping[int, int], decision: Decision, write_mode: str
     ) -> int:
-        """Take over, and store these offsets in place of what there is, because an operator has decided so.
+        """Take over, and replace the stored offsets by an operator's decision.
 
         Args:
-            database: amid a transaction.
+            database: connection during a transaction.
             where: the store, as messages name it.
             offsets: next offset of each partition.
             decision: kept with them.
-            write_mode: that of the rows to come.
+            write_mode: write mode of the rows to come.
 
         Returns:
-            the new generation
+            New generation
 
         Raises:
             StoreError: the offsets are not those that the operator has seen.
@@ -221,14 +221,14 @@ class SqlJobState(Generic[Database]):
         return generation
 
     def note_repair(self, database: Database, note: RepairNote) -> None:
-        """Keep the record of a repair, and which tables the offsets belong to as they are now."""
+        """Keep the record of a repair, and mark the tables as they are now."""
         self.marks.note(database)
         self.run(database, self.statements.decide, decision=self.literal(note.as_json()))
 
-    # -- what they belong to
+    # -- tables of the offsets
 
     def other_jobs(self, database: Database) -> list[str]:
-        """Names of other jobs that have offsets of the topic, in order."""
+        """Return the names of other jobs with offsets of the topic, in order."""
         if not self.is_there(database):
             return []
         found = self.run(
@@ -253,8 +253,8 @@ class SqlJobState(Generic[Database]):
         """Delete the rows of a range of records, in the caller's transaction.
 
         Args:
-            database: amid the transaction.
-            name: of the table.
+            database: connection during the transaction.
+            name: name of the table.
             first: first offset of each partition.
             last: offset after the last one of each.
 
@@ -274,14 +274,15 @@ class SqlJobState(Generic[Database]):
             if left:
                 raise StoreError(
                     f"table {name} has kept {left} rows of partition {partition}, offsets {first[partition]} to "
-                    f"{end - 1}, that are to be replaced: a trigger or rule has refused it. Nothing was changed. Drop "
-                    "it, then run again"
+                    f"{end - 1}, despite their replacement: a trigger or rule has refused it. Nothing was changed. "
+                    "Drop it, then run again"
                 )
 
     def other_name(self, database: Database) -> str:
-        """The name by which this job has filled the result table, or any job where none has by this name; empty: none.
+        """Return the name by which this or any job fills the result table, if not by this one; empty: none.
 
-        Earlier versions let jobs fill one table by several names, each by its own: they go on.
+        A job's own other name comes first. Earlier versions let jobs fill one table by several names, one for each:
+        they go on.
         """
         if not self.is_there(database) or self.generation(database):
             return ""
@@ -293,9 +294,9 @@ class SqlJobState(Generic[Database]):
         return same[0][0]
 
     def gone_table(self, database: Database) -> str:
-        """A result of the topic that is gone, where this one is new and has rows: it may be that one; empty: none.
+        """Return a missing result of the topic that this new one with rows may be; empty: none.
 
-        It is not new where any job is known to fill it.
+        The result is not new if any job is known to fill it.
         """
         name = self.table_of(self.result)
         if not self.is_there(database) or self.generations(database) or not self.has_table(database, name):
@@ -310,7 +311,7 @@ class SqlJobState(Generic[Database]):
         return next((each for each in known if not self.has_table(database, self.table_of(each))), "")
 
     def known_topic(self, database: Database) -> StoredId:
-        """The id of the topic that the offsets belong to."""
+        """Return the id of the topic that the offsets belong to."""
         if not self.is_there(database):
             return StoredId()
         [(first_bits,)] = self.run(database, f"SELECT max(identity) FROM {{offsets}} {OF_JOB}")  # noqa: S608
@@ -320,16 +321,16 @@ class SqlJobState(Generic[Database]):
         return StoredId(str(noted or ""), int(first_bits or 0))
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """A table that is not the one that the offsets were committed with, and what happened to it; empty: none."""
+        """Describe a table other than the one of the offsets' commit; empty: none."""
         return self.marks.inconsistency(database) if self.stored(database) else ("", "")
 
     def write_mode(self, database: Database) -> str:
-        """What the rows came by, see `write_mode_text`; empty: there are none, or an earlier version wrote them."""
+        """Return the rows' `write_mode_text`; empty: there are no rows, or an earlier version wrote them."""
         if not self.generation(database) or not self.has_table(database, "ratchet_sink_rules"):
             return ""
         found = self.run(database, "SELECT rule FROM {rules} WHERE result = {result} AND job = {job}")
         return str(found[0][0]) if found else ""
 
     def note_write_mode(self, database: Database, write_mode: str) -> None:
-        """Store what they come by."""
+        """Store the text of the rows' write mode."""
         self.run(database, self.statements.note_write_mode, write_mode=self.literal(write_mode))

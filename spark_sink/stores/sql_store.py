@@ -1,4 +1,4 @@
-"""What stores have in common that change rows, offsets and generation in one transaction of a database."""
+"""Common part of stores that change rows, offsets and generation in one transaction of a database."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Columns = TypeVar("Columns")
 
 
 class SqlStore(TableStore, Generic[Database, Columns]):
-    """A `TableStore` whose result, rejects and job state are tables of one database.
+    """`TableStore` with result, rejects and job state in tables of one database.
 
     A subclass sets these in `_prepare`.
     """
 
     _state: SqlJobState[Database]
     _result: str
-    """The result table."""
+    """Name of the result table."""
     _rejected: str
-    """The rejects table, whose name has `_rejects` behind the result's."""
+    """Name of the rejects table: the result's with the suffix `_rejects`."""
 
     def _reading(self) -> AbstractContextManager[Database]:
-        """The database for the time of one call.
+        """Connect to the database for the time of one call.
 
         Raises:
             StoreError: it cannot be read.
@@ -43,7 +43,7 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         raise NotImplementedError
 
     def _columns_of(self, schema: StructType) -> Columns:
-        """A table's columns, in the database's types.
+        """Return a table's columns, in the database's types.
 
         Raises:
             OptionRefused: the database cannot have such columns.
@@ -51,15 +51,15 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         raise NotImplementedError
 
     def _require_columns(self, database: Database, table: str, columns: Columns) -> None:
-        """Compare a table with columns, if there is one.
+        """Compare a table with columns, if it exists.
 
         Raises:
-            SchemaDiffers: it has others, and cannot be given them or is not the one that evolves.
+            SchemaDiffers: it has others, and cannot get them or is not the one that evolves.
         """
         raise NotImplementedError
 
     def _wanted(self, schema: StructType) -> dict[str, Columns]:
-        """Columns of each table, the result first."""
+        """Return the columns of each table, the result first."""
         tables = {self._result: self._columns_of(schema)}
         if self._rejects is not None:
             tables[self._rejected] = self._columns_of(self._rejects)
@@ -67,7 +67,7 @@ class SqlStore(TableStore, Generic[Database, Columns]):
 
     @property
     def _evolving(self) -> str | None:
-        """The table whose columns may become more."""
+        """Return the table that may get more columns."""
         return self._result if self._evolve else None
 
     @property
@@ -136,16 +136,15 @@ class SqlStore(TableStore, Generic[Database, Columns]):
     def _require_write_mode(self, database: Database) -> None:
         if name := self._state.other_name(database):
             raise StoreError(
-                f"{self._where}: table {self._state.result} is the one that is known here as {name}. Its offsets are "
+                f"{self._where}: table {self._state.result} is known here as {name}. Its offsets are "
                 "kept by that name, and by another one the topic would be read from its beginning, into the same "
                 f"table. Write table = {name!r} (--table)"
             )
         if gone := self._state.gone_table(database):
             raise StoreError(
-                f"{self._where}: table {self._state.result} has rows, and no offsets of it are known; table {gone}, "
-                f"which has offsets of topic {self._topic}, is gone. If it was renamed, the topic would be read from "
-                "its beginning, behind its rows: rename it and what belongs to it back. If it was not, choose a table "
-                "without rows"
+                f"{self._where}: table {self._state.result} has rows, and no stored offsets; table {gone}, which has "
+                f"offsets of topic {self._topic}, is missing. After a rename, the job would add the whole topic to "
+                "its rows once more: rename the table and its rejects back. Otherwise choose a table without rows"
             )
         require_write_mode(self._where, self._name, self._state.write_mode(database), self._write_mode)
 
@@ -157,7 +156,7 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         self._require_generation(generation, newest, stored, start)
 
     def _require_consistent(self, database: Database) -> None:
-        """Raise `RowsLost` where a table was emptied, dropped or replaced since the offsets were committed."""
+        """Raise `RowsLost` if a table was emptied, dropped or replaced since the commit of the offsets."""
         relation, what = self._state.inconsistency(database)
         if relation:
             raise self._lost(relation, what)
@@ -166,11 +165,11 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         return rows_lost(self._where, what, relation == self._result)
 
     def _is_committed(self, generation: int, end: Mapping[int, int]) -> bool:
-        """After an error, what the database itself says: a commit whose answer was lost is one all the same.
+        """Read the database's state after an error: a commit with a lost answer counts all the same.
 
         Raises:
-            Fenced: what looked like an error is another job that has taken over.
-            StoreError: the database cannot be asked.
+            Fenced: another job has taken over, which caused the error.
+            StoreError: the database cannot be read.
         """
         with self._reading() as database:
             self._require_holder(database, generation, None)

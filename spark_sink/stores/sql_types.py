@@ -1,4 +1,4 @@
-"""Columns of a result in a database, and how Spark's types become the database's and come back."""
+"""Columns of a result in a database, with conversions from Spark's types and back."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """A column of a table."""
+    """Column of a table."""
 
     name: str
     type: str
-    """As the database says it, or as the store describes it."""
+    """Type in the database's or the store's description."""
 
 
 class Types(NamedTuple):
-    """The types of a database."""
+    """Types of a database."""
 
     database: str
-    """What it is called in messages."""
+    """Name of the database in messages."""
     plain: Mapping[str, str]
-    """By Spark's names, as they stand in JSON."""
+    """Types of the database by Spark's names in JSON."""
     decimal: str
-    """Digits and places stand behind it in brackets."""
+    """Type of decimals; digits and places follow in brackets."""
     nested: str
-    """Of arrays, maps and structs."""
+    """Type of arrays, maps and structs."""
     borrowed: frozenset[str]
-    """Those of Spark's that have the type of a larger one, as which they come back."""
+    """Types of Spark that are stored as a larger one, and come back as it."""
 
 
 def type_of(name: str, data_type: DataType, types: Types) -> str:
-    """The database's type for one of Spark's.
+    """Return the database's type for one of Spark's.
 
     Raises:
-        OptionRefused: there is none.
+        OptionRefused: the database has no such type.
     """
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
@@ -56,7 +56,7 @@ def type_of(name: str, data_type: DataType, types: Types) -> str:
 
 
 def spark_schema(columns: Sequence[Column], types: Types) -> StructType:
-    """Spark's columns for those of a table; the other way round than `type_of`.
+    """Return Spark's columns for those of a table; the inverse of `type_of`.
 
     Raises:
         OptionRefused: a type stands for several of Spark's.
@@ -74,7 +74,7 @@ def spark_schema(columns: Sequence[Column], types: Types) -> StructType:
             fields.append(StructField.fromJson(field))
         else:
             raise OptionRefused(
-                f"columns: the table has column {column.name!r} of type {column.type}, which does not say what is in "
-                "it. Write the columns down"
+                f"columns: the table has column {column.name!r} of type {column.type}, which leaves its content open. "
+                "Write the columns down"
             )
     return StructType(fields)

@@ -1,4 +1,4 @@
-"""What the job asks of a store, and what a folder under stores/ has to provide."""
+"""Interface of a store to the job, for a folder under stores/ to implement."""
 
 from __future__ import annotations
 
@@ -17,39 +17,40 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement, StoreCheck
 
 JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-"""Job names become part of keys in every store; this alphabet is plain in all of them."""
+"""Pattern of job names, which become part of keys in every store: this alphabet is plain in all of them."""
 
 COMPACTION = "ratchet-compact"
-"""In place of a job's name in the files and generations of `compact`."""
+"""Name in the files and generations of `compact`, in place of a job's."""
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic)."""
+"""Pattern of topic names: Kafka's own rule (org.apache.kafka.common.internals.Topic)."""
 
 
 RUN_FIRST = "Run the sink first, or check the path"
-"""What a reader is told where there is no table."""
+"""Remedy for a reader without a table."""
 
 
 class ResultStore(Protocol):
     """Rows and the Kafka offsets they reach to, changed together or not at all.
 
-    The store alone knows how far the job has read; no checkpoint lies beside it that could disagree. Offsets are
-    "next to read", per partition number; partition numbers may have gaps. The run that opened the store last is its
-    holder; the generation counts them, and a commit of an earlier one is refused.
+    The store alone knows how far the job has read; no checkpoint exists that could disagree. Offsets are "next to
+    read", per partition number; partition numbers may have gaps. The run that opened the store last is its holder; the
+    generation counts them, and a commit of an earlier one is refused.
     """
 
     restricted_values: int = False
-    """True: text may have no NUL, and times lie in the years 1 to 9999; `columns.rows` keeps other values whole.
-    `columns.FINITE_TOO`: of numbers, NaN and infinity as well."""
+    """Restriction of values. True: text may have no NUL, and times lie in the years 1 to 9999; `columns.rows` keeps
+    other values whole. `columns.FINITE_TOO`: numbers have to be finite as well."""
 
     needs_local_master: str = ""
-    """Why Spark may run on the driver's machine only (master local); empty: executors may be anywhere."""
+    """Reason why Spark may run on the driver's machine only (master local); empty: executors may be anywhere."""
 
     judges: bool = False
-    """The job reads a raw topic: the store is a `judging_store.JudgingStore`, and each commit brings last sequences."""
+    """True: the job reads a raw topic, the store is a `judging_store.JudgingStore`, and each commit brings last
+    sequences."""
 
     def generation(self) -> int:
-        """Look at the number that the newest holder took over with, without taking over. 0: there was none yet.
+        """Read the newest holder's number without taking over; 0: there was none yet.
 
         Raises:
             StoreError: the store cannot be read.
@@ -57,7 +58,7 @@ class ResultStore(Protocol):
         ...
 
     def offsets(self) -> dict[int, int]:
-        """Look at the stored offsets without taking over. Empty where nothing was ever committed.
+        """Read the stored offsets without taking over; empty: there was no commit.
 
         Raises:
             TopicRecreated: they belong to another topic of the same name.
@@ -67,7 +68,7 @@ class ResultStore(Protocol):
         ...
 
     def check(self) -> StoreCheck:
-        """Look at what there is, and at what is wrong with it; for `ratchet sink resume`.
+        """Read the state of the table and its faults, for `ratchet sink resume`.
 
         Raises:
             StoreError: the store cannot be read, or there is none.
@@ -75,7 +76,7 @@ class ResultStore(Protocol):
         ...
 
     def other_jobs(self) -> list[str]:
-        """Names of other jobs that have committed records of this topic to the table, in order.
+        """Return the names of other jobs with records of this topic in the table, in order.
 
         Raises:
             StoreError: the store cannot be read.
@@ -83,7 +84,7 @@ class ResultStore(Protocol):
         ...
 
     def columns(self) -> StructType | None:
-        """Look at the columns of the table, in Spark's types. None: there is no table, or it is not one of a job's.
+        """Read the columns of the table in Spark's types; None: there is no table, or no job's.
 
         Raises:
             OptionRefused: Spark's types do not follow from the table's.
@@ -92,7 +93,7 @@ class ResultStore(Protocol):
         ...
 
     def column_names(self) -> list[str] | None:
-        """Return the names of the table's columns, in its order. None: there is no table, or another program's.
+        """Return the names of the table's columns, in its order; None: there is no table, or no job's.
 
         Raises:
             StoreError: the store cannot be read.
@@ -101,7 +102,7 @@ class ResultStore(Protocol):
         return None if found is None else list(found.names)
 
     def require_fits(self, schema: StructType) -> None:
-        """Compare a table that is there with these columns, as `open` does, without making or taking over anything.
+        """Compare an existing table with these columns as `open` does, without changes.
 
         Raises:
             SchemaDiffers: it has others.
@@ -111,16 +112,16 @@ class ResultStore(Protocol):
         ...
 
     def require_write_mode(self) -> None:
-        """Compare kind, key and sums with those that the job has committed by, without taking over.
+        """Compare kind, key and sums with those of the job's commits, without taking over.
 
         Raises:
-            WriteModeDiffers: they are others.
+            WriteModeDiffers: they differ.
             StoreError: the store cannot be read.
         """
         ...
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """Take over with a new generation, which fences every older holder; make the table where there is none.
+        """Take over with a new generation, which fences every older holder; create a missing table.
 
         Raises:
             SchemaDiffers: the table has other columns.
@@ -141,22 +142,22 @@ class ResultStore(Protocol):
     ) -> int:
         """Make the rows of `dataframe` and the offsets `end` visible in one atomic action.
 
-        A store may say that its action is one per Kafka partition: then a call that fails may have committed some
-        partitions, each with its rows and its offset, and the next `open` returns what they are.
+        A store may have one action per Kafka partition: then a failed call may have committed some partitions, each
+        with its rows and its offset, and the next `open` returns their offsets.
 
         Args:
-            dataframe: the rows of the records from `start` up to, not including, `end`. Where they have a column
-                `columns.DELETED`, a row with true in it takes the table's row of its key away, if there is one.
-            start: must be the stored offsets.
+            dataframe: the rows of the records from `start` up to, not including, `end`. A row with true in a column
+                `columns.DELETED` removes the table's row of its key, if there is one.
+            start: expected stored offsets.
             end: differs from `start` in at least one partition.
             rejects: rows of the rejects table, which become visible in the same action or, with `PairedStore`, in one
-                before it; with every commit of a store that was made with `rejects`, and with no other.
-            sequences: last sequences that the records have changed, one row for each identity, those of a Kafka
-                partition in one partition of the frame; they count from the same action on. With every commit of a
-                store that `judges`, and with no other.
+                before it; required in every commit of a store with `rejects`, and in no other.
+            sequences: changed last sequences, one row for each identity, those of a Kafka partition in one partition of
+                the frame; they count from the same action on. Required in every commit of a store that `judges`, and in
+                no other.
 
         Returns:
-            How many rows were committed, without rejects.
+            Number of committed rows, without rejects.
 
         Raises:
             Fenced: another job has taken over; nothing of this call is visible.
@@ -189,22 +190,22 @@ class ResultStore(Protocol):
             Number of new rows, without rejects.
 
         Raises:
-            OptionRefused: the store cannot do that.
+            OptionRefused: the store cannot replace rows.
             Fenced: see `commit`; likewise the others.
         """
         ...
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Replace the stored offsets and the stored write mode, because an operator has decided so.
+        """Replace the stored offsets and the stored write mode by an operator's decision.
 
         Fences every holder.
 
         Args:
-            offsets: next offset of each partition; partitions that are not named have none.
+            offsets: next offset of each partition; other partitions have none.
             decision: kept with them.
 
         Returns:
-            The generation that it was done with.
+            Generation of the change.
 
         Raises:
             StoreError: the store cannot be read or written, or there is none.
@@ -212,7 +213,7 @@ class ResultStore(Protocol):
         ...
 
     def require_repairable(self) -> None:
-        """Refuse a table whose rows `repair` cannot replace. It takes nothing over.
+        """Refuse a table with rows that `repair` cannot replace, without taking over.
 
         Raises:
             OptionRefused: the store cannot replace rows, or the table has a feature that forbids it.
@@ -222,14 +223,14 @@ class ResultStore(Protocol):
     def repair(
         self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
     ) -> None:
-        """Replace rows in one atomic action, and leave offsets and all other rows as they are.
+        """Replace rows in one atomic action; leave offsets and all other rows as they are.
 
         A store with rejects in a table apart replaces those in an action before it. A second time has no effect.
 
         Args:
-            rows: for the result; None: none.
-            rejects: for the rejects table; None: none.
-            start: must be the stored offsets.
+            rows: rows of the result; None: none.
+            rejects: rows of the rejects table; None: none.
+            start: expected stored offsets.
             note: kept with the action.
 
         Raises:
@@ -241,15 +242,15 @@ class ResultStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what the store holds open. The next `open` does not depend on this having been called."""
+        """Release all resources of the store. The next `open` does not depend on this call."""
         ...
 
 
 def require_names(name: str, topic: str) -> None:
-    """Refuse names that could mean something else inside a store's keys.
+    """Refuse names that could be ambiguous inside a store's keys.
 
     Raises:
-        OptionRefused: the job's name or the topic's name has a character that is not allowed, or is taken.
+        OptionRefused: the job's name or the topic's name has a forbidden character, or is taken.
     """
     if name == COMPACTION:
         raise OptionRefused(f"job name {name!r}: files that `ratchet sink compact` writes have it. Choose another")
@@ -260,7 +261,7 @@ def require_names(name: str, topic: str) -> None:
 
 
 def require_local_master(store: ResultStore, master: str | None) -> None:
-    """Refuse executors that the store cannot have: what lies on the driver's disk is another file on the next machine.
+    """Refuse executors on other machines, if the store is on the driver's disk.
 
     Raises:
         OptionRefused: the store is for one machine, and Spark's master is not local.
@@ -273,7 +274,7 @@ def require_local_master(store: ResultStore, master: str | None) -> None:
 
 
 def next_generation(newest: int, wanted: int | None, who: str) -> int:
-    """The number to take over with: `wanted`, or one more than the newest.
+    """Return the number to take over with: `wanted`, or one more than the newest.
 
     Raises:
         Fenced: `wanted` is not above the newest.
@@ -294,15 +295,15 @@ NEW_TOPIC = (
 
 
 def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
-    """The error for a table whose rows and offsets have parted.
+    """Return the error for a table that no longer matches its offsets.
 
     Args:
         where: the store, as messages name it.
-        what: what happened to the table, as a sentence without its end.
-        known: whether it is known which offsets fit the rows.
+        what: the change of the table, as a sentence without its end.
+        known: whether the offsets that fit the rows are known.
     """
     ways = [
-        "--from table sets the offsets to what the table has, so that the rest is read again, each once"
+        "--from table sets the offsets to the end of the table's rows, so that the rest is read again, each once"
         if known
         else "--from earliest or --from 0:OFFSET,1:OFFSET reads again from there",
         "--from stored goes on without the rows",
@@ -344,7 +345,7 @@ def require_record_columns(where: object, present: Iterable[str], table: str | N
 
 
 def without_free(present: Mapping[str, str], expected: Mapping[str, str], free: Collection[str]) -> dict[str, str]:
-    """Return the columns of a table without the free ones of others; the arguments are those of `require_columns`."""
+    """Return the columns of a table without other jobs' free ones; see `require_columns`."""
     return {name: kind for name, kind in present.items() if name in expected or name not in free}
 
 
@@ -359,8 +360,8 @@ def require_columns(
 
     Args:
         where: the store, as messages name it.
-        present: the table's.
-        expected: the job's.
+        present: the table's columns.
+        expected: the job's columns.
         table: its name, where a store has several; None: the path is the table.
         free: columns of others that a writer may leave out: null, a default or the table's own value is in them.
 
@@ -385,5 +386,5 @@ def require_columns(
 
 
 def tuples(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows of an Arrow table, as `TableStore.rows` hands them out."""
+    """Return the rows of an Arrow table, in the form of `TableStore.rows`."""
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

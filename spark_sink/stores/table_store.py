@@ -1,4 +1,4 @@
-"""What every kind of store is made from: a `ResultStore` over one table, which can be read without a job."""
+"""Base of every kind of store: a `ResultStore` over one table, which can be read without a job."""
 
 from __future__ import annotations
 
@@ -27,31 +27,32 @@ REPLACING: Final = "delta, iceberg, postgres, mysql or duckdb"
 
 
 class TableStore(ResultStore):
-    """A kind of store, as `registry.STORES` names it: a `ResultStore` over one table, which can be read without a job.
+    """Kind of store, as `registry.STORES` names it.
 
-    Jobs of different names and topics may share the table. A subclass states what differs from these defaults.
-    `docs/guide/own-store.md` goes through it step by step.
+    It is a `ResultStore` over one table, which can be read without a job. Jobs of different names and topics may share
+    the table. A subclass states what differs from these defaults. `docs/guide/own-store.md` goes through it step by
+    step.
 
     Args:
-        location: where the results are.
+        location: location of the results.
         name: the job's name; a job that opens the store fences the older one of its name.
         topic: the topic the offsets belong to.
         topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
-        write_mode: what the rows do to the table.
+        write_mode: effect of the rows on the table.
         rejects: columns of the rejects table; None: commits bring no rejects. Never given with `rejects_apart`.
         in_tasks: the rows are the records one by one, so that each task may commit its own Kafka partition.
         evolve: add the job's columns to a table that lacks them, once it is taken over; only with `evolves`.
-        partition_by: what the table's files are kept apart by; only with `partitions`.
+        partition_by: partition columns of the table's files; only with `partitions`.
 
     Raises:
         OptionRefused: a name or the location cannot be used, or the store's package is not installed.
     """
 
     needs_path: bool = True
-    """False: the store has no folder or file, and `TableLocation.path` means nothing to it."""
+    """False: the store has no folder or file, and `TableLocation.path` is unused."""
 
     has_tables: bool = True
-    """False: the folder is the table, and `TableLocation.table` means nothing to it."""
+    """False: the folder is the table, and `TableLocation.table` is unused."""
 
     nested_columns: bool = True
     """False: lists, maps and structures are kept as text."""
@@ -65,17 +66,17 @@ class TableStore(ResultStore):
     """Permission for several tasks to read one Kafka partition for a commit."""
 
     partitions: bool = False
-    """Whether the table's files can be kept apart by `partition_by`."""
+    """True: `partition_by` can separate the table's files."""
 
     evolves: bool = False
-    """Whether `open` can add columns to a table that is there."""
+    """True: `open` can add columns to an existing table."""
 
     all_totals: bool = False
-    """True: commits go by `WriteMode.row_key` and the rule of each of `WriteMode.aggregates`. False: by `key` and
+    """True: commits follow `WriteMode.row_key` and the rule of each of `WriteMode.aggregates`. False: only `key` and
     `sums`, so that windows, averages and so on are refused."""
 
     keeps_sequences: bool = False
-    """Whether it is a `judging_store.JudgingStore` where its write mode says `judged`."""
+    """True: it is a `judging_store.JudgingStore` if its write mode says `judged`."""
 
     def __init__(
         self,
@@ -101,13 +102,13 @@ class TableStore(ResultStore):
         self.judges = write_mode.judged is not None
         self._partition_by = tuple(partition_by)
         self._generation: int | None = None
-        """Of this holder, once it is open."""
+        """Generation of this holder, once it is open."""
         self._where: object = location
-        """The table, as messages name it."""
+        """Name of the table in messages."""
         self._prepare(location)
 
     def _prepare(self, location: TableLocation) -> None:
-        """Keep what is needed of the location; the last step of the constructor. Nothing is asked or made yet.
+        """Keep the needed parts of the location, without contacting the store; last step of the constructor.
 
         Raises:
             OptionRefused: the location cannot be used, or the store's package is not installed.
@@ -116,11 +117,11 @@ class TableStore(ResultStore):
 
     @classmethod
     def rejects_at(cls, location: TableLocation) -> TableLocation:
-        """Where the rejects of a result are."""
+        """Return the location of a result's rejects."""
         return replace(location, table=f"{location.table}_rejects")
 
     def count(self) -> int:
-        """Rows of the table.
+        """Count the rows of the table.
 
         Raises:
             SinkError: there is no such table, or it cannot be read.
@@ -128,11 +129,11 @@ class TableStore(ResultStore):
         raise NotImplementedError
 
     def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Those columns of all rows, in no order; raises as `count` does."""
+        """Read columns of all rows, in no order; raises as `count` does."""
         raise NotImplementedError
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The columns of `schema` batch by batch, as of one commit; the types may be others that can be cast to it.
+        """Yield the columns of `schema` batch by batch, as of one commit, in types that can be cast to it.
 
         Raises:
             Exception: there is no such table or column; `results.scan` makes a sentence of it.
@@ -140,50 +141,50 @@ class TableStore(ResultStore):
         raise NotImplementedError
 
     def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """As `scan`, and rows of other records than a Kafka partition's from offset first to last may be left out."""
+        """Scan as `scan` does; may leave out other records than a Kafka partition's given offsets."""
         return self.scan(schema)
 
     def other_jobs(self) -> list[str]:
-        """None, where the store does not keep the names of its jobs."""
+        """Return None: the store does not keep the names of its jobs."""
         return []
 
     def other_sources(self) -> list[str]:
-        """None, where the store does not keep the names of its jobs."""
+        """Return None: the store does not keep the names of its jobs."""
         return []
 
     def replace(
         self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """Refuse it, where the store cannot change rows of single records."""
+        """Refuse the replacement: the store cannot change rows of single records."""
         raise OptionRefused(f"{self._where}: this kind of store replaces no rows. Choose {REPLACING}")
 
     def require_repairable(self) -> None:
-        """Refuse, where the store has no `repair` of its own; see `ResultStore`."""
+        """Refuse the repair: the store has no `repair`; see `ResultStore`."""
         if type(self).repair is TableStore.repair:
             raise self._repairs_nothing()
 
     def repair(
         self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
     ) -> None:
-        """Refuse, where the store cannot replace rows; see `ResultStore`."""
+        """Refuse repairs: the store cannot replace rows; see `ResultStore`."""
         raise self._repairs_nothing()
 
     def _repairs_nothing(self) -> OptionRefused:
         return OptionRefused(f"{self._where}: a store of this kind cannot replace rows, so that nothing is repaired")
 
     def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
-        """The job's commits, the newest first, as far as the store still says; none where it does not keep them apart.
+        """Return the job's commits, the newest first, as far as the store still knows them.
 
         Returns:
-            the store's name for each, and the next offset of each partition
+            Name of each commit, and the next offset of each partition.
         """
         return iter(())
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
-        """What holders of any job have left beside the table that a newer one has fenced; see `vacuum`.
+        """List the orphans of fenced holders of any job next to the table; see `vacuum`.
 
         Args:
-            needed: False: it is no mistake if there is no such table.
+            needed: False: a missing table is no mistake.
 
         Raises:
             StoreError: there is no such table.
@@ -191,14 +192,14 @@ class TableStore(ResultStore):
         raise NotImplementedError
 
     def is_there(self) -> bool:
-        """Whether there is such a table; only for stores whose rejects are a table apart."""
+        """Return whether the table exists; only for stores with a separate table of rejects."""
         return False
 
     def compactor(self) -> Compactor:
-        """What puts small files together, where the store is made of files; see `compact`.
+        """Return the compactor of a store made of files; see `compact`.
 
         Raises:
-            OptionRefused: it is not.
+            OptionRefused: the store is not made of files.
             StoreError: there is no such table.
         """
         raise OptionRefused(
@@ -206,7 +207,7 @@ class TableStore(ResultStore):
             "database itself keeps it in order"
         )
 
-    # -- what subclasses compare
+    # -- comparisons of subclasses
 
     def _require_open(self) -> int:
         """Return the holder's generation."""
@@ -221,34 +222,34 @@ class TableStore(ResultStore):
         rejects: DataFrame | None,
         sequences: DataFrame | None,
     ) -> int:
-        """The holder's generation.
+        """Check a commit's arguments, and return the holder's generation.
 
         Raises:
             RuntimeError: the store is not open.
-            ValueError: what is to be committed is not what the store was made for. Both are mistakes in the code.
+            ValueError: the commit does not fit the store's options. Both are mistakes in the code.
         """
         if self._generation is None:
             raise RuntimeError("commit() before open()")
         if start == end:
             raise ValueError("a commit needs at least one offset that moves")
         if (rejects is None) != (self._rejects is None):
-            raise ValueError("rejects go to a store that was made with rejects, with every commit")
+            raise ValueError("every commit to a store with rejects, and no other, has rejects")
         if (sequences is not None) != self.judges:
-            raise ValueError("last sequences go to a store that judges, with every commit")
+            raise ValueError("every commit to a store that judges, and no other, has last sequences")
         return self._generation
 
     def _require_generation(
         self, generation: int | None, newest: int, stored: Mapping[int, int], start: Mapping[int, int] | None
     ) -> None:
-        """Compare what a holder knows with what the store has.
+        """Compare a holder's state with the store's.
 
-        Stored partitions only are compared: one that was added to the topic since is not in the store yet.
+        Only stored partitions are compared: a partition added to the topic since is not in the store yet.
 
         Args:
             generation: the holder's.
             newest: the store's.
             stored: the store's offsets.
-            start: what the holder takes for them; None: they are not compared.
+            start: the holder's expectation of them; None: they are not compared.
 
         Raises:
             Fenced: another job has taken over.
@@ -262,7 +263,7 @@ class TableStore(ResultStore):
             )
 
     def _require_topic_id(self, known: StoredId, stored: Mapping[int, int]) -> None:
-        """Raise `TopicRecreated` where the stored offsets belong to another topic of the name."""
+        """Raise `TopicRecreated` if the stored offsets belong to another topic of the name."""
         if known.is_other(self._topic_id):
             raise TopicRecreated(
                 f"topic {self._topic} is not the one that {self._where} has read (up to {dict(stored)}): its id is "

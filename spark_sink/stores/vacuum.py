@@ -1,9 +1,9 @@
-"""What killed and fenced jobs leave beside a result: invisible to readers, and never to become visible.
+"""Removal of orphans: files and tables of killed and fenced jobs, invisible to readers now and later.
 
-Everything that is on its way into a table carries the job and the generation of the holder that made it. A commit of
-an older generation than the newest fails, so that what carries one can go; what carries the newest stays, however
-old it is, because a holder that is frozen amid a commit looks like a dead one. Each store lists what it finds, see
-`TableStore.orphans`: files first, and the table afterwards, because what was committed in between is named by then.
+Everything on its way into a table carries the job and the generation of its holder. A commit of an older generation
+than the newest fails, so that its orphans can go. Those of the newest stay, however old they are, because a holder
+frozen in a commit looks like a dead one. Each store lists its orphans, see `TableStore.orphans`: files first, and the
+table afterwards, because the table then names all files of commits in between.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_location
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 
 OLDER_THAN_S = 3600.0
-"""Younger files are kept, in seconds. The generation decides; the age leaves time to look at what a crash has left."""
+"""Age in seconds below which files are kept. The generation decides; the age leaves time to study the files of a
+crash."""
 
 
 def vacuum(location: TableLocation, older_than_s: float = OLDER_THAN_S, *, dry_run: bool = False) -> list[Orphan]:
-    """Remove what jobs of any name have left beside a result and its rejects.
+    """Remove the orphans of all jobs of a result and its rejects.
 
     Args:
         location: the result.
-        older_than_s: keep what was written in the last so many seconds. PostgreSQL does not know when a staging table
+        older_than_s: keep files written in the last so many seconds. PostgreSQL does not know when a staging table
             was written, so that the generation alone decides there.
-        dry_run: only look.
+        dry_run: only list the orphans.
 
     Returns:
-        What was removed, or would be.
+        Removed orphans, or those to remove.
 
     Raises:
         SinkError: there is no such table, or something could not be read or removed.

@@ -1,1 +1,1 @@
-"""Delta IcebergCatalog: offsets in the commit's `txn` actions."""
+"""Delta Lake: offsets in the commit's `txn` actions."""

@@ -1,4 +1,4 @@
-"""One entry of a Delta table's log: rows that are added or merged, and `txn` actions that say how far they reach."""
+"""Entry of a Delta table's log: added or merged rows, with `txn` actions for their offsets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 UNKNOWN_ROWS = 2**62
-"""Stored as the number of rows where only the merge knows it; no table has as many."""
+"""Number of rows that is stored if only the merge knows it; no table has as many."""
 
 
 @dataclass(frozen=True)
 class JobEntry:
-    """What a job has to say in an entry."""
+    """Job's part of an entry."""
 
     job: str
     topic: str
@@ -32,9 +32,9 @@ class JobEntry:
     offsets: Mapping[int, int]
     """Next offset of each partition, for readers of the log."""
     note: Mapping[str, object]
-    """More for readers of the log."""
+    """Further facts for readers of the log."""
     transactions: Mapping[str, int]
-    """`txn` actions: what the job itself goes by."""
+    """`txn` actions, from which the job itself reads its state."""
 
 
 def write_entry(
@@ -48,12 +48,12 @@ def write_entry(
     """Commit the version after the one that the table was read as.
 
     Args:
-        table: as of the version that the caller has compared itself with.
-        folder: of the table.
-        entry: what the job says in it.
+        table: the table at the version of the caller's comparison.
+        folder: the table's folder.
+        entry: the job's part of the entry.
         written: files of rows: in the table's folder, or with a key, in the staging folder.
-        write_mode: what the rows do to the table.
-        partitions: of the files by name, where the table has partitions.
+        write_mode: effect of the rows on the table.
+        partitions: partition of each file by name, if the table has partitions.
 
     Raises:
         CommitFailedError: another commit was first.
@@ -78,12 +78,12 @@ def write_entry(
 
 
 def write_actions(table: DeltaTable, entry: JobEntry, actions: list[Any]) -> None:
-    """Commit the version after the one that the table was read as, with files that come and go.
+    """Commit the version after the one that the table was read as, with changed files.
 
     Args:
-        table: at the version of the caller's comparison.
-        entry: the job's words in it.
-        actions: of files.
+        table: the table at the version of the caller's comparison.
+        entry: the job's part of the entry.
+        actions: additions and removals of files.
 
     Raises:
         CommitFailedError: another commit was first.
@@ -97,14 +97,14 @@ Range = tuple[Mapping[int, int], Mapping[int, int]]
 
 
 def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Sequence[str], records: Range) -> None:
-    """Commit the version after the one that the table was read as, with new rows of a range of records.
+    """Commit the version after the one that the table was read as, with a range's new rows.
 
     Args:
         table: see `write_entry`; likewise folder and entry.
-        folder: of the table.
-        entry: of the job.
+        folder: the table's folder.
+        entry: the job's part of the entry.
         files: staged Parquet files with the new rows.
-        records: range of the rows that these replace.
+        records: range of the records with replaced rows.
 
     Raises:
         CommitFailedError: another commit was first.
@@ -117,7 +117,7 @@ def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Seq
     schema = pa.schema(table.schema().to_arrow())
     rows = pa.RecordBatchReader.from_batches(schema, [])
     if files:
-        # Columns of others, which the files do not have, are null.
+        # Other jobs' columns, which the files lack, are null.
         found = ds.dataset(list(files), schema, format="parquet", filesystem=folder.filesystem)
         cast = (
             each for batch in found.to_batches() for each in pa.Table.from_batches([batch]).cast(schema).to_batches()
@@ -134,7 +134,7 @@ def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Seq
 
 
 def _within(records: Range) -> str:
-    """Return the condition for rows of these records; all of it is numbers and names of ours."""
+    """Return the condition for rows of these records; it has only numbers and our own names."""
     first, last = records
     return " OR ".join(
         f"(_kafka_partition = {partition} AND _kafka_offset >= {first[partition]} AND _kafka_offset < {end})"
@@ -146,15 +146,15 @@ def _properties(table: DeltaTable, entry: JobEntry, rows: int) -> CommitProperti
     """Return the properties of an entry of the job.
 
     Args:
-        table: as of the version before.
-        entry: of the job.
-        rows: of the table after the commit.
+        table: the table at the version before.
+        entry: the job's part of the entry.
+        rows: rows of the table after the commit.
     """
     from deltalake import CommitProperties
     from deltalake.transaction import Transaction
 
-    # Other keys than userMetadata make the commit unreadable for delta-spark. No retries inside delta-rs: it
-    # would put this commit behind one that it has not compared itself with.
+    # Other keys than userMetadata make the commit unreadable for delta-spark. No retries inside delta-rs: a retry would
+    # place this commit after one that it has not compared itself with.
     user_metadata = {
         "job": entry.job,
         "topic": entry.topic,
@@ -162,7 +162,7 @@ def _properties(table: DeltaTable, entry: JobEntry, rows: int) -> CommitProperti
         "offsets": dict(entry.offsets),
     }
     user_metadata |= {"table": str(table.metadata().id), **entry.note}
-    # Its own version, which is the next one or none; and how many rows the table then has, where that is known.
+    # The entry's own version, which is the next one or none; and the table's number of rows then, if it is known.
     transactions = {**entry.transactions, version_key(entry.job): table.version() + 1, rows_key(entry.job): rows}
     return CommitProperties(
         custom_metadata={"userMetadata": json.dumps(user_metadata)},

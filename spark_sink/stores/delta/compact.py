@@ -1,7 +1,7 @@
-"""Small files of a Delta table into larger ones, in log entries that change no data; see `stores.compact`.
+"""Compaction of a Delta table, in log entries without a change of data; see `stores.compact`.
 
-delta-rs has an `optimize` of its own. Its files say neither whose they are nor when one of a killed run may go, and in
-a partitioned table their folders have the values as names, which a file system does not always take.
+delta-rs has an `optimize` of its own. Its files carry no holder, so that those of a killed run could never be removed.
+In a partitioned table their folders have the values as names, which not every file system takes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-"""Of the protocol's table features, those under which a file can be replaced by another one with the same rows and
-nothing more has to be said: not deletion vectors, row ids, column mapping, change data or clustering."""
+"""Table features that permit a file's replacement by another with the same rows, without further entries. Deletion
+vectors, row ids, column mapping, change data and clustering are not among them."""
 
 LEGACY_WRITER = 2
 """Writer versions up to this one know `appendOnly` and `invariants` only."""
 
 
 class DeltaCompactor:
-    """A `compactor.Compactor` of one table.
+    """`compactor.Compactor` of one table.
 
     Args:
-        folder: of the table.
-        table: open.
+        folder: the table's folder.
+        table: the open table.
 
     Raises:
         OptionRefused: the table has a feature or property that forbids it.
@@ -48,7 +48,7 @@ class DeltaCompactor:
         self._require_plain()
 
     def look(self) -> list[DataFile]:
-        """Files in the folder itself, of known rows."""
+        """List the files in the folder itself with a known number of rows."""
         self._table.update_incremental()
         self._require_plain()
         found = self._actions().to_pylist()
@@ -61,12 +61,12 @@ class DeltaCompactor:
         ]
 
     def count(self) -> tuple[int, int]:
-        """By the log."""
+        """Return the files and bytes of the log."""
         sizes = self._actions()["size_bytes"].to_pylist()
         return len(sizes), sum(sizes)
 
     def take_over(self) -> int:
-        """By an entry of the log with a `txn` action of its own."""
+        """Take over by an entry of the log with its own `txn` action."""
         from deltalake.exceptions import CommitFailedError
 
         for attempt in range(1, ATTEMPTS + 1):
@@ -82,14 +82,14 @@ class DeltaCompactor:
         raise AssertionError
 
     def rewrite(self, files: Sequence[DataFile], generation: int) -> DataFile:
-        """One after the other; columns that a file lacks are null."""
+        """Write the files one after the other; columns that a file lacks are null."""
         import pyarrow as pa
         import pyarrow.dataset as ds
 
         whole = pa.schema(self._table.schema().to_arrow())
         schema = pa.schema([field for field in whole if field.name not in files[0].entry])  # the log has the others
         paths = [self._folder.inside(file.name) for file in files]
-        # A file from before a column was added lacks it, and is read with null there; Spark's own may have INT96.
+        # A file from before a column was added lacks it, and reads as null; Spark's own files may have INT96.
         parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
         rows = ds.dataset(paths, schema, parquet, filesystem=self._folder.filesystem)
         made = write_batches(
@@ -102,7 +102,7 @@ class DeltaCompactor:
         return DataFile(made.name, made.bytes, made.rows, files[0].partition, files[0].entry, made.statistics)
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
-        """An entry whose actions say that no data changes."""
+        """Commit an entry that marks its actions as no change of data."""
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
 
@@ -125,7 +125,7 @@ class DeltaCompactor:
         return True
 
     def remove(self, file: DataFile) -> None:
-        """From the folder."""
+        """Remove the file from the folder."""
         self._folder.remove(file.name)
 
     def _actions(self) -> Any:
@@ -134,7 +134,7 @@ class DeltaCompactor:
         return pa.table(self._table.get_add_actions(flatten=True))
 
     def _commit(self, actions: list[Any], generation: int) -> None:
-        """The version after the one that was looked at, or an error."""
+        """Commit the version after `look`'s, or raise an error."""
         from deltalake import CommitProperties
         from deltalake.transaction import Transaction
 
@@ -154,7 +154,7 @@ class DeltaCompactor:
 
 
 def require_plain_files(table: DeltaTable, folder: Folder) -> None:
-    """Refuse a table with files that cannot be rewritten by their rows alone.
+    """Refuse a table with files that cannot be rewritten from their rows alone.
 
     Raises:
         OptionRefused: it has a feature or property that forbids it.
@@ -169,6 +169,6 @@ def require_plain_files(table: DeltaTable, folder: Folder) -> None:
     if named or old:
         what = ", ".join(sorted(named)) or f"writer version {protocol.min_writer_version}"
         raise OptionRefused(
-            f"{folder}: the table has {what}, which Ratchet does not keep when it writes files anew. Compact or change "
+            f"{folder}: the table has {what}, which Ratchet does not keep when it rewrites files. Compact or change "
             "it with the engine that has switched it on (OPTIMIZE)"
         )

@@ -1,4 +1,4 @@
-"""Whether the rows of a Delta table are still those that the `txn` actions of a job speak of, and can be kept so."""
+"""Comparison of a Delta table's rows with a job's `txn` actions, and of its properties with both."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 FORGETTING = "delta.setTransactionRetentionDuration"
-"""Property after whose time Delta's writers drop `txn` actions: generation and offsets would be gone."""
+"""Property with the time after which Delta's writers drop `txn` actions: generation and offsets would be gone."""
 
 MAPPING = "delta.columnMapping.mode"
-"""Property with which files have other names for the columns than the table; the job's files have the table's."""
+"""Property that gives columns other names in the files than in the table; the job's files have the table's."""
 
 
 class ConsistencyCheck:
-    """Compares a table with what a job has noted in its log.
+    """Comparison of a table with a job's notes in its log.
 
     Args:
-        folder: of the table.
+        folder: the table's folder.
         job: the job's name.
         topic: the topic its offsets belong to.
         transactions: reader of the table's `txn` actions.
@@ -45,10 +45,10 @@ class ConsistencyCheck:
         self._folder, self._name, self._topic, self._transactions = folder, job, topic, transactions
 
     def require(self, table: DeltaTable, *, may_be_emptied: bool = False) -> None:
-        """Refuse a table whose rows are not those that the `txn` actions stand for, or that may lose these.
+        """Refuse a table with rows other than the `txn` actions', or that may lose the actions.
 
         Args:
-            table: as of its newest version.
+            table: the table at its newest version.
             may_be_emptied: an operator may delete all rows.
 
         Raises:
@@ -79,10 +79,13 @@ class ConsistencyCheck:
         raise rows_lost(self._folder, found.sentence, is_known)
 
     def _require_no_traces(self, table: DeltaTable) -> None:
-        """A job that has left files but no generation has lost its `txn` actions, or this is a copy without them."""
+        """Refuse a table that has the job's files without its generation.
+
+        It has lost its `txn` actions, or is a copy without them.
+        """
         names = (FILE_NAME.fullmatch(uri.rpartition("/")[2]) for uri in table.file_uris())
         found = any(written and written["job"] == self._name for written in names)
-        try:  # a merge's files have other names, and its entries say whose they are
+        try:  # a merge's files have other names, but its entries name the job
             found = found or Log(self._folder, table, self._name).last_of_job() is not None
         except OSError as error:
             raise StoreError(f"{self._folder}: its log cannot be read ({first_line(error)})") from None
@@ -95,11 +98,11 @@ class ConsistencyCheck:
             )
 
     def require_same_table(self, table_id: str, version: int) -> None:
-        """Refuse a table that has been made in the place of the one that the job opened.
+        """Refuse a table made in place of the one that the job opened.
 
         Args:
-            table_id: of the table that was opened.
-            version: of the job's last entry in its log.
+            table_id: id of the opened table.
+            version: version of the job's last entry in its log.
 
         Raises:
             RowsLost: it is another one, or its log has been put back.
@@ -117,12 +120,12 @@ class ConsistencyCheck:
             or (now.transaction_version(version_key(self._name)) or 0) < version
         ):
             raise RowsLost(
-                f"{self._folder}: the table was removed or made anew while job {self._name} wrote to it. Nothing more "
-                "was added; run the job again, and it begins where the table that is there now says"
+                f"{self._folder}: the table was removed or recreated while job {self._name} wrote to it. Nothing more "
+                "was added; run the job again, and it begins at the present table's offsets"
             )
 
     def row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
-        """Offsets that the rows there are now reach to; None: nothing says it any more."""
+        """Return the offsets that the present rows reach to; None: no entry shows them any more."""
         try:
             return self._row_offsets(table)
         except OSError as error:
@@ -143,7 +146,7 @@ class ConsistencyCheck:
 
 
 def require_plain_log(table: DeltaTable, folder: Folder) -> None:
-    """Refuse properties under which offsets or rows of the job would get lost.
+    """Refuse properties that would lose offsets or rows of the job.
 
     Raises:
         OptionRefused: the table has one.

@@ -1,8 +1,8 @@
-"""What has been done to a Delta table since a job's last entry in its log.
+"""Changes to a Delta table since a job's last entry in its log.
 
-RESTORE, REPLACE and overwriting take rows away and leave the `txn` actions that say how far they reach. So each entry
-of a job notes its own version, and whoever goes on from it follows the log back from the newest entry: it has to lead
-to that version. An entry that restores version N leads on to N.
+RESTORE, REPLACE and overwriting remove rows and leave the `txn` actions with their offsets. So each entry of a job
+notes its own version. The next holder follows the log back from the newest entry, which has to lead to that version. An
+entry that restores version N leads on to N.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ LOG = "_delta_log"
 KEYED = "the number of rows proves nothing where rows change"
 
 FIRST_KEY = b'{"commitInfo"'
-"""How the line begins that says who did what; the protocol has one key in each line."""
+"""Start of the line with writer and operation; by the protocol each line has one key."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One version in the log."""
+    """Entry of one version in the log."""
 
     operation: str
-    """As its writer calls it; empty: it does not say."""
+    """Operation by its writer's name; empty: the entry has none."""
     parameters: dict[str, Any]
     user_metadata: dict[str, Any]
-    """What a job of ours has noted; empty: it is not from one."""
+    """Notes of one of our jobs; empty: the entry is not from one."""
 
     @property
     def replaces_all(self) -> bool:
-        """Whether no row from before need be left, by what Delta's writers and delta-rs call it."""
+        """Return whether the entry may leave no earlier row, by the operations of Delta's writers and delta-rs."""
         everything = str(self.parameters.get("predicate") or "") in {"", "[]", '["true"]', "true"}
         if self.operation == "WRITE":
             return self.parameters.get("mode") == "Overwrite" and everything
@@ -55,18 +55,18 @@ class Entry:
 
 @dataclass(frozen=True)
 class Break:
-    """Why the newest version does not contain the rows of an older one any more."""
+    """Reason why the newest version no longer contains the rows of an older one."""
 
     kind: Literal["restored", "replaced", "unknown"]
     version: int
-    """Of the entry that did it; unknown: of the newest one that is missing."""
+    """Version of the entry that did it; unknown: of the newest missing one."""
     operation: str = ""
     target: int | None = None
-    """The version that was restored, as far as it is known."""
+    """Restored version, as far as known."""
 
     @property
     def sentence(self) -> str:
-        """What happened, as a sentence without its full stop."""
+        """Return what happened, as a sentence without its full stop."""
         if self.kind == "restored":
             to = "an older version" if self.target is None else f"version {self.target}"
             return f"the table was restored to {to} (version {self.version} of its log, RESTORE)"
@@ -76,13 +76,13 @@ class Break:
             )
         count = self.operation or "the table has another number of rows than then"
         return (
-            f"its log has been cleaned up to version {self.version} since this job's last commit, {count}, and nothing "
-            "says any more whether it was restored meanwhile"
+            f"its log has been cleaned up to version {self.version} since this job's last commit, {count}, and no "
+            "entry shows any more whether it was restored since"
         )
 
 
 def read_entry(folder: Folder, version: int) -> Entry | None:
-    """An entry of the log; None: it is not there (any more).
+    """Read an entry of the log; None: it does not exist (any more).
 
     Raises:
         OSError: it cannot be read.
@@ -113,19 +113,19 @@ def _user_metadata(info: dict[str, Any]) -> dict[str, Any]:
 
 
 class Log:
-    """The log of a table, as of its newest version.
+    """Log of a table, as of its newest version.
 
     Args:
-        folder: of the table.
-        table: refreshed.
-        job: whose entries count.
+        folder: the table's folder.
+        table: the refreshed table.
+        job: name of the job that wrote the entries.
     """
 
     def __init__(self, folder: Folder, table: DeltaTable, job: str) -> None:
         self._folder, self._table, self._job = folder, table, job
 
     def last_of_job(self) -> int | None:
-        """The newest entry of the job, for tables in which it has noted no version yet; None: none is left."""
+        """Return the job's newest entry, for tables with no noted version yet; None: none is left."""
         for version in range(self._table.version(), -1, -1):
             entry = read_entry(self._folder, version)
             if entry is None or entry.user_metadata.get("job") == self._job:
@@ -133,11 +133,11 @@ class Log:
         return None
 
     def break_since(self, version: int, *, may_be_emptied: bool = False) -> Break | None:
-        """Say why the rows of that version are not in the newest one any more; None: they are, or some were deleted.
+        """Return the reason why the newest version lacks that version's rows; None: it has them, or some were deleted.
 
         Args:
-            version: of the job's last entry.
-            may_be_emptied: all may be deleted.
+            version: version of the job's last entry.
+            may_be_emptied: an operator may delete all rows.
         """
         at = self._table.version()
         while at > version:
@@ -156,7 +156,7 @@ class Log:
         return None
 
     def version_of_rows(self) -> int | None:
-        """The job's entry that the rows there are now go back to; -1: to none of its; None: nothing says which."""
+        """Return the job's entry that the present rows go back to; -1: none of its; None: unknown."""
         at = self._table.version()
         while at >= 0:
             entry = read_entry(self._folder, at)
@@ -173,7 +173,7 @@ class Log:
         return -1
 
     def as_of(self, version: int) -> DeltaTable | None:
-        """The table as it was; None: it cannot be read any more."""
+        """Return the table as of a version; None: it cannot be read any more."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -183,7 +183,10 @@ class Log:
             return None
 
     def _restored(self, version: int, entry: Entry) -> int | None:
-        """Which version an entry has restored. One by a moment says it in its writer's time zone: files say it too."""
+        """Return the version that an entry has restored.
+
+        A restore by time has it in its writer's time zone; the files show the version too.
+        """
         named = entry.parameters.get("version")
         if named is not None and str(named).isdecimal():
             return int(named)

@@ -1,4 +1,4 @@
-"""Rows with a key go into a Delta table by one merge, whose log entry carries the offsets as an append's does."""
+"""Merge of rows with a key into a Delta table; its log entry carries the offsets, as an append's does."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Names that mean the same in every SQL dialect; delta-rs takes conditions as SQL text and has no placeholders."""
+"""Names with one meaning in every SQL dialect; delta-rs takes conditions as SQL text without placeholders."""
 
 
 class _Dialect(PlainDialect):
-    """DataFusion's, which delta-rs has."""
+    """Dialect of DataFusion, which delta-rs uses."""
 
     union = f"array_slice(array_sort(array_union({{target}}, {{source}})), 1, {HASHES})"
     size = "cardinality({hashes})"
@@ -27,10 +27,10 @@ class _Dialect(PlainDialect):
 
 
 def require_plain(write_mode: WriteMode) -> None:
-    """Refuse names that could be read as SQL.
+    """Refuse names that SQL could read differently.
 
     Raises:
-        OptionRefused: the key or a total has one.
+        OptionRefused: the key or a total has such a name.
     """
     for name in [*write_mode.row_key, *(name for names in write_mode.lists.values() for name in names)]:
         if not PLAIN_NAME.fullmatch(name):
@@ -43,19 +43,19 @@ def require_plain(write_mode: WriteMode) -> None:
 def merge(
     table: DeltaTable, files: list[str], filesystem: Any, write_mode: WriteMode, properties: CommitProperties
 ) -> bool:
-    """Bring the rows of `files` into the table in one commit.
+    """Merge the rows of `files` into the table in one commit.
 
     Args:
-        table: as of the version that the caller has compared itself with.
-        files: Parquet files; over all of them there is at most one row per key. Where they have a column `DELETED`,
-            a row with true in it takes the table's row of its key away.
-        filesystem: pyarrow's, where the files are; None: on this machine.
+        table: the table at the version of the caller's comparison.
+        files: Parquet files; over all of them there is at most one row per key. A row with true in a column `DELETED`
+            removes the table's row of its key.
+        filesystem: pyarrow's, of the files; None: on this machine.
         write_mode: with a key.
-        properties: of the commit.
+        properties: properties of the commit.
 
     Returns:
-        Whether there was a commit. delta-rs makes none where the merge changes nothing: deletions of keys that are not
-        there. The table is still as of its version then.
+        Whether there was a commit. delta-rs makes none if the merge changes nothing, as with deletions of missing keys.
+        Then the table keeps its version.
 
     Raises:
         CommitFailedError: another commit was first.
@@ -64,7 +64,7 @@ def merge(
     import pyarrow.dataset as ds
 
     rows = ds.dataset(files, format="parquet", filesystem=filesystem)
-    # In brackets: to delta-rs's SQL, what follows FROM reaches past an AND.
+    # In brackets: delta-rs's SQL extends the text after FROM past an AND.
     same = " AND ".join(f'(target."{name}" IS NOT DISTINCT FROM source."{name}")' for name in write_mode.row_key)
     merger = table.merge(
         rows.scanner().to_reader(), same, source_alias="source", target_alias="target", commit_properties=properties
@@ -75,7 +75,7 @@ def merge(
         merger = merger.when_matched_update({f'"{name}"': value for name, value in new.items()})
         merger.when_not_matched_insert(added).execute()
         return True
-    # Column by column: those of others keep their values.
+    # Column by column: other jobs' columns keep their values.
     new = {f'"{name}"': f'source."{name}"' for name in rows.schema.names if name != DELETED}
     if DELETED not in rows.schema.names:
         merger.when_matched_update(new).when_not_matched_insert(new).execute()

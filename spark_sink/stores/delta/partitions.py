@@ -1,11 +1,11 @@
-"""Partitions of a Delta table: columns of it whose values stand in the log and not in the files.
+"""Partitions of a Delta table: columns with their values in the log and not in the files.
 
-A column of text, whole numbers, truth values or dates is the partition's own. A day of a time becomes a column of type
-date beside it, `<column>_day`, an hour one of text, `<column>_hour`, such as 2026-11-23-17; both in UTC. Delta's
-generated columns would say the same by an expression that Spark computes in each session's own time zone.
+A column of text, whole numbers, truth values or dates is the partition's own. A day of a time becomes a further column
+of type date, `<column>_day`; an hour becomes one of text, `<column>_hour`, such as 2026-11-23-17; both in UTC. Delta's
+generated columns would give the same by an expression, but Spark computes it in each session's own time zone.
 
-Files lie in the table's own folder, whatever the values are: the format takes them from the log, and a folder's name is
-a habit. So no value becomes a name of anything.
+Files lie in the table's own folder, whatever their values: the format takes values from the log, and the usual folder
+names are only a custom. So no value becomes a name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Fields = Sequence[PartitionField]
 
 TYPES = frozenset({"string", "boolean", "byte", "short", "integer", "long", "date"})
-"""Of partition columns whose values look in the log as `as_text` writes them."""
+"""Types of partition columns with the log's text as `as_text` writes it."""
 
 EPOCH = datetime.date(1970, 1, 1)
 
@@ -36,7 +36,7 @@ FIRST_DAY = (datetime.date.min - EPOCH).days
 
 
 def with_partitions(schema: StructType, fields: Fields) -> StructType:
-    """The table's columns: the job's, and those of days and hours."""
+    """Return the table's columns: the job's, and those of days and hours."""
     from pyspark.sql.types import DateType, StringType, StructField, StructType
 
     types = {"day": DateType(), "hour": StringType()}
@@ -56,7 +56,7 @@ def with_partition_columns(dataframe: DataFrame, fields: Fields) -> DataFrame:
 
 
 def without_partitions(schema: StructType, fields: Fields) -> StructType:
-    """The job's columns of the table's."""
+    """Return the job's columns among the table's."""
     from pyspark.sql.types import StructType
 
     added = {field.name for field in fields if field.unit}
@@ -67,19 +67,19 @@ def require_partitions(folder: Folder, table: DeltaTable, fields: Fields) -> Non
     """Refuse a table with other partitions.
 
     Raises:
-        SchemaDiffers: it is one.
+        SchemaDiffers: its partitions differ.
     """
     present, wanted = list(table.metadata().partition_columns), [field.name for field in fields]
     if present != wanted:
         raise SchemaDiffers(
             f"{folder}: the table is partitioned by {present or 'nothing'}, and this job has {said(fields)}, which "
-            f"makes {wanted or 'none'}. Partitions of a table that is there do not change: give the job the table's, "
+            f"makes {wanted or 'none'}. Partitions of an existing table do not change: give the job the table's, "
             "or choose another path"
         )
 
 
 def partition_values(folder: Folder, table: DeltaTable, fields: Fields, values: Values) -> dict[str, str | None]:
-    """What the log says of a file.
+    """Return the log's partition values of a file.
 
     Raises:
         StoreError: a value cannot be a partition's: an empty text, which every reader of the format takes for null, or
@@ -98,15 +98,15 @@ def partition_values(folder: Folder, table: DeltaTable, fields: Fields, values: 
             what = "a date outside the years 1 to 9999" if text is None else "an empty text"
             raise StoreError(
                 f"{folder}: column {field.column} is {what} in a row, which a partition of a Delta table cannot be. "
-                "Nothing was committed. Say in sql what becomes of it, such as "
-                f"nullif({field.column}, ''), or partition another table by other columns"
+                f"Nothing was committed. Replace it in sql, such as nullif({field.column}, ''), or partition another "
+                "table by other columns"
             )
         found[field.name] = text
     return found
 
 
 def as_text(value: str | bool | int | datetime.date | None) -> str | None:
-    """As the log has it."""
+    """Return a value's text, as the log has it."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -115,5 +115,5 @@ def as_text(value: str | bool | int | datetime.date | None) -> str | None:
 
 
 def _day(days: int) -> str | None:
-    """None for years that nobody writes in four digits; their rows have no day."""
+    """Return a date's text; None for years beyond four digits, which have no day."""
     return (EPOCH + datetime.timedelta(days)).isoformat() if FIRST_DAY <= days <= LAST_DAY else None

@@ -1,4 +1,4 @@
-"""Rows of a Delta table replaced in one entry of its log: files without them, and files with the right ones.
+"""Replacement of a Delta table's rows in one entry of its log: files without them, and files with the right ones.
 
 Only files with such a row are rewritten, by pyarrow and batch by batch, with their other rows as they are.
 A merge by delta-rs would name folders after the values of partitions.
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A file of the table, and the one with its other rows."""
+    """File of the table, and the one with its other rows."""
 
     old: str
     """Path, as the log has it."""
     old_bytes: int
     partition: dict[str, str | None]
     new: WrittenFile | None
-    """None: no row is left."""
+    """File with the other rows; None: no row is left."""
 
 
 def require_repairable(table: DeltaTable, folder: Folder) -> None:
@@ -52,10 +52,10 @@ def rewrite(table: DeltaTable, folder: Folder, gone: Identities, file_prefix: st
     """Rewrite the files with one of the identities, without its rows.
 
     Args:
-        table: at the version of the caller's comparison.
-        folder: of the table.
-        gone: identities.
-        file_prefix: of the holder.
+        table: the table at the version of the caller's comparison.
+        folder: the table's folder.
+        gone: identities of the removed rows.
+        file_prefix: the holder's.
     """
     import pyarrow as pa
 
@@ -104,9 +104,9 @@ def actions_of(
     """Make the actions of the entry.
 
     Args:
-        rewritten: files that go, and those in their place.
-        written: files with rows to put in.
-        partitions: of those by name, where the table has partitions.
+        rewritten: removed files, and those in their place.
+        written: files with new rows.
+        partitions: partition of each such file by name, if the table has partitions.
     """
     from deltalake.transaction import AddAction, RemoveAction
 

@@ -1,7 +1,7 @@
-"""Rules that a Delta table's owner has set for every writer, by their names.
+"""Rules of a Delta table that its owner has set for every writer, by their names.
 
 This writer adds its files to the log itself, and does not evaluate SQL expressions over them. So it adds nothing to a
-table with such a rule, however its rows are.
+table with such a rule, whatever its rows are.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 CONSTRAINT = "delta.constraints."
-"""Prefix of the properties that are CHECK constraints."""
+"""Prefix of the properties for CHECK constraints."""
 
 INVARIANT = "delta.invariants"
 """Key of a column's invariant in the metadata of its field."""
 
 COMPUTED = ("delta.generationExpression", "delta.identity.")
-"""Beginnings of the keys in a field's metadata with which the writer computes the column."""
+"""Prefixes of the keys in a field's metadata that make the writer compute the column."""
 
 APPEND_ONLY = "delta.appendOnly"
-"""Property of a table whose rows are neither changed nor deleted."""
+"""Property of a table that forbids changes and deletions of rows."""
 
 FOLLOWED = frozenset(
     {
@@ -40,16 +40,16 @@ FOLLOWED = frozenset(
         "changeDataFeed",
     }
 )
-"""Writer features that are followed, or whose use another check or this one refuses."""
+"""Writer features that the job follows, or that this check or another one refuses in use."""
 
 
 def require_no_rules(table: DeltaTable, folder: Folder, merges: bool) -> None:
     """Refuse a table with a rule that this writer does not check.
 
     Args:
-        table: as of its newest version.
-        folder: of the table.
-        merges: the write mode changes rows that are there.
+        table: the table at its newest version.
+        folder: the table's folder.
+        merges: the write mode changes existing rows.
 
     Raises:
         OptionRefused: the table has one; the error names it.

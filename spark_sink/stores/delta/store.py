@@ -1,4 +1,4 @@
-"""Results in a Delta IcebergCatalog table in a local folder, a mounted one or a bucket, committed by delta-rs.
+"""Results in a Delta Lake table in a local folder, a mounted one or a bucket, committed by delta-rs.
 
 Executors write Parquet files into the table's folder; they are invisible until the driver names them in the log. The
 same log entry carries `txn` actions (Delta protocol, "Transaction Identifiers"), which the format keeps through log
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 
 class DeltaStore(OptimisticStore["DeltaTable"]):
-    """A store over one Delta table: `location` names its folder, or s3://bucket/folder."""
+    """Store over one Delta table: `location` names its folder, or s3://bucket/folder."""
 
     has_tables = False
     evolves = True
@@ -94,10 +94,10 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         self._consistency = ConsistencyCheck(self._folder, self._name, self._topic, self._transactions)
         self._attempt = -1
         self._table_id, self._version = "", -1
-        """Of the table that was opened, and of this holder's last entry in its log."""
+        """Id of the opened table, and version of this holder's last entry in its log."""
         self._columns: dict[str, str] = {}
         self._write_mode_actions: dict[str, int] = {}
-        """Of this holder's next commit; none where the log has them."""
+        """Sequence manifest of this holder's next commit; None: the log has it."""
 
     @classmethod
     def rejects_at(cls, location: TableLocation) -> TableLocation:
@@ -175,7 +175,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def _version_of(self, table: DeltaTable) -> object:
         return table.version()
 
-    # -- what it says of the job
+    # -- the job's state in the table
 
     def _newest(self, table: DeltaTable) -> int:
         return newest_generation(self._transactions.of(table), self._name)
@@ -243,7 +243,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         if decision is not None and offsets is not None:
             require_plain_log(table, self._folder)
             write_mode = write_mode_text(self._write_mode)
-            # In the entry's userMetadata, which DESCRIBE HISTORY shows.
+            # Part of the entry's userMetadata, which DESCRIBE HISTORY shows.
             note["resume"] = json.loads(decision.as_json(stored, offsets, (self._stored_write_mode(table), write_mode)))
             actions |= self._offset_actions(offsets) | write_mode_actions(self._name, write_mode)
             stored = dict(offsets)
@@ -252,7 +252,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     def _after_take_over(self, table: DeltaTable, schema: StructType) -> None:
         self._version = self._transactions.of(table).transaction_version(version_key(self._name)) or 0
-        if self._evolve:  # a job that is refused changes nothing, so it comes after all that may refuse it
+        if self._evolve:  # last of all checks, because a refused job changes nothing
             add_columns(self._folder, table, with_partitions(schema, self._partition_by))
         self._table_id = str(table.metadata().id)
         wanted = with_partitions(schema, self._partition_by).names
@@ -264,8 +264,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         self._remove_staged(before=self._newest(table))
 
     def _remove_staged(self, before: int) -> None:
-        """Remove what holders before this one have left. One that still lives is fenced, whatever it finds."""
-        with suppress(OSError):  # it takes space and no more; vacuum says what is wrong
+        """Remove files that earlier holders have left. A living holder is fenced, whatever it finds."""
+        with suppress(OSError):  # it only takes space, and vacuum reports the fault
             for name in self._folder.folders(STAGING):
                 job, _, generation = name.rpartition(".")
                 if job == self._name and generation.isdecimal() and int(generation) < before:
@@ -284,7 +284,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         return super().commit(dataframe, start, end, rejects, sequences)
 
     def _staging(self, generation: int) -> list[str]:
-        """Folders within the table's for the rows of a merge; files that are added lie in the table's own."""
+        """List the staging folders for rows of a merge; added files lie in the table's own folder."""
         return [STAGING, f"{self._name}.{generation}"] if self._write_mode.row_key else []
 
     def _stage(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
@@ -320,7 +320,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         require_repairable(table, self._folder)
 
     def _stage_repair(self, table: DeltaTable, rows: Replacement, generation: int) -> Staged:
-        """Write them into the table's folder, as an append does."""
+        """Write the rows into the table's folder, as an append does."""
         import pyarrow as pa
 
         if not rows.count:
@@ -345,7 +345,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         actions = {generation_key(self._name): generation, **self._offset_actions(stored)}
         entry = JobEntry(self._name, self._topic, generation, stored, {"repair": note.as_dict()}, actions)
         crash_points.passing("in-commit")
-        # Where it fails, the files stay for vacuum: the version may be in place all the same.
+        # After a failure the files stay for vacuum: the version may exist all the same.
         write_actions(table, entry, actions_of(rewritten, staged.files, partitions))
 
     def _offset_actions(self, offsets: Mapping[int, int]) -> dict[str, int]:
@@ -353,7 +353,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     def _require_staged(self, table: DeltaTable, staged: Staged) -> None:
         if not staged.aside:
-            require_files(self._folder, staged.files)  # a clean-up takes files that no entry names yet
+            require_files(self._folder, staged.files)  # a clean-up removes files that no entry names yet
 
     def _write(self, table: DeltaTable, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         self._attempt = table.version() + 1

@@ -1,4 +1,4 @@
-"""The Delta table in a folder: found, made, and compared with a job's columns."""
+"""Delta table in a folder: opened, created, and compared with a job's columns."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ADD_ATTEMPTS = 100
-"""How often columns are added again after another writer's commit was first."""
+"""Attempts to add columns after other writers were first."""
 
 NO_WIDENING = "delta-rs, which writes the table, has no type widening"
-"""Delta's table feature `typeWidening`; without it, readers may refuse files of the former type."""
+"""Table feature `typeWidening` of Delta; without it, readers may refuse files of the former type."""
 
 
 def table_folder(path: str, storage_options: Mapping[str, str] | None = None) -> Folder:
-    """The folder of a table.
+    """Return the folder of a table.
 
     Raises:
         OptionRefused: delta-rs cannot keep a table there, or an option cannot be used.
@@ -38,10 +38,10 @@ def table_folder(path: str, storage_options: Mapping[str, str] | None = None) ->
 
 
 def open_table(folder: Folder) -> DeltaTable | None:
-    """The table in that folder, or None where there is none.
+    """Open the table in that folder; None: there is none.
 
     Raises:
-        StoreError: something else is there, or it cannot be read.
+        StoreError: the path is no table, or it cannot be read.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -57,15 +57,15 @@ def open_table(folder: Folder) -> DeltaTable | None:
 
 
 def open_or_create(folder: Folder, schema: StructType, partitions: Sequence[str] = ()) -> DeltaTable:
-    """The table in that folder, made where there is none. Its columns are not compared.
+    """Open the table in that folder, or create it. Its columns are not compared.
 
     Args:
-        folder: of the table.
-        schema: all columns of one that is made.
-        partitions: those of them that its partitions are of.
+        folder: the table's folder.
+        schema: all columns of a new table.
+        partitions: partition columns of a new table.
 
     Raises:
-        StoreError: it can be neither read nor made.
+        StoreError: it can be neither read nor created.
     """
     from deltalake import DeltaTable, Schema
     from deltalake.exceptions import DeltaError
@@ -88,7 +88,7 @@ def open_or_create(folder: Folder, schema: StructType, partitions: Sequence[str]
                 storage_options=folder.options,
             )
         except DeltaError as error:
-            # Two jobs may create it together: then the other one's table is there now.
+            # Two jobs may create it together: then the other one's table exists now.
             if open_table(folder) is None:
                 refuse(folder, error, "the folder and its rights")
         table = DeltaTable(folder.uri, storage_options=folder.options)
@@ -99,7 +99,7 @@ def require_fits(folder: Folder, table: DeltaTable, schema: StructType) -> None:
     """Refuse a table with other columns.
 
     Raises:
-        SchemaDiffers: it is one.
+        SchemaDiffers: its columns differ.
     """
     from deltalake import Schema
 
@@ -108,10 +108,10 @@ def require_fits(folder: Folder, table: DeltaTable, schema: StructType) -> None:
 
 
 def missing_columns(folder: Folder, table: DeltaTable, schema: StructType) -> list[Field]:
-    """The columns that a job has and the table does not.
+    """Return the columns that a job has and the table lacks.
 
     Raises:
-        SchemaDiffers: something else differs.
+        SchemaDiffers: the tables differ otherwise.
     """
     from deltalake import Field, Schema
 
@@ -123,7 +123,7 @@ def missing_columns(folder: Folder, table: DeltaTable, schema: StructType) -> li
 
 
 def add_columns(folder: Folder, table: DeltaTable, schema: StructType) -> None:
-    """Give the table the columns of a job that it lacks, in one entry of its log; rows that are there have null.
+    """Add a job's missing columns to the table in one log entry; existing rows have null.
 
     Raises:
         SchemaDiffers: see `missing_columns`.
@@ -151,5 +151,5 @@ def free_columns(schema: Schema) -> set[str]:
 
 
 def types_of(schema: Schema) -> dict[str, str]:
-    """Type of each column, by name."""
+    """Return the type of each column, by name."""
     return {field.name: str(field.type) for field in schema.fields}

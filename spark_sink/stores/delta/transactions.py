@@ -1,4 +1,4 @@
-"""All `txn` actions of a Delta table, read in one pass over its log.
+"""`txn` actions of a Delta table, all read in one pass over its log.
 
 delta-rs answers for one action at a time, and reads the log for each answer: with 1,000 Kafka partitions, 20,781 files
 for the offsets of one commit. A holder reads the newest checkpoint and the later entries once, and then each new entry.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 OF_JOB = re.compile(r"ratchet-sink/(?P<job>[a-z][a-z0-9_-]{0,62})/")
-"""Beginning of the names of a job's `txn` actions."""
+"""Prefix of the names of a job's `txn` actions."""
 
 OF_TOPIC = re.compile(rf"{OF_JOB.pattern}(?P<topic>[A-Za-z0-9._-]{{1,249}})/[0-9]+")
 """Names of the `txn` actions with a job's offsets."""
@@ -30,7 +30,7 @@ LAST_CHECKPOINT = "_last_checkpoint"
 
 
 class Transactions(Protocol):
-    """The `txn` actions of one version: a `DeltaTable`, or those read before."""
+    """`txn` actions of one version: a `DeltaTable`, or those read before."""
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the newest number of an application; None: it has none."""
@@ -38,11 +38,11 @@ class Transactions(Protocol):
 
 @dataclass(frozen=True)
 class KnownTransactions:
-    """The `txn` actions of a table as of one version."""
+    """`txn` actions of a table as of one version."""
 
     version: int
     digest: bytes
-    """Digest of that version's entry in the log: another entry there belongs to another table."""
+    """Digest of that version's log entry: a different entry belongs to another table."""
     numbers: Mapping[str, int]
     """Newest number of each application, by its name."""
 
@@ -52,10 +52,10 @@ class KnownTransactions:
 
 
 class TransactionReader:
-    """Reads the `txn` actions of one table, and keeps them for the next version.
+    """Reader of one table's `txn` actions, which keeps them for the next version.
 
     Args:
-        folder: of the table.
+        folder: the table's folder.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -63,9 +63,9 @@ class TransactionReader:
         self._known: KnownTransactions | None = None
 
     def of(self, table: DeltaTable) -> Transactions:
-        """Return those of the version that the table was read as.
+        """Return the actions of the version that the table was read as.
 
-        The table itself answers where its log is of a form that only delta-rs reads.
+        The table itself answers if its log has a form that only delta-rs reads.
         """
         version = table.version()
         try:
@@ -85,7 +85,7 @@ class TransactionReader:
 
 
 def jobs_of(folder: Folder, table: DeltaTable) -> set[str]:
-    """Return the jobs with a `txn` action, by the newest checkpoint and the entries after it.
+    """Return the jobs with a `txn` action, by the newest checkpoint and the later entries.
 
     Raises:
         StoreError: the log cannot be read.
@@ -111,17 +111,17 @@ def _names(folder: Folder, table: DeltaTable) -> Mapping[str, int]:
 
 
 def _from_checkpoint(folder: Folder, version: int) -> KnownTransactions:
-    """Return those of the newest checkpoint; without one, none as of before the first version."""
+    """Return the actions of the newest checkpoint; without one, none as of before the first version."""
     checkpoint = json.loads(folder.read(LAST_CHECKPOINT, LOG) or b"{}")
     since = int(checkpoint.get("version", -1))
     if since > version:
-        raise ValueError(f"the newest checkpoint is of version {since}, which is behind {version}")
+        raise ValueError(f"the newest checkpoint is of version {since}, which is later than {version}")
     numbers = dict(_in_checkpoint(folder, since, int(checkpoint.get("parts") or 0))) if since >= 0 else {}
     return KnownTransactions(since, b"", numbers)
 
 
 def _with_entries(folder: Folder, known: KnownTransactions, version: int) -> KnownTransactions:
-    """Take up the entries up to a version."""
+    """Apply the entries up to a version."""
     numbers, digest = dict(known.numbers), known.digest
     for each in range(known.version + 1, version + 1):
         entry = folder.read(f"{each:020d}.json", LOG)

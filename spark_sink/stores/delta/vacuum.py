@@ -1,4 +1,4 @@
-"""What no version of a Delta table names: left by killed jobs, or replaced by merges and compactions."""
+"""Files that no version of a Delta table names: left by killed jobs, or replaced by merges and compactions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 STAGING = "_ratchet_staged"
-"""Folder in the table's for rows that a merge reads; Delta's own clean-up leaves names with an underscore alone."""
+"""Folder in the table's for rows of a merge; Delta's own clean-up ignores names with an underscore."""
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""What Delta's writers call their files."""
+"""Names of files by Delta's writers."""
 
 
 def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
-    """Files and staging folders that no version names, of holders that were fenced; see `TableStore.orphans`."""
+    """List files and staging folders that no version names, of fenced holders; see `TableStore.orphans`."""
     if open_table(folder) is None:
         if needed:
             raise StoreError(f"{folder}: there is no result table. Look at the path")
@@ -47,9 +47,9 @@ def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
 
 
 def _without_a_reader(table: DeltaTable) -> tuple[set[str], set[str]]:
-    """Files removed by merges and compactions longer ago than the table keeps them; and files no version names.
+    """List files removed longer ago than the table keeps them, and files that no version names.
 
-    delta-rs only says which. To remove them it would follow symbolic links, and it asks for no names.
+    delta-rs only lists them. Its own removal would follow symbolic links, without a check of names.
     """
     ever_removed = set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=False))
     unneeded = set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True))

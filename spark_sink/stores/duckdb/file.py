@@ -1,4 +1,4 @@
-"""The DuckDB file: open for the time of a call only, so that others can read it in between."""
+"""DuckDB file: open for the time of a call only, so that others can read it in between."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 LOCK_PATIENCE_S = 30.0
-"""How long a call waits for another process that has the file open, in seconds: another job's commit, or a reader."""
+"""Seconds that a call waits for another process with the file open: another job's commit, or a reader."""
 
 LOCK_PAUSE_S = 0.1
-"""Between two attempts to open the file, in seconds."""
+"""Seconds between two attempts to open the file."""
 
 CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
-"""A result file fetches no code from anywhere; Parquet is part of DuckDB's wheel."""
+"""Settings of the database: it fetches no code from anywhere; Parquet is part of DuckDB's wheel."""
 
 
 INTERRUPTED = "Query interrupted"
-"""What DuckDB raises, as a plain RuntimeError and without the cause, where the handler of a signal has raised something
-while a query ran: Ctrl-C's, or one of the program around the job."""
+"""Text of DuckDB's plain RuntimeError, without a cause, if a signal's handler raised during a query: Ctrl-C's, or one
+of the program around the job."""
 
 INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 WIDENINGS = (
@@ -40,11 +40,11 @@ WIDENINGS = (
 
 
 class Interrupted(StoreError):
-    """A signal has ended a query: somebody wants the program to stop, so that nothing is tried again."""
+    """Error of a query that a signal has ended: the program is to stop, so that nothing is tried again."""
 
 
 class DatabaseFile:
-    """A file on a disk of this machine.
+    """File on a disk of this machine.
 
     Args:
         path: absolute path.
@@ -55,7 +55,7 @@ class DatabaseFile:
 
     @contextmanager
     def writing(self) -> Iterator[DuckDBPyConnection]:
-        """The file in one transaction, which commits unless something is raised."""
+        """Open the file in one transaction, which commits unless the caller raises."""
         with self._errors(), self._connect(read_only=False) as database:
             database.begin()
             yield database
@@ -63,7 +63,7 @@ class DatabaseFile:
 
     @contextmanager
     def reading(self) -> Iterator[DuckDBPyConnection]:
-        """The file as it is; an empty database where there is none."""
+        """Open the file read-only; a missing one is an empty database."""
         import duckdb
 
         with (
@@ -74,7 +74,7 @@ class DatabaseFile:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """DuckDB's errors as ours.
+        """Turn DuckDB's errors into ours.
 
         Raises:
             Interrupted: a signal has ended a query.
@@ -110,7 +110,7 @@ class DatabaseFile:
             time.sleep(LOCK_PAUSE_S)
 
     def make_folder(self) -> None:
-        """Make the folder that the file lies in.
+        """Make the folder of the file.
 
         Raises:
             StoreError: it cannot be made, or the path is a folder.
@@ -123,14 +123,14 @@ class DatabaseFile:
             raise StoreError(f"{self.path}: its folder cannot be made ({error.strerror}). Choose another") from None
 
     def create_table(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        """Make a table that is not there yet."""
+        """Create a missing table."""
         database.register("wanted", schema.empty_table())
         create = f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS SELECT * FROM wanted LIMIT 0"  # noqa: S608
         database.execute(create)
         database.unregister("wanted")
 
     def require_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        """Raise SchemaDiffers where the table has other columns."""
+        """Raise SchemaDiffers if the table has other columns."""
         present, expected = self._compared(database, table, schema)
         require_columns(self.path, present, expected, table, _free_columns(database, table))
 
@@ -152,22 +152,25 @@ class DatabaseFile:
         require_columns(self.path, found, expected, table)
 
     def missing_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> list[Change]:
-        """What has to be done to a table so that it has these columns; raises SchemaDiffers where it cannot be done."""
+        """Return the changes that give a table these columns; raises SchemaDiffers if that is impossible."""
         present, expected = self._compared(database, table, schema)
         present = without_free(present, expected, _free_columns(database, table))
         return changes(f"{self.path}, table {table}", present, expected, _widens, WIDENINGS)
 
     def add_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        """Do it, in the caller's transaction; rows that are there have null. Raises as `missing_columns` does."""
+        """Change the table's columns, in the caller's transaction; existing rows have null.
+
+        Raises as `missing_columns` does.
+        """
         for change in self.missing_columns(database, table, schema):
             step = "ADD COLUMN {} {}" if change.is_new else "ALTER COLUMN {} SET DATA TYPE {}"
-            # The type is in DuckDB's own words, with the names in it quoted.
+            # The type is DuckDB's own text, with the names in it quoted.
             database.execute(f"ALTER TABLE {quoted(table)} " + step.format(quoted(change.column), change.type))
 
     def _compared(
         self, database: DuckDBPyConnection, table: str, schema: pa.Schema
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Types of the table's columns, and of the job's."""
+        """Return the types of the table's columns, and of the job's."""
         database.register("wanted", schema.empty_table())
         expected = _described(database, "wanted")
         database.unregister("wanted")
@@ -179,12 +182,12 @@ def _widens(before: str, after: str) -> bool:
 
 
 def has_table(database: DuckDBPyConnection, table: str) -> bool:
-    """Whether there is such a table."""
+    """Return whether the table exists."""
     return bool(database.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [table]).fetchall())
 
 
 def is_filled(database: DuckDBPyConnection, table: str) -> bool:
-    """Whether there is such a table, and a row in it."""
+    """Return whether the table exists and has a row."""
     if not has_table(database, table):
         return False
     return bool(database.execute(f"SELECT 1 FROM {quoted(table)} LIMIT 1").fetchall())  # noqa: S608
@@ -206,5 +209,5 @@ def _free_columns(database: DuckDBPyConnection, table: str) -> set[str]:
 
 
 def quoted(name: str) -> str:
-    """A name as DuckDB's SQL writes it, whatever characters it has."""
+    """Quote a name for DuckDB's SQL, whatever characters it has."""
     return '"' + name.replace('"', '""') + '"'

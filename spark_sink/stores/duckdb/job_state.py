@@ -1,4 +1,4 @@
-"""What a DuckDB file keeps about a job beside its rows."""
+"""State of a job in a DuckDB file, apart from its rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ CREATE TABLE IF NOT EXISTS ratchet_sink_sequences
 CREATE TABLE IF NOT EXISTS ratchet_sink_decisions
     (result VARCHAR, job VARCHAR, topic VARCHAR, decided TIMESTAMP NOT NULL, decision VARCHAR NOT NULL);
 """
-"""A table is marked as filled where a commit has left rows in it: one that is empty or gone later was put back."""
+"""Marks of the tables. A table is marked as filled if a commit has left rows in it: an empty or missing one was put
+back."""
 
 STATEMENTS = Statements(
     stored=f'SELECT "partition", next FROM {{offsets}} {OF_JOB} ORDER BY "partition"',  # noqa: S608
@@ -41,11 +42,11 @@ STATEMENTS = Statements(
 
 
 class Marks:
-    """What is in `ratchet_sink_marks` about a job: which of its tables had rows.
+    """Rows of `ratchet_sink_marks` about a job: its tables, and which had rows.
 
     Args:
-        state: of the job.
-        topic_id: of the topic, or 0.
+        state: the job's state.
+        topic_id: the topic's id, or 0.
         relations: the tables that the offsets belong to, the result first.
     """
 
@@ -67,7 +68,7 @@ class Marks:
             )
 
     def inconsistency(self, database: DuckDBPyConnection) -> tuple[str, str]:
-        """A table that is empty or gone, and was not."""
+        """Describe a table that lost all its rows; empty: none did."""
         marks: dict[str, bool] = {}
         if has_table(database, "ratchet_sink_marks"):
             marks = dict(self._state.run(database, f"SELECT relation, filled FROM {{marks}} {OF_JOB}"))  # noqa: S608
@@ -83,7 +84,9 @@ class Marks:
 
 
 class JobState(SqlJobState["DuckDBPyConnection"]):
-    """See `SqlJobState`; nobody else has the file open in the meantime, so that nothing has to be locked.
+    """State of the job, see `SqlJobState`.
+
+    No other process has the file open during a call, so that nothing has to be locked.
 
     Args:
         table: the result table.
@@ -123,7 +126,7 @@ class JobState(SqlJobState["DuckDBPyConnection"]):
     # -- last sequences
 
     def sequences(self, database: DuckDBPyConnection) -> int:
-        """Number of the manifest of last sequences that belongs to the offsets; 0: there is none."""
+        """Return the number of the sequence manifest of the offsets; 0: there is none."""
         if not has_table(database, "ratchet_sink_sequences"):
             return 0
         found = self.run(
@@ -132,7 +135,7 @@ class JobState(SqlJobState["DuckDBPyConnection"]):
         return int(found[0][0]) if found else 0
 
     def move_sequences(self, database: DuckDBPyConnection, number: int) -> None:
-        """Store another one."""
+        """Store another number."""
         self.run(
             database,
             "INSERT OR REPLACE INTO ratchet_sink_sequences VALUES ({result}, {job}, {number})",

@@ -1,6 +1,6 @@
 """Results in one DuckDB file on the machine of the driver.
 
-Tasks write Parquet files beside the database; the driver reads them, and changes rows, offsets and generation in one
+Tasks write Parquet files next to the database; the driver reads them, and changes rows, offsets and generation in one
 transaction. The file is open during a call only, so that others can read it in between.
 """
 
@@ -37,18 +37,18 @@ from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 
 
 def staging_prefix(path: Path, table: str, job: str) -> str:
-    """How folders with a job's rows on their way begin, beside the database; its holder's generation comes next."""
+    """Prefix of folders for a job's staged rows, next to the database; the holder's generation follows it."""
     digest = hashlib.sha256(f"{table}\0{job}".encode()).hexdigest()[:12]
     return f".{path.name}.{digest}.staged-"
 
 
 def orphan_folders(path: Path, table: str, staged: list[str], generations: Mapping[str, int]) -> Iterator[Orphan]:
-    """See `TableStore.orphans`.
+    """List the orphans, see `TableStore.orphans`.
 
     Args:
         path: the database file.
         table: the result table.
-        staged: folders beside the file, as they were before `generations` was asked for.
+        staged: folders next to the file, listed before `generations` was read.
         generations: the newest holder of each job.
     """
     beside = LocalFolder(path.parent)
@@ -76,14 +76,16 @@ class _Dialect(PlainDialect):
 def add(
     database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *, deletes: bool, columns: Sequence[str] = ()
 ) -> int:
-    """Bring the rows of the view `source` into the table. All names are quoted, and there are no values in the SQL.
+    """Bring the rows of the view `source` into the table.
+
+    All names are quoted, and there are no values in the SQL.
 
     Args:
         database: in the commit's transaction.
         table_name: the table.
-        write_mode: what the rows do to it.
+        write_mode: effect of the rows on the table.
         deletes: the view has a column `DELETED`.
-        columns: of the rows, where the table has others too, which keep their values; empty: it has none.
+        columns: columns of the rows, if the table has further ones, which keep their values; empty: it has none.
 
     Returns:
         number of inserted and updated rows, as DuckDB counts them
@@ -119,7 +121,7 @@ def _merged(
     names = ", ".join(map(quoted, columns))
     new = f"NOT EXISTS (SELECT 1 FROM {table} AS target WHERE {same}){kept}"  # noqa: S608
     database.execute(f"CREATE TEMP TABLE ratchet_new AS SELECT {names} FROM source WHERE {new}")  # noqa: S608
-    # Without the key: DuckDB removes and adds a row where a column with an index changes.
+    # Without the key: DuckDB removes and adds a row if a column with an index changes.
     values = ", ".join(f"{name} = source.{name}" for name in map(quoted, columns) if name not in map(quoted, key))
     update = f"UPDATE {table} AS target SET {values} FROM source WHERE {same}{kept}"  # noqa: S608
     changed = changed_rows(database, update)
@@ -144,7 +146,7 @@ if TYPE_CHECKING:
 
 
 class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
-    """A store over one table of a DuckDB file on a disk of this machine.
+    """Store over one table of a DuckDB file on a disk of this machine.
 
     DuckDB takes locks that network disks do not keep.
     """
@@ -189,7 +191,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         self._with_sequences()
 
     def _with_sequences(self) -> dict[int, int]:
-        """The stored offsets, after a look at the last sequences as of the same moment."""
+        """Return the stored offsets, after a check of the last sequences in the same transaction."""
         with self._reading() as database:
             stored, number = self._state.stored(database), self._state.sequences(database)
             if self._sequence_files is not None:
@@ -215,7 +217,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         yield from orphan_folders(self._path, self._result, staged, generations)
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Decisions are kept in the table `ratchet_sink_decisions`."""
+        """Return the last decision, from the table `ratchet_sink_decisions`."""
         with self._file.writing() as database:
             database.execute(TABLES)
             write_mode = write_mode_text(self._write_mode)
@@ -237,7 +239,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         self._file.make_folder()
         with self._file.writing() as database:
             database.execute(TABLES)
-            self._require_consistent(database)  # before a table that was dropped is made anew
+            self._require_consistent(database)  # before a dropped table is created again
             self._require_write_mode(database)
             for table, columns in tables.items():
                 self._file.create_table(database, table, columns)
@@ -298,12 +300,12 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             crash_points.passing("before-commit")
             self._bring_in(staged, rejected, generation, start, end, number)
         except Interrupted:
-            raise  # committed or not: who sent the signal wants an end
+            raise  # committed or not: the sender of the signal wants an end
         except Exception as failure:
             try:
                 is_committed = self._is_committed(generation, end)
             except StoreError:
-                raise failure from None  # what happened first is the better sentence
+                raise failure from None  # the first error makes the better sentence
             if not is_committed:
                 raise
         finally:
@@ -374,7 +376,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         crash_points.passing("after-commit")
 
     def _replace(self, database: DuckDBPyConnection, table: str, replacement: Replacement, staged: _Staged) -> None:
-        """Take rows away by their identities, and put others in."""
+        """Delete rows by their identities, and insert others."""
         if replacement.gone.num_rows:
             names = map(quoted, replacement.identity)
             same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM gone.{name}" for name in names)
@@ -432,7 +434,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             )
 
     def _remove_staged(self, before: int) -> None:
-        """Remove what holders before this one have left. One that still lives is fenced, whatever it finds."""
+        """Remove folders that earlier holders have left. A living holder is fenced, whatever it finds."""
         for folder in self._path.parent.iterdir():
             if folder.name.startswith(self._staging):
                 generation = folder.name.removeprefix(self._staging).partition("-")[0]
@@ -442,19 +444,19 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
 
 @dataclass(frozen=True)
 class _Staged:
-    """Rows that the tasks have written and that are not committed yet."""
+    """Rows that the tasks have written and no commit has taken yet."""
 
     folder: Path
     written: list[WrittenFile]
     deletes: bool = False
-    """Whether they have a column `DELETED`."""
+    """Presence of a column `DELETED` in the rows."""
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.written)
 
     def kept(self, rows: Any) -> int:
-        """Return how many of the rows in a dataset are to be in the table."""
+        """Return the number of a dataset's rows that are to be in the table."""
         import pyarrow.dataset as ds
 
         return self.rows if not self.deletes else int(rows.count_rows(filter=~ds.field(DELETED)))
@@ -464,7 +466,10 @@ class _Staged:
         return [str(self.folder / file.name) for file in self.written]
 
     def dataset(self) -> Any:
-        """For DuckDB to scan. As an object, because a path in SQL would be read as a pattern."""
+        """Return a dataset for DuckDB to scan.
+
+        It is an object, because DuckDB would read a path in SQL as a pattern.
+        """
         import pyarrow.dataset as ds
 
         return ds.dataset(self.files, format="parquet")

@@ -1,4 +1,4 @@
-"""Where Iceberg tables are: a catalog that says which metadata is the newest, and a warehouse for the files."""
+"""Iceberg catalog that names the newest metadata of each table, and its warehouse for the files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class IcebergCatalog:
-    """A catalog and its warehouse.
+    """Catalog with its warehouse.
 
     Args:
         path: the warehouse, a folder or s3://bucket/folder; without `catalog`, a folder on a disk of this machine.
-        storage_options: how a bucket is reached, see `bucket.OPTIONS`.
+        storage_options: access to a bucket, see `bucket.OPTIONS`.
         catalog: properties in pyiceberg's names. A warehouse among them wins over `path`. Empty: the catalog is a
             SQLite file in `path`.
 
@@ -40,7 +40,7 @@ class IcebergCatalog:
                 raise OptionRefused(f"path {path!r}: a bucket has no place for a SQLite file. Name a catalog")
             self._path = BucketFolder(path, storage_options).uri
             return
-        # The path becomes part of URLs, which its readers decode or do not; these characters are the same in both.
+        # The path becomes part of URLs, which not all readers decode; these characters are the same either way.
         folder = Path(path).absolute()
         if any(character in str(folder) for character in "%?#;\0"):
             raise OptionRefused(f"path {path!r}: name a folder on this machine, without any of % ? # ;")
@@ -52,11 +52,11 @@ class IcebergCatalog:
         return self._path if self._file else self._catalog.get("warehouse", self._path)
 
     def is_there(self) -> bool:
-        """Whether a catalog can be asked at all; one that is a server can."""
+        """Return whether the catalog exists; a server always does."""
         return self._file is None or self._file.is_file()
 
     def make(self) -> None:
-        """Make the folder of a catalog that is a file.
+        """Make the folder of a catalog in a file.
 
         Raises:
             OSError: it cannot be made.
@@ -97,7 +97,7 @@ class IcebergCatalog:
 
 
 def _unpooled(catalog: SqlCatalog) -> SqlCatalog:
-    """The same, without connections that outlive a call: nothing would close them."""
+    """Use the catalog without connections that outlive a call: nothing would close them."""
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool
 

@@ -1,4 +1,4 @@
-"""One commit of an Iceberg table: files or merged rows, and the job's properties, in one snapshot."""
+"""Commit of an Iceberg table: files or merged rows, and the job's properties, in one snapshot."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ if TYPE_CHECKING:
 KEEP_KEY = "history.expire.min-snapshots-to-keep"
 
 KEEP_SNAPSHOTS = 20
-"""Snapshots that stay, whatever their age."""
+"""Least number of snapshots to keep, whatever their age."""
 
 AGE_KEY = "history.expire.max-snapshot-age-ms"
 
 MAX_AGE_MS = 900_000
-"""Age up to which all snapshots stay, so that a query can rest for ten minutes. Each commit reads and writes the list
-of all snapshots: with Iceberg's own five days, a stream would become slower with every one."""
+"""Age of snapshots to keep, so that a query can run for ten minutes. Each commit reads and writes the list of all
+snapshots: with Iceberg's own five days, every commit would make a stream slower."""
 
 EXPIRED_AT_ONCE = 20
 """Least number of snapshots to forget in one commit."""
 
 
 MANIFESTS = 100
-"""pyiceberg leaves a manifest of what went in each snapshot that takes files out, and merges manifests in appends only.
-So from so many on an append without files follows. As many as Iceberg's `commit.manifest.min-count-to-merge`."""
+"""Number of manifests that makes an append without files follow. pyiceberg leaves a manifest in each snapshot that
+removes files, and merges manifests in appends only. The number is that of Iceberg's
+`commit.manifest.min-count-to-merge`."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Commit:
     Args:
         job: the job's name.
         generation: the holder's; 0: it has none yet.
-        write_mode: what the rows do to the table.
-        folder: of the table's files.
+        write_mode: effect of the rows on the table.
+        folder: folder of the table's files.
     """
 
     job: str
@@ -76,14 +77,14 @@ class Commit:
         added: int,
         partitions: Mapping[str, Values] | None = None,
     ) -> None:
-        """One commit; it fails unless the newest snapshot is the one that `table` was refreshed to.
+        """Commit; fail unless the newest snapshot is the one that `table` was refreshed to.
 
         Args:
             table: the table.
-            rows: Parquet files to add, or rows with a key to bring in.
-            properties: to set.
-            added: how many rows the files have.
-            partitions: of the files, where the table has partitions.
+            rows: Parquet files to add, or rows with a key to merge.
+            properties: properties to set.
+            added: number of rows in the files.
+            partitions: partitions of the files, if the table has partitions.
         """
         from pyiceberg.typedef import Record
 
@@ -112,7 +113,7 @@ class Commit:
             self._note(table, transaction, properties, mark, total)
 
     def _summary(self, table: Table, properties: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-        """Return the mark of a commit, and what its snapshot says of it."""
+        """Return the mark of a commit, and the mark's properties in its snapshot."""
         mark = uuid.uuid4().hex[:16]
         return mark, {
             MARKS_KEY: json.dumps({**(marks(table) or {}), self.job: mark}),
@@ -145,7 +146,7 @@ class Commit:
         Args:
             table: the table.
             files: Parquet files with the new rows, each with its partition.
-            properties: to set.
+            properties: properties to set.
             first: first offset of each partition.
             last: offset after the last one of each.
         """
@@ -181,10 +182,10 @@ class Commit:
             self._note(table, transaction, properties, mark, total)
 
     def _merge(self, table: Table, transaction: Transaction, rows: pa.Table, summary: dict[str, str]) -> int:
-        """Write the files anew that have a key of `rows`, in one snapshot.
+        """Rewrite the files with a key of `rows`, in one snapshot.
 
         Returns:
-            How many rows the table's files then have.
+            Number of rows in the table's files afterwards.
         """
         import pyarrow as pa
         from pyiceberg.typedef import Record
@@ -197,7 +198,7 @@ class Commit:
         target = pa.Table.from_batches(rows_of(table, old), whole).select([*plain.names, *(f.name for f in foreign)])
         target = target.cast(pa.schema([*plain, *foreign]))
         table_bytes = sum(task.file.file_size_in_bytes for task in tasks)
-        # Under a name that says whose it is, as tasks have them, so that vacuum can tell.
+        # The name has the holder, as with tasks' files, so that vacuum recognises it.
         named = file_prefix(self.job, self.generation)
         new = [
             write_rows(table, self.folder, part.to_batches(), named, Record())
@@ -210,9 +211,9 @@ class Commit:
 
         Args:
             table: the table.
-            old: files that go.
-            new: files that come.
-            properties: to set.
+            old: removed files.
+            new: added files.
+            properties: properties to set.
         """
         mark, summary = self._summary(table, properties)
         with table.transaction() as transaction:
@@ -227,10 +228,10 @@ class Commit:
         new: list[DataFile],
         summary: dict[str, str],
     ) -> int:
-        """Take files out and others in, in one snapshot.
+        """Remove files and add others, in one snapshot.
 
         Returns:
-            How many rows the table's files then have.
+            Number of rows in the table's files afterwards.
         """
         tasks = live_files(table)
         many = len(snapshot.manifests(table.io)) > MANIFESTS if (snapshot := table.current_snapshot()) else False
@@ -240,8 +241,8 @@ class Commit:
                     producer.delete_data_file(task.file)
                 for file in new:
                     producer.append_data_file(file)
-        if many or not (old or new):  # not: deletions of rows that are not there
-            # The last snapshot of the commit is the one that says what it stands on.
+        if many or not (old or new):  # not: deletions of missing rows
+            # The last snapshot of the commit has the mark of its base.
             with transaction.update_snapshot(snapshot_properties=summary).merge_append():
                 pass
         gone = {task.file.file_path for task in old}
@@ -249,7 +250,7 @@ class Commit:
         return kept + sum(file.record_count for file in new)
 
     def _topics(self, properties: Mapping[str, str]) -> dict[str, dict[str, int]]:
-        """Offsets of each topic that the job has read."""
+        """Return the offsets of each topic that the job has read."""
         prefix = f"ratchet-sink.{self.job}."
         return {
             key.removeprefix(prefix): json.loads(value)["offsets"]
@@ -272,7 +273,7 @@ def share_snapshots(table: Table) -> None:
 
 @cache
 def _shared() -> dict[type[Any], type[Any]]:
-    """Return a class for each, with copies that are the object itself."""
+    """Return a class whose copies are the object itself, for each class."""
     from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
     def itself(self: object, memo: object = None) -> object:
@@ -285,7 +286,7 @@ def _shared() -> dict[type[Any], type[Any]]:
 
 
 def _write_nothing(transaction: Transaction, summary: dict[str, str]) -> None:
-    """A snapshot without files, at which a commit of the holder before fails."""
+    """Commit a snapshot without files, at which a commit of the earlier holder fails."""
     with transaction.update_snapshot(snapshot_properties=summary).fast_append():
         pass
 
@@ -301,10 +302,10 @@ def _expired(table: Table) -> list[int]:
 
 
 def generation_key(job: str) -> str:
-    """Property with the number of a job's newest holder."""
+    """Return the property with the number of a job's newest holder."""
     return f"ratchet-sink.{job}.generation"
 
 
 def newest_generation(table: Table, job: str) -> int:
-    """Number of the newest holder; 0: there was none."""
+    """Return the number of the newest holder; 0: there was none."""
     return int(table.properties.get(generation_key(job), "0"))

@@ -1,4 +1,4 @@
-"""Small files of an Iceberg table into larger ones, in snapshots that pass the jobs' marks on; see `stores.compact`."""
+"""Compaction of an Iceberg table, in snapshots that keep the jobs' marks; see `stores.compact`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
 
 NEWEST_FORMAT = 2
-"""Tables of format 3 number their rows, which a file that is written anew would have to keep."""
+"""Highest format that can be compacted: format 3 numbers rows, and a rewritten file would have to keep the numbers."""
 
 
 class IcebergCompactor:
-    """A `compactor.Compactor` of one table.
+    """`compactor.Compactor` of one table.
 
     Args:
         where: the catalog, as messages name it.
         table: the table.
-        folder: of its files.
+        folder: folder of its files.
 
     Raises:
         OptionRefused: the table has a format that forbids it.
@@ -39,12 +39,12 @@ class IcebergCompactor:
         self._tasks: list[FileScanTask] = []
         if table.metadata.format_version > NEWEST_FORMAT:
             raise OptionRefused(
-                f"{where}: the table has format {table.metadata.format_version}, whose row numbers Ratchet does not "
-                "keep when it writes files anew. Compact it with the engine that has chosen it (rewrite_data_files)"
+                f"{where}: the table has format {table.metadata.format_version} with row numbers, which Ratchet does "
+                "not keep when it rewrites files. Compact it with the engine that has chosen it (rewrite_data_files)"
             )
 
     def look(self) -> list[DataFile]:
-        """Files of the current spec in which nothing is deleted."""
+        """List the files of the current spec without deleted rows."""
         self._table.refresh()
         self._tasks = live_files(self._table)
         spec = self._table.metadata.default_spec_id
@@ -61,11 +61,11 @@ class IcebergCompactor:
         ]
 
     def count(self) -> tuple[int, int]:
-        """By the snapshot."""
+        """Return the files and bytes of the snapshot."""
         return len(self._tasks), sum(task.file.file_size_in_bytes for task in self._tasks)
 
     def take_over(self) -> int:
-        """By a snapshot without files."""
+        """Take over by a snapshot without files."""
         from pyiceberg.exceptions import CommitFailedException
 
         for attempt in range(1, ATTEMPTS + 1):
@@ -81,14 +81,14 @@ class IcebergCompactor:
         raise AssertionError
 
     def rewrite(self, files: Sequence[DataFile], generation: int) -> DataFile:
-        """One after the other, as pyiceberg reads them."""
+        """Write the files one after the other, as pyiceberg reads them."""
         prefix = file_prefix(COMPACTION, generation)
         rows = rows_of(self._table, [file.entry for file in files])
         written = write_rows(self._table, self._folder, rows, prefix, files[0].entry.file.partition)
         return DataFile(written.file_path, written.file_size_in_bytes, written.record_count, entry=written)
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
-        """A snapshot; its rows are those of the one before."""
+        """Commit a snapshot with the same rows as the one before."""
         from pyiceberg.exceptions import CommitFailedException
 
         require_newest(self._where, newest_generation(self._table, COMPACTION), generation)
@@ -102,16 +102,16 @@ class IcebergCompactor:
         return True
 
     def remove(self, file: DataFile) -> None:
-        """From the folder."""
+        """Remove the file from the folder."""
         self._folder.remove(file_name(file.name))
 
     def _commit(self, replacements: Sequence[Replacement], generation: int) -> None:
-        """A snapshot on the one that was looked at, or an error."""
+        """Commit a snapshot on the one of `look`, or raise an error."""
         passed_on = marks(self._table)
         summary = {} if passed_on is None else {MARKS_KEY: json.dumps(passed_on)}
         with self._table.transaction() as transaction:
             changing = transaction.update_snapshot(snapshot_properties=summary)
-            # Without files it is a snapshot all the same, at which an older run's commit fails.
+            # Even without files it is a snapshot, at which an older run's commit fails.
             with changing.overwrite() if replacements else changing.fast_append() as producer:
                 for each in replacements:
                     for old in each.old:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def live_files(table: Table) -> list[FileScanTask]:
-    """The data files of the newest snapshot that `table` was refreshed to, with what deletes rows in them."""
+    """Return the data files of the snapshot that `table` was refreshed to, with their delete files."""
     return list(table.scan().plan_files())
 
 
 def data_location(table: Table) -> str:
-    """Return where new files of the table lie: `write.data.path`, or else next to its metadata.
+    """Return the folder for new files of the table: `write.data.path`, or else next to its metadata.
 
     Under a path of the owner's, which other tables may have too, each table has a folder of its own.
     """
@@ -31,16 +31,16 @@ def data_location(table: Table) -> str:
 
 
 def file_name(path: str) -> str:
-    """The last part of a file's path."""
+    """Return the last part of a file's path."""
     return path.rpartition("/")[2]
 
 
 def arrow_schema_of(schema: Schema, *, with_ids: bool) -> pa.Schema:
-    """As the table's files have it.
+    """Return the Arrow schema of the table's files.
 
     Args:
-        schema: of the table.
-        with_ids: the id of each field is in it, so that a column that is renamed later is found in the file.
+        schema: the table's schema.
+        with_ids: include the id of each field, by which readers find a renamed column in the file.
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -48,12 +48,12 @@ def arrow_schema_of(schema: Schema, *, with_ids: bool) -> pa.Schema:
 
 
 def rows_of(table: Table, tasks: Sequence[FileScanTask], columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """Rows of these files, without those that are deleted, in the table's own columns and types.
+    """Yield the rows of these files, without deleted ones, in the table's own columns and types.
 
     Args:
         table: the table.
-        tasks: of `live_files`; one after the other is in memory.
-        columns: only these; none: all.
+        tasks: tasks of `live_files`; one at a time is in memory.
+        columns: columns to read; none: all.
     """
     import pyarrow as pa
     from pyiceberg.expressions import AlwaysTrue
@@ -74,10 +74,10 @@ def write_rows(
 
     Args:
         table: the table.
-        folder: of its files.
-        batches: in the table's own columns and types.
-        file_prefix: how its name begins, see `parquet.file_prefix`.
-        partition: all rows are in it, by the table's current spec.
+        folder: folder of its files.
+        batches: rows in the table's own columns and types.
+        file_prefix: start of its name, see `parquet.file_prefix`.
+        partition: partition of all rows, by the table's current spec.
     """
     import pyarrow as pa
 
@@ -89,9 +89,9 @@ def write_rows(
 
 
 def data_file(table: Table, path: str, partition: Record) -> DataFile:
-    """What a snapshot says of a Parquet file: its size, and the least and greatest value of each column.
+    """Return a snapshot's entry about a Parquet file: its size, and bounds of each column.
 
-    pyiceberg's own `add_files` takes the partition from those two, which it does not have where a value is long.
+    pyiceberg's own `add_files` takes the partition from the bounds, which are missing for long values.
     """
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (

@@ -1,9 +1,9 @@
-"""Whether the rows of an Iceberg table are still those that its properties speak of.
+"""Comparison of an Iceberg table's rows with its properties.
 
 Offsets are properties of the table, and a rollback changes the current snapshot and no property. So each commit of a
-job has a mark, which is a property and stands in the snapshot's summary. Snapshots of other jobs pass on the marks that
-they find in the snapshots before them: going back from the current one, the nearest summary with marks tells which
-commits its rows contain, also where the job's own snapshot has expired.
+job has a mark, both in a property and in the snapshot's summary. Snapshots of other jobs copy the marks of the
+snapshots before them. The nearest summary with marks, from the current snapshot back, shows which commits the rows
+contain, even if the job's own snapshot has expired.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 MARKS_KEY = "ratchet-sink.marks"
-"""In a summary: the newest commit of each job among the rows, by its mark."""
+"""Key in a summary: the newest commit of each job among the rows, by its mark."""
 
 OFFSETS_KEY = "ratchet-sink.offsets"
-"""In a summary of a job's own: next offset of each partition of each topic, as of that commit."""
+"""Key in a summary of a job's own: next offset of each partition of each topic, as of that commit."""
 
 
 def mark_key(job: str) -> str:
-    """Property with the mark of a job's newest commit."""
+    """Return the property with the mark of a job's newest commit."""
     return f"ratchet-sink-mark.{job}"
 
 
 def rows_key(job: str) -> str:
-    """Property with the number of rows that the table had after it."""
+    """Return the property with the table's number of rows after that commit."""
     return f"ratchet-sink-rows.{job}"
 
 
 def _ancestors(table: Table) -> Iterator[Snapshot | None]:
-    """From the current snapshot to the first; None at the end: the one before has expired."""
+    """Yield the snapshots from the current to the first; a last None: an earlier one has expired."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
@@ -47,7 +47,7 @@ def _ancestors(table: Table) -> Iterator[Snapshot | None]:
 
 
 def _may_have_expired(table: Table) -> bool:
-    """Return if the oldest ancestor had a parent, perhaps: pyiceberg leaves no trace of an expired one."""
+    """Return whether the oldest ancestor may have had a parent: pyiceberg leaves no trace of an expired one."""
     ancestors = [snapshot.sequence_number or 0 for snapshot in _ancestors(table) if snapshot is not None]
     kept = [snapshot.sequence_number or 0 for snapshot in table.snapshots()]
     return bool(ancestors) and ancestors[-1] == min(kept) and ancestors[-1] > 1
@@ -58,7 +58,7 @@ def _summary(snapshot: Snapshot, key: str) -> str:
 
 
 def marks(table: Table) -> dict[str, str] | None:
-    """Marks of the commits whose rows are in the table; None: what says it has expired."""
+    """Return the marks of the commits in the table's rows; None: their snapshot has expired."""
     for snapshot in _ancestors(table):
         if snapshot is None:
             return None
@@ -69,20 +69,20 @@ def marks(table: Table) -> dict[str, str] | None:
 
 
 def total_rows(table: Table) -> int | None:
-    """Rows of the table by its snapshot's own count; None: it has none."""
+    """Return the number of rows by the table's snapshot; None: it has none."""
     snapshot = table.current_snapshot()
     found = "0" if snapshot is None else _summary(snapshot, "total-records")
     return int(found) if found else None
 
 
 def _is_own(snapshot: Snapshot, mark: str) -> bool:
-    """Return if the snapshot is the commit of that mark, and not one that passes the mark on."""
+    """Return whether the snapshot is the commit of that mark, and does not only copy the mark."""
     own = _summary(snapshot, OFFSETS_KEY)
     return bool(own) and json.loads(own).get("mark") == mark
 
 
 def _emptied(table: Table, mark: str) -> bool:
-    """Return if all rows were removed since the commit of that mark, which left some."""
+    """Return whether all rows were removed since the commit of that mark, which left some."""
     for snapshot in _ancestors(table):
         if snapshot is None or _is_own(snapshot, mark):
             return False
@@ -92,7 +92,7 @@ def _emptied(table: Table, mark: str) -> bool:
 
 
 def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
-    """Describe the snapshot of another writer without any row of before; empty: there is none.
+    """Describe another writer's snapshot that kept no earlier row; empty: there is none.
 
     A writer that changes one row of a single file does the same. The rows left in the table tell both apart.
     """
@@ -113,17 +113,17 @@ def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
 
 
 def inconsistency(table: Table, job: str, *, has_key: bool, may_be_emptied: bool = False) -> str:
-    """Say why the rows are not those of the job's newest commit any more; empty: they are.
+    """Return why the rows are not those of the job's newest commit any more; empty: they are.
 
     Args:
-        table: refreshed.
+        table: the refreshed table.
         job: its name.
         has_key: commits change rows, so that an older snapshot may have as many.
         may_be_emptied: an operator may delete all rows.
     """
     mark, found = table.properties.get(mark_key(job)), marks(table)
     noted = int(table.properties.get(rows_key(job), "-1"))
-    if mark is None:  # an earlier version has left none; all that it can be asked is whether anything newer lies aside
+    if mark is None:  # an earlier version has left none; only newer snapshots that lie aside can be looked for
         return "" if _is_newest(table) else "the table was rolled back to an older snapshot"
     if found is None:
         if (total_rows(table) == noted and not has_key) or (may_be_emptied and not total_rows(table)):
@@ -134,8 +134,8 @@ def inconsistency(table: Table, job: str, *, has_key: bool, may_be_emptied: bool
             else ("the table has another number of rows than then")
         )
         return (
-            f"the snapshots since this job's last commit have expired, {count}, "
-            "and nothing says any more whether it was rolled back meanwhile"
+            f"the snapshots since this job's last commit have expired, {count}, and no snapshot shows any more "
+            "whether it was rolled back since"
         )
     if job not in found and _may_have_expired(table):
         return (
@@ -160,7 +160,7 @@ def _is_newest(table: Table) -> bool:
 
 
 def commits_of_job(table: Table, job: str, topic: str) -> Iterator[tuple[str, dict[int, int]]]:
-    """Snapshots that a job has made, the newest first, with the next offset of each partition."""
+    """Yield the snapshots that a job has made, the newest first, with the next offset of each partition."""
     for snapshot in _ancestors(table):
         if snapshot is None:
             return
@@ -171,7 +171,7 @@ def commits_of_job(table: Table, job: str, topic: str) -> Iterator[tuple[str, di
 
 
 def offsets_of_rows(table: Table, job: str, topic: str) -> dict[int, int] | None:
-    """Next offset of each partition by the rows that are there; None: nothing says it any more."""
+    """Return the next offset of each partition by the present rows; None: no snapshot shows it any more."""
     found = marks(table)
     if found is None:
         return None

@@ -1,6 +1,6 @@
-"""Rows with a key go into an Iceberg table by writing files anew, in the snapshot that carries the offsets.
+"""Merge of rows with a key into an Iceberg table: rewritten files in the snapshot that carries the offsets.
 
-pyiceberg's own upsert fails where a key is null, and replaces rows only. So the driver merges in Arrow.
+pyiceberg's own upsert fails if a key is null, and only replaces rows. So the driver merges in Arrow.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WIDE_DIGITS = 39
-"""Digits that a sum of two decimals of 38 may need; brought back to 38, one that is too large is an error."""
+"""Digits of the sum of two decimals of 38, at most; it is brought back to 38, and one too large is an error."""
 
 
 def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Table:
-    """What the rows have to be after a commit, in no order.
+    """Return the rows after a commit, in no order.
 
     Args:
-        target: the rows of the files that are written anew, at most one per key; no other file has a key of `source`.
-        source: the commit's rows, at most one per key; columns that they lack stay as they are. A column `DELETED` is
-            true where the row of that key is to go.
+        target: the rows of the rewritten files, at most one per key; no other file has a key of `source`.
+        source: the commit's rows, at most one per key; columns that they lack stay as they are. A true value in a
+            column `DELETED` removes the row of that key.
         write_mode: with a key; null is a value like others.
 
     Raises:
@@ -44,7 +44,7 @@ def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Tabl
     found = keys.group_by(names, use_threads=False).aggregate([("row", "min"), ("row", "max")])
     first, last = found["row_min"], found["row_max"]  # where they differ: the row of the target and that of the source
     result = both.take(last)
-    for field in foreign:  # columns of others keep their values
+    for field in foreign:  # other jobs' columns keep their values
         result = result.set_column(result.schema.get_field_index(field.name), field, both[field.name].take(first))
     if write_mode.kind == "upsert":
         if gone is None:
@@ -66,7 +66,7 @@ def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Tabl
 
 
 def _taken_up(aggregate: Aggregate, target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The rule of a column, see `rows.aggregates`."""
+    """Return the rule of a column, see `rows.aggregates`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -91,7 +91,7 @@ def _average(total: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _smallest(target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The smallest different hashes of two lists, for each row."""
+    """Return the smallest different hashes of two lists, for each row."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -112,7 +112,7 @@ def _smallest(target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArr
 
 
 def _estimate(hashes: pa.ChunkedArray) -> pa.ChunkedArray:
-    """See `rows.distinct`."""
+    """Return the estimate, see `rows.distinct`."""
     import numpy as np
     import pyarrow as pa
 

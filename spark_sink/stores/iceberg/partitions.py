@@ -1,6 +1,6 @@
 """Partitions of an Iceberg table: the format's own, of columns or of days and hours of times.
 
-Files lie beside each other, whatever the values are: the format takes the values from its manifests.
+All files lie in one folder, whatever their values: the format takes the values from its manifests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def require_partitions(where: object, table: Table, fields: Sequence[PartitionFi
     """Refuse a table with other partitions.
 
     Raises:
-        SchemaDiffers: it is one.
+        SchemaDiffers: its partitions differ.
     """
     present = []
     for found in table.spec().fields:
@@ -37,6 +37,6 @@ def require_partitions(where: object, table: Table, fields: Sequence[PartitionFi
     wanted = [str(field) for field in fields]
     if present != wanted:
         raise SchemaDiffers(
-            f"{where}: the table is partitioned by {present or 'nothing'}, and this job has {said(fields)}. Partitions "
-            "of a table that is there do not change: give the job the table's, or choose another table"
+            f"{where}: the table is partitioned by {present or 'nothing'}, and this job has {said(fields)}. "
+            "Partitions of an existing table do not change: give the job the table's, or choose another table"
         )

@@ -1,4 +1,4 @@
-"""Rows of an Iceberg table replaced in one snapshot: files without them, and files with the right ones."""
+"""Replacement of an Iceberg table's rows in one snapshot: files without them, and files with the right ones."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def require_repairable(where: object, table: Table) -> None:
     """
     if table.metadata.format_version > NEWEST_FORMAT:
         raise OptionRefused(
-            f"{where}: the table has format {table.metadata.format_version}, whose row numbers Ratchet does not keep "
-            "when it writes files anew. Nothing is repaired; repair it with the engine that has chosen the format"
+            f"{where}: the table has format {table.metadata.format_version} with row numbers, which Ratchet does not "
+            "keep when it rewrites files. Nothing is repaired; repair it with the engine that has chosen the format"
         )
 
 
@@ -38,16 +38,16 @@ def rewrite(
 
     Args:
         where: the catalog, as messages name it.
-        table: at the snapshot of the caller's comparison.
-        folder: of its files.
-        gone: identities.
-        file_prefix: of the holder.
+        table: the table at the snapshot of the caller's comparison.
+        folder: folder of its files.
+        gone: identities of the removed rows.
+        file_prefix: the holder's.
 
     Returns:
-        Files that go, and those in their place.
+        Removed files, and those in their place.
 
     Raises:
-        OptionRefused: such a file is of other partitions than the table's present ones.
+        OptionRefused: such a file has other partitions than the table's present ones.
     """
     old: list[FileScanTask] = []
     new: list[DataFile] = []
@@ -56,8 +56,8 @@ def rewrite(
             continue
         if task.file.spec_id != table.metadata.default_spec_id:
             raise OptionRefused(
-                f"{where}: {task.file.file_path} is of other partitions than the table's present ones. Nothing is "
-                "repaired; have the engine that has changed them write the file anew (rewrite_data_files)"
+                f"{where}: {task.file.file_path} has other partitions than the table's present ones. Nothing is "
+                "repaired; let the engine that has changed them rewrite the file (rewrite_data_files)"
             )
         old.append(task)
         kept = _kept(table, task, gone)
@@ -70,7 +70,7 @@ def rewrite(
 
 
 def _kept(table: Table, task: FileScanTask, gone: Identities) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file that stay."""
+    """Yield the remaining rows of a file."""
     import pyarrow as pa
 
     for batch in rows_of(table, [task]):

@@ -1,8 +1,8 @@
 """Results in an Apache Iceberg table, committed by pyiceberg into a catalog: by default a SQLite file in the folder.
 
 Tasks write Parquet files into the table's folder; they are invisible until the driver commits a snapshot that names
-them. Offsets and generation are properties of the table, set in the same commit. Every commit, a take-over as well,
-makes a snapshot: that the newest one is still the one it was compared with is what the catalog checks.
+them. Offsets and generation are properties of the table, set in the same commit. Every commit makes a snapshot, even
+that of a take-over. The catalog checks that the newest snapshot is still the one of the comparison.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ if TYPE_CHECKING:
 
 
 def orphan_files(table: Table, folder: Folder) -> Iterator[Orphan]:
-    """See `TableStore.orphans`.
+    """List the orphans, see `TableStore.orphans`.
 
     Args:
         table: the table.
-        folder: of its files.
+        folder: folder of its files.
     """
     files = folder.files() if folder.is_there() else []
     table.refresh()
-    # Of every snapshot, because readers may look at older ones; most manifests are in many of them.
+    # Files of every snapshot, because readers may look at older ones; most manifests are in many of them.
     manifests = {m.manifest_path: m for snapshot in table.snapshots() for m in snapshot.manifests(table.io)}
     entries = (entry for manifest in manifests.values() for entry in manifest.fetch_manifest_entry(table.io))
     named = {entry.data_file.file_path.rpartition("/")[2] for entry in entries}
@@ -89,16 +89,16 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 
 TABLE_NAME = re.compile(r"(?:[A-Za-z0-9_]{1,100}\.){0,3}[A-Za-z0-9_]{1,100}")
-"""Table names become folders; this alphabet is plain in all of them. A namespace may stand in front."""
+"""Pattern of table names, which become folders: this alphabet is plain everywhere. A namespace may come first."""
 
 DECISIONS_KEPT = 20
-"""Of who has decided where a job goes on, the newest so many stay in the table's properties."""
+"""Number of an operator's decisions in the table's properties: the newest ones stay."""
 
 LOCAL_CATALOG = "store iceberg keeps its catalog in one SQLite file on the driver's machine, unless you name another"
 
 
 class IcebergStore(OptimisticStore["Table"]):
-    """A store over one Iceberg table in the namespace `ratchet`.
+    """Store over one Iceberg table in the namespace `ratchet`.
 
     `location` names the folder of the tables, or s3://bucket/folder; see `IcebergCatalog`.
     """
@@ -107,7 +107,7 @@ class IcebergStore(OptimisticStore["Table"]):
     keeps_sequences = True
     evolves = True
     partitions = True
-    restricted_values = True  # pyiceberg cannot commit a file whose times lie outside the years of Python's datetime
+    restricted_values = True  # pyiceberg cannot commit a file with times outside the years of Python's datetime
 
     def _prepare(self, location: TableLocation) -> None:
         require_package("pyiceberg.catalog.sql", "store iceberg needs pyiceberg")
@@ -182,7 +182,7 @@ class IcebergStore(OptimisticStore["Table"]):
     def _version_of(self, table: Table) -> object:
         return table.metadata_location
 
-    # -- what it says of the job
+    # -- the job's state in the table
 
     def _newest(self, table: Table) -> int:
         return newest_generation(table, self._name)
@@ -252,12 +252,12 @@ class IcebergStore(OptimisticStore["Table"]):
             raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
 
     def _replaced(self, table: Table) -> str:
-        """Describe how another writer has replaced the job's rows; empty: some are there."""
+        """Describe how another writer has replaced the job's rows; empty: some are left."""
         found = replacement(table, self._name, may_be_emptied=self.may_be_emptied)
         return found if found and not self._has_own_row(table) else ""
 
     def _has_own_row(self, table: Table) -> bool:
-        """Return if any row is of a record before the stored offsets, or none has been stored."""
+        """Return whether any row belongs to a record before the stored offsets, or no offset is stored."""
         stored = [(partition, offset) for partition, offset in self._stored(table).items() if offset > 0]
         if not stored or not {"_kafka_partition", "_kafka_offset"} <= {field.name for field in table.schema().fields}:
             return not stored
@@ -275,16 +275,16 @@ class IcebergStore(OptimisticStore["Table"]):
     def _is_conflict(self, error: Exception) -> bool:
         from pyiceberg.exceptions import CommitFailedException
 
-        # Everything else is a failure: pyiceberg hands out errors of SQLAlchemy, SQLite, Avro and the disk.
+        # Every other error is a failure: pyiceberg passes on errors of SQLAlchemy, SQLite, Avro and the disk.
         return isinstance(error, CommitFailedException)
 
     def _properties(self, generation: int, offsets: Mapping[int, int] | None, sequences: int = 0) -> dict[str, str]:
-        """What a commit sets: the holder's generation; where `offsets` are given, those and the write mode.
+        """Return the properties of a commit: the generation and, with `offsets`, those and the write mode.
 
         Args:
             generation: the holder's.
-            offsets: of the commit.
-            sequences: number of the manifest of last sequences that belongs to them; 0: there is none.
+            offsets: offsets of the commit.
+            sequences: number of their manifest of last sequences; 0: there is none.
         """
         properties = {generation_key(self._name): str(generation)}
         if offsets is None:
@@ -317,7 +317,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return Commit(self._name, generation, self._write_mode, self._data_folder(table))
 
     def _after_take_over(self, table: Table, schema: StructType) -> None:
-        if self._evolve:  # a job that is refused changes nothing, so it comes after all that may refuse it
+        if self._evolve:  # last of all checks, because a refused job changes nothing
             add_columns(self._catalog, table, schema)
         self._schema = schema
 
@@ -346,7 +346,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return Staged(sum(file.rows for file in written), written)
 
     def _of_job(self, schema: pa.Schema, dataframe: DataFrame) -> pa.Schema:
-        """Return the columns of the rows; those of others are not in the files, and so null."""
+        """Return the columns of the rows; other jobs' columns are not in the files, and so null."""
         import pyarrow as pa
 
         return pa.schema([field for field in schema if field.name in dataframe.columns])
@@ -375,7 +375,7 @@ class IcebergStore(OptimisticStore["Table"]):
         self._commit_of(table, generation).repair(table, old, new, properties)
 
     def _with_decision(self, table: Table, told: dict[str, Any]) -> dict[str, str]:
-        """Return the property that keeps the newest decisions, with one more."""
+        """Return the property with the newest decisions, including one more."""
         key = f"ratchet-sink-decisions.{self._name}"
         decisions = [*json.loads(table.properties.get(key, "[]")), told]
         return {key: json.dumps(decisions[-DECISIONS_KEPT:])}
@@ -394,7 +394,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return Staged(sum(file.rows for file in files), files, partitions={file.name: values for file, values in found})
 
     def _require_staged(self, table: Table, staged: Staged) -> None:
-        require_files(self._data_folder(table), staged.files)  # a clean-up takes files that no snapshot names yet
+        require_files(self._data_folder(table), staged.files)  # a clean-up removes files that no snapshot names yet
 
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
         files = [f"{data_location(table)}/{file.name}" for file in staged.files]

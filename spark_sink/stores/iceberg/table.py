@@ -1,4 +1,4 @@
-"""The Iceberg table of a catalog: found, made, and compared with a job's columns."""
+"""Iceberg table of a catalog: opened, created, and compared with a job's columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAMESPACE = "ratchet"
 
 RETRIES = {"commit.retry.num-retries": "0"}
-"""pyiceberg would put a commit behind one that it was not compared with, and its properties over the newer ones."""
+"""Attempts of pyiceberg: more than one would commit onto a snapshot without a comparison, with older properties."""
 
 UPKEEP = {
     KEEP_KEY: str(KEEP_SNAPSHOTS),
@@ -33,22 +33,22 @@ UPKEEP = {
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
 }
-"""Properties of a new table; they are the user's to change."""
+"""Properties of a new table; users may change them."""
 
 ADD_ATTEMPTS = 100
-"""How often columns are added again after another writer's commit was first."""
+"""Attempts to add columns after other writers were first."""
 
 INTEGERS = ("byte", "short", "integer", "long")
 WIDENINGS = "whole numbers become larger ones, float double, and decimals get more digits with as many places"
 
 NAMES = {"int": "integer", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
-"""Spark's names of types that Iceberg calls otherwise."""
+"""Spark's names of types with other names in Iceberg."""
 
 BORROWED = {"byte": "integer", "short": "integer"}
 """Types of Spark that Iceberg keeps as a larger one."""
 
 SCHEMA_KEY = "ratchet-sink.schema"
-"""Property with the columns as Spark describes them: Iceberg has fewer types, so its own would not tell all apart."""
+"""Property with the columns as Spark describes them: Iceberg's fewer types would not tell all apart."""
 
 
 def whole_name(name: str) -> str:
@@ -57,7 +57,7 @@ def whole_name(name: str) -> str:
 
 
 def find_table(catalog: IcebergCatalog, name: str) -> Table | None:
-    """The table, where there is one; raises StoreError where it cannot be read."""
+    """Open the table, if it exists; raises StoreError if it cannot be read."""
     from pyiceberg.exceptions import NoSuchTableError
 
     if not catalog.is_there():
@@ -73,10 +73,10 @@ def find_table(catalog: IcebergCatalog, name: str) -> Table | None:
 def open_or_create(
     catalog: IcebergCatalog, name: str, schema: StructType, partition_by: Sequence[PartitionField] = ()
 ) -> Table:
-    """The table, made where there is none, in one step. Its columns and partitions are not compared.
+    """Open the table, or create it in one step. Its columns and partitions are not compared.
 
     Raises:
-        StoreError: it can be neither read nor made.
+        StoreError: it can be neither read nor created.
     """
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
@@ -88,7 +88,7 @@ def open_or_create(
         whole = whole_name(name)
         if not partition_by or opened.table_exists(whole):
             return opened.create_table_if_not_exists(whole, arrow_schema(schema), properties=properties)
-        with suppress(TableAlreadyExistsError, CommitFailedException):  # another job has just made it
+        with suppress(TableAlreadyExistsError, CommitFailedException):  # another job has just created it
             with opened.create_table_transaction(whole, arrow_schema(schema), properties=properties) as transaction:
                 add_partitions(transaction, partition_by)
         return opened.load_table(whole)
@@ -97,22 +97,22 @@ def open_or_create(
 
 
 def require_same_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> None:
-    """Raise SchemaDiffers where the table has other columns."""
+    """Raise SchemaDiffers if the table has other columns."""
     require_columns(catalog, _types(table), _wanted(schema), free=_free(table))
 
 
 def missing_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> list[Change]:
-    """What has to be done to a table so that it has these columns.
+    """Return the changes that give a table these columns.
 
     Raises:
-        SchemaDiffers: it cannot be done.
+        SchemaDiffers: there are no such changes.
     """
     wanted = _wanted(schema)
     return changes(catalog, without_free(_types(table), wanted, _free(table)), wanted, _widens, WIDENINGS)
 
 
 def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> None:
-    """Do it, in one version of the table's metadata; rows that are there have null.
+    """Change the columns in one version of the table's metadata; existing rows have null.
 
     Raises:
         SchemaDiffers: see `missing_columns`.
@@ -129,7 +129,7 @@ def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> No
             with table.transaction() as transaction:
                 with transaction.update_schema() as update:
                     update.union_by_name(arrow_schema(schema))
-                # The order is the table's, whose new columns are the last ones.
+                # The order is the table's, with new columns last.
                 transaction.set_properties({SCHEMA_KEY: type(schema)([*kept, *new]).json()})
             return
         except CommitFailedException:
@@ -140,7 +140,7 @@ def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> No
 
 
 def _types(table: Table) -> dict[str, str]:
-    """Type of each column, by name: as a job has described it, or else Iceberg's."""
+    """Return the type of each column by name: as a job has described it, or else Iceberg's."""
     stored = _made(table)
     found = {}
     for field in table.schema().fields:
@@ -164,7 +164,7 @@ def _free(table: Table) -> set[str]:
 
 
 def borrowed(kind: Any) -> Any:
-    """Return a description of Spark's as that of the type that Iceberg keeps."""
+    """Return Spark's description of the type that Iceberg keeps for a described one."""
     if isinstance(kind, str):
         return BORROWED.get(kind, kind)
     inner = {name: borrowed(kind[name]) for name in ("elementType", "keyType", "valueType") if name in kind}
@@ -174,7 +174,7 @@ def borrowed(kind: Any) -> Any:
 
 
 def spark_type(kind: IcebergType) -> Any:
-    """Return Spark's description of a type of Iceberg, as it stands in the JSON of a schema."""
+    """Return Spark's description of an Iceberg type, as in the JSON of a schema."""
     from pyiceberg.types import ListType, MapType
     from pyiceberg.types import StructType as Struct
 
@@ -202,7 +202,7 @@ def _wanted(schema: StructType) -> dict[str, str]:
 
 
 def _widens(before: str, after: str) -> bool:
-    """Whether the format has the step; decimals keep their places."""
+    """Return whether the format has the step; decimals keep their places."""
     old, new = DECIMAL.fullmatch(before), DECIMAL.fullmatch(after)
     if old and new and old[2] != new[2]:
         return False

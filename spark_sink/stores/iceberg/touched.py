@@ -1,7 +1,7 @@
-"""Which files of an Iceberg table a commit of rows with a key has to write anew: those that have one of its keys.
+"""Files of an Iceberg table that a commit of rows with a key has to rewrite: those with one of its keys.
 
-First by what the snapshot says of a file: the least and greatest value of the first column of the key. Then by the
-key columns of the files that are left, read one file after the other. The rows themselves are read of the rest only.
+The first filter is a file's entry in the snapshot: the least and greatest value of the first column of the key. The
+second is the key columns of the remaining files, read one file after the other. Whole rows are only read from the rest.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 FOLDED_BYTES = 512 * 1024
-"""Files smaller than this are written anew by every commit: otherwise new keys would leave a small file each time."""
+"""Size below which every commit rewrites a file: otherwise new keys would leave a small file each time."""
 
 LEAST_BYTES = 8 * 1024 * 1024
-"""Of rows in memory in one file, at least; on the disk it is about a quarter of that."""
+"""Bytes of rows in memory for one file, at least; on the disk it takes about a quarter."""
 
 MOST_BYTES = 128 * 1024 * 1024
 
 FILES = 256
-"""How many files a table has, about, as long as that leaves each between the two sizes: a key then costs one of so many
-parts of the table, and to plan a commit stays quick."""
+"""Number of a table's files, about, while each has a size between the two bounds. A key then costs one of so many parts
+of the table, and a commit is planned quickly."""
 
 
 def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: Sequence[str]) -> list[FileScanTask]:
-    """The files that have a row with one of the keys of `source`, and the small ones.
+    """Return the files that have a key of `source`, and the small ones.
 
     Args:
         table: the table.
-        tasks: its files, as of the version that the commit is made on.
+        tasks: its files, as of the commit's base version.
         source: the commit's rows.
         key: columns of the key; null is a value like others.
     """
@@ -55,11 +55,11 @@ def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: 
 
 
 def may_have_records(table: Table, file: DataFile, first: Mapping[int, int], last: Mapping[int, int]) -> bool:
-    """Return false where a file has no row of a range of records, by its bounds in the snapshot.
+    """Return false if a file's bounds in the snapshot exclude all records of a range.
 
     Args:
         table: the table.
-        file: of it.
+        file: one of its files.
         first: first offset of each partition.
         last: offset after the last one of each.
     """
@@ -82,7 +82,7 @@ def may_have_records(table: Table, file: DataFile, first: Mapping[int, int], las
 def without_records(
     batches: Iterable[pa.RecordBatch], first: Mapping[int, int], last: Mapping[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of other records than those of a range; the arguments are those of `may_have_records`."""
+    """Yield the rows of records outside a range; the arguments are those of `may_have_records`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -96,7 +96,7 @@ def without_records(
 
 
 def sorted_values(column: pa.ChunkedArray) -> list[Any] | None:
-    """The values in order, without null; None: they are of a type that a file's bounds are not compared with."""
+    """Return the values in order, without null; None: their type cannot be compared with bounds."""
     import pyarrow as pa
 
     comparable = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
@@ -106,7 +106,7 @@ def sorted_values(column: pa.ChunkedArray) -> list[Any] | None:
 
 
 def _may_have(file: DataFile, field: NestedField, values: list[Any] | None, has_null: bool) -> bool:
-    """Whether the file may have one of the values, by what the snapshot says of it."""
+    """Return whether the bounds in the snapshot permit one of the values in the file."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import PrimitiveType
 
@@ -121,14 +121,15 @@ def _may_have(file: DataFile, field: NestedField, values: list[Any] | None, has_
 
 
 def _has(table: Table, task: FileScanTask, keys: pa.Table) -> bool:
-    """Whether the file has a row with one of the keys."""
+    """Return whether the file has a row with one of the keys."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     one_by_one = [(name, keys[name].unique()) for name in keys.column_names]
     for batch in rows_of(table, [task], keys.column_names):
         found = pa.Table.from_batches([batch]).select(keys.column_names)
-        each = [pc.is_in(found[name], value_set=values) for name, values in one_by_one]  # null is in where null is
+        # null is found like any other value
+        each = [pc.is_in(found[name], value_set=values) for name, values in one_by_one]
         found = found.filter(reduce(pc.and_, each))
         if len(found) and (len(one_by_one) == 1 or _share(found, keys)):
             return True
@@ -136,7 +137,7 @@ def _has(table: Table, task: FileScanTask, keys: pa.Table) -> bool:
 
 
 def _share(one: pa.Table, other: pa.Table) -> bool:
-    """Whether the two have a row in common; a join would take null for different from null."""
+    """Return whether the two have a row in common; a join would treat nulls as different."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -150,10 +151,10 @@ def _share(one: pa.Table, other: pa.Table) -> bool:
 
 
 def parts(rows: pa.Table, key: Sequence[str], table_bytes: int) -> Iterator[pa.Table]:
-    """The rows in the order of their key, cut into what becomes a file each.
+    """Sort the rows by key, and cut them into the rows of one file each.
 
     Args:
-        rows: what has to be written.
+        rows: rows to write.
         key: columns of the key.
         table_bytes: of all files of the table.
     """

@@ -1,4 +1,4 @@
-"""Sessions with a MySQL or MariaDB server, and how names and values come into a statement."""
+"""Sessions with a MySQL or MariaDB server, and names and values in its statements."""
 
 from __future__ import annotations
 
@@ -20,57 +20,58 @@ if TYPE_CHECKING:
     Database: TypeAlias = Connection[Cursor]
 
 URL = "mysql://user@host:3306/database"
-"""What an address looks like, for messages."""
+"""Form of an address, for messages."""
 
 CONNECT_TIMEOUT_S = 10
-"""How long a connection may take, in seconds."""
+"""Seconds to wait for a connection."""
 
 IDLE_S = 20
-"""After how many seconds the server ends a driver's session that says nothing. No step of a driver pauses amid a
-transaction, so that one that is frozen there keeps its locks for so long at most, also where nobody may KILL it."""
+"""Seconds after which the server ends a driver's silent session. No step of a driver pauses during a transaction, so
+that a frozen one keeps its locks no longer, even if no user may KILL it."""
 
 LOCK_TIMEOUT_S = 50
-"""How long a statement waits for another session's lock, in seconds: longer than a frozen session can live."""
+"""Seconds to wait for another session's lock: longer than a frozen session can live."""
 
 OF_SESSION = (
-    # Strict: a value that does not fit is an error and never cut off. The mode is set whole, because others change
-    # what a quotation mark or a backslash is.
+    # Strict: a value that does not fit is an error and never cut off. The whole mode is set, because other modes change
+    # the meaning of a quotation mark or a backslash.
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
     "NO_ENGINE_SUBSTITUTION'",
     "SET SESSION time_zone = '+00:00'",
     f"SET SESSION lock_wait_timeout = {LOCK_TIMEOUT_S}, innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}",
-    # Each statement sees what is committed; and jobs that share a table lock rows, not the gaps between them.
+    # Each statement sees committed rows; and jobs that share a table lock rows, not the gaps between them.
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
-"""What every session begins with, in the driver and in the tasks."""
+"""First statements of every session, in the driver and in the tasks."""
 
 OF_DRIVER = f"SET SESSION wait_timeout = {IDLE_S}, net_write_timeout = 3600"
-"""A task has no such limit: between two batches it may wait for Kafka, and it keeps no transaction open meanwhile."""
+"""Further statement for a driver's session. A task has no such limit: between two batches it may wait for Kafka,
+without an open transaction."""
 
 MARIADB, MYSQL = (10, 6), (8, 0, 23)
-"""The oldest versions whose CREATE TABLE survives a crash of the server and that know invisible columns."""
+"""Oldest versions that know invisible columns and keep a CREATE TABLE through a crash of the server."""
 
 OPTIONS = frozenset({"unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity"})
-"""What may stand behind the `?` of a url; without ssl_*, encryption is used where the server offers it."""
+"""Options after the `?` of a url; without ssl_*, encryption is used if the server offers it."""
 
 
 class Server(NamedTuple):
-    """What a session has to know of its server."""
+    """Facts about a server for its sessions."""
 
     collation: str
-    """By which 'a', 'A' and 'a ' are three values: none that has it is in both makes."""
+    """Collation that tells 'a', 'A' and 'a ' apart; MySQL and MariaDB have no common one."""
     folds_names: bool
-    """Whether `Results` and `results` are one table."""
+    """True: `Results` and `results` are one table."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a database is.
+    """Address of a database.
 
     Args:
-        parameters: of `pymysql.connect`; may have a password in them.
-        database: the one that is named in the url; may be empty.
-        host: for messages.
+        parameters: arguments of `pymysql.connect`; may include a password.
+        database: database of the url; may be empty.
+        host: name of the host, for messages.
     """
 
     parameters: Mapping[str, Any] = field(repr=False)
@@ -79,11 +80,11 @@ class Address:
 
 
 def read_url(url: str, password: str | None) -> Address:
-    """The address for PyMySQL.
+    """Return the address for PyMySQL.
 
     Args:
         url: see `MysqlStore`.
-        password: wins over one in the url.
+        password: password; it wins over one in the url.
 
     Raises:
         OptionRefused: it cannot be read, or PyMySQL is not installed. The url is not shown: it may have a password.
@@ -120,7 +121,7 @@ def read_url(url: str, password: str | None) -> Address:
 
 @contextmanager
 def session(address: Address) -> Iterator[tuple[Database, Server]]:
-    """A connection of the driver's, for the time of one call.
+    """Connect the driver for the time of one call.
 
     Raises:
         pymysql.Error: the server refuses, or does not answer.
@@ -143,9 +144,9 @@ def _require_direct(address: Address, database: Database, number: int) -> None:
     """Refuse a connection to a proxy with its own sessions of the server.
 
     Args:
-        address: of the connection.
+        address: address of the connection.
         database: the connection.
-        number: of the session, as the server counts it.
+        number: number of the session, as the server counts it.
 
     Raises:
         StoreError: the greeting has named another session.
@@ -162,7 +163,7 @@ def _require_direct(address: Address, database: Database, number: int) -> None:
 
 def _collation(version: str) -> str:
     is_mariadb = "mariadb" in version.lower()
-    # A MariaDB may call itself 5.5.5-10.11.19-MariaDB, for clients of old.
+    # A MariaDB may call itself 5.5.5-10.11.19-MariaDB, for old clients.
     text = version.removeprefix("5.5.5-") if is_mariadb else version
     numbers = tuple(int(part) for part in text.partition("-")[0].split(".") if part.isdecimal())
     if numbers < (MARIADB if is_mariadb else MYSQL):
@@ -175,38 +176,38 @@ def _collation(version: str) -> str:
 
 @contextmanager
 def transaction(database: Database) -> Iterator[None]:
-    """Commits unless something is raised."""
+    """Run a transaction, which commits unless the caller raises."""
     import pymysql
 
     database.begin()
     try:
         yield
     except BaseException:
-        with suppress(pymysql.Error):  # one that is lost is rolled back by the server
+        with suppress(pymysql.Error):  # the server rolls a lost session back
             database.rollback()
         raise
     database.commit()
 
 
 def execute(database: Database, statement: str) -> list[tuple[Any, ...]]:
-    """Run a statement as it stands; its rows, if it has any."""
+    """Execute a statement as it stands; return its rows, if it has any."""
     with database.cursor() as cursor:
         cursor.execute(statement)
         return list(cursor.fetchall())
 
 
 def quoted(*names: str) -> str:
-    """Names as SQL writes them, with dots between, whatever characters they have."""
+    """Quote names for SQL, with dots between, whatever characters they have."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def literal(value: str | int) -> str:
-    """A value as SQL writes it. Text is written in hexadecimal digits: no sql_mode changes what those mean."""
+    """Return a value as SQL. Text becomes hexadecimal digits: no sql_mode changes their meaning."""
     return f"_utf8mb4 X'{value.encode().hex()}'" if isinstance(value, str) else str(int(value))
 
 
 def spoken(error: Exception) -> Exception:
-    """The same error with the server's sentence first and its number behind it."""
+    """Return the same error with the server's sentence first and its number after it."""
     if len(error.args) == 2 and isinstance(error.args[0], int) and error.args[1]:
         return type(error)(f"{error.args[1]} (error {error.args[0]})")
     return error

@@ -1,4 +1,4 @@
-"""What a MySQL database keeps about a job beside its rows, and the sessions in which it is read and changed."""
+"""State of a job in a MySQL database, apart from its rows, with the sessions that read and change it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
 
 END_TIMEOUT_S = 5.0
-"""How long a take-over waits until a session it has ended is gone, in seconds."""
+"""Seconds that a take-over waits for the end of a session it has killed."""
 
 RULES_BROKEN = frozenset({1048, 1062, 1216, 1217, 1364, 1369, 1451, 1452, 1526, 1906, 3105, 3819, 4025})
-"""The server's numbers for a row that a rule of its table refuses.
+"""Numbers of the server for a row that a rule of its table refuses.
 
 NOT NULL, a unique index, a foreign key (four), a column without a default, a view's condition, no partition, a
 generated column (MariaDB, MySQL), a CHECK (MySQL, MariaDB).
 """
 
 NO_SUCH_TABLE = 1146
-"""The server's number for a table that is not there."""
+"""Number of the server for a missing table."""
 
 
 STATEMENTS = Statements(
@@ -53,14 +53,16 @@ STATEMENTS = Statements(
 
 
 class JobState(SqlJobState["Database"]):
-    """See `SqlJobState`; a session amid its commit holds a lock that is named after its job and generation.
+    """State of the job, see `SqlJobState`.
+
+    A committing session holds a lock with the name of its job and generation.
 
     Args:
         location: see `MysqlStore`.
         name: the job's name.
         topic: the topic.
-        topic_id: its id, or 0.
-        relations: the tables that the offsets belong to: the result's, and where there is one, the rejects'.
+        topic_id: the topic's id, or 0.
+        relations: the tables that the offsets belong to: the result's, and the rejects' if there is one.
 
     Raises:
         OptionRefused: see `MysqlStore`.
@@ -74,29 +76,29 @@ class JobState(SqlJobState["Database"]):
         address = read_url(location.url, location.password)
         self.schema, result = table_parts(location.table, address.database)
         super().__init__(result, name, topic, topic_id)
-        # By the session's database a server decides what it replicates, where it is told to leave some out.
+        # A server may replicate some databases only, and decides by the session's database.
         self.address = replace(address, parameters={**address.parameters, "database": self.schema})
         self.where = f"{self.schema}.{self.result} on {self.address.host}"
         self.marks: Marks = Marks(self, topic_id, relations)
         self._location = location
         self.collation = ""
-        # Of this job alone, with the holder's generation behind it: a take-over ends the sessions and drops the
-        # staging tables of the generations before it.
+        # Prefix of this job alone; the holder's generation follows it. A take-over ends the sessions and drops the
+        # staging tables of the earlier generations.
         digest = hashlib.sha256(f"{self.schema}\0{self.result}\0{name}".encode()).hexdigest()[:12]
         self._lock, self.staging = f"ratchet:{digest}:", f"ratchet_stage_{digest}_"
 
     def of_job(self, name: str) -> JobState:
-        """The bookkeeping of another job over the same result table."""
+        """Return the bookkeeping of another job over the same result table."""
         return JobState(self._location, name, self._topic, 0)
 
     # -- sessions
 
     @contextmanager
     def database(self, generation: int | None = None) -> Iterator[Database]:
-        """A connection for the time of one call.
+        """Connect for the time of one call.
 
         Args:
-            generation: the holder's, by which a take-over finds the session; None: it is nobody's.
+            generation: the holder's, by which a take-over finds the session; None: the caller holds no job.
 
         Raises:
             StoreError: the database refuses, or does not answer.
@@ -120,10 +122,10 @@ class JobState(SqlJobState["Database"]):
             refuse(self.where, spoken(error), "the database and the job's rights in it")
 
     def end_sessions(self, database: Database, newest: int) -> None:
-        """End the session in which the holder of that generation is amid its commit.
+        """End the committing session of that generation's holder.
 
-        A frozen one would keep its locks. Where the server lets nobody end it, it does so itself after
-        `connection.IDLE_S`, for which `take_over` waits.
+        A frozen one would keep its locks. Without the right to end it, `take_over` waits until the server ends it after
+        `connection.IDLE_S`.
         """
         import pymysql
 
@@ -141,14 +143,14 @@ class JobState(SqlJobState["Database"]):
 
     @staticmethod
     def get_lock(database: Database, name: str, seconds: int) -> bool:
-        """Ask for a lock of that name, which goes with the session; whether it has it now."""
+        """Request a lock of that name for the session; return whether it has the lock now."""
         [(got,)] = execute(database, f"SELECT GET_LOCK({literal(name)}, {seconds})")
         return bool(got == 1)
 
     # -- statements
 
     def table(self, name: str) -> str:
-        """In the result table's database, quoted."""
+        """Quote a name in the result table's database."""
         return quoted(self.schema, name)
 
     def literal(self, value: str | int) -> str:
@@ -161,7 +163,10 @@ class JobState(SqlJobState["Database"]):
         return execute(database, statement)
 
     def described(self, database: Database, name: str) -> tuple[str, str] | None:
-        """Engine and comment of a table; the engine of a view is empty. None: there is no such table."""
+        """Return engine and comment of a table; None: there is no such table.
+
+        The engine of a view is empty.
+        """
         found = self.run(
             database,
             "SELECT TABLE_NAME, ENGINE, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA = {schema} "
@@ -169,11 +174,11 @@ class JobState(SqlJobState["Database"]):
             schema=literal(self.schema),
             name=literal(name),
         )
-        # Compared once more: these columns may be of a collation that does not tell cases apart.
+        # Compared again here: these columns may have a collation that does not tell cases apart.
         return next(((engine or "", comment or "") for table, engine, comment in found if table == name), None)
 
     def is_there(self, database: Database) -> bool:
-        """Whether the job has its tables; the second is made after the first."""
+        """Return whether the job has its tables; the second is made after the first."""
         import pymysql
 
         try:

@@ -1,8 +1,8 @@
-"""Which tables the offsets in a MySQL database belong to, so that a table put in their place is noticed.
+"""Marks of the tables that the offsets in a MySQL database belong to, so that a replaced table is noticed.
 
-Rows and offsets are in one database, so a backup restored as a whole agrees with itself. What remains is done to the
-result table alone: dropped, made anew, or emptied. MySQL numbers tables for its own use only, so each table carries an
-id in its comment, and each commit notes that id and whether the table had rows.
+Rows and offsets are in one database, so a backup restored as a whole agrees with itself. Other changes hit the result
+table alone: it is dropped, created again, or emptied. MySQL keeps its numbers of tables for itself, so each table
+carries an id in its comment. Each commit notes that id and whether the table had rows.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
 
 ID = re.compile(r"\[ratchet ([0-9a-f]{16})\]")
-"""How a table's comment says its id; what else the comment says is the user's."""
+"""Pattern of the id in a table's comment; the rest of the comment is the user's."""
 
 MAX_COMMENT = 2048
-"""Characters of a table's comment."""
+"""Characters of a table's comment, at most."""
 
 
 class State(Protocol):
-    """What is asked of the job's state in the database."""
+    """Part of the job's state that marks need."""
 
     where: str
 
     def table(self, name: str) -> str:
-        """The table of that name, where the results are, quoted."""
+        """Return the quoted name of a table in the result's database."""
 
     def described(self, database: Database, name: str) -> tuple[str, str] | None:
-        """Engine and comment of a table; None: there is none."""
+        """Return engine and comment of a table; None: there is none."""
 
     def run(self, database: Database, statement: str, **parts: str) -> list[tuple[Any, ...]]:
-        """The rows that a statement gives."""
+        """Execute a statement, and return its rows."""
 
 
 class Look(NamedTuple):
-    """What a table is now."""
+    """Present state of a table."""
 
     is_there: bool
     id: str = ""
-    """Empty: the table has none."""
+    """Id in the comment; empty: the table has none."""
     is_filled: bool = False
 
 
 class Marks:
-    """What is in `ratchet_sink_marks` about a job.
+    """Rows of `ratchet_sink_marks` about a job.
 
     Args:
-        state: of the job.
-        topic_id: of the topic, or 0.
+        state: the job's state.
+        topic_id: the topic's id, or 0.
         relations: the tables that the offsets belong to, the result first.
     """
 
@@ -68,7 +68,10 @@ class Marks:
         self._state, self._topic_id, self._relations = state, topic_id, relations
 
     def give_ids(self, database: Database) -> None:
-        """Give each table an id that has none: it is new, or another program has made it. Commits what is open."""
+        """Give an id to each table without one: it is new, or another program has made it.
+
+        Commits the open transaction.
+        """
         for relation in self._relations:
             found = self._state.described(database, relation)
             if found is not None and not ID.search(found[1]):
@@ -83,7 +86,7 @@ class Marks:
                 )
 
     def note(self, database: Database) -> None:
-        """Remember the tables as the ones that the offsets belong to, in the caller's transaction."""
+        """Note the tables that the offsets belong to, in the caller's transaction."""
         self._state.run(database, f"DELETE FROM {{marks}} {OF_JOB}")  # noqa: S608
         for relation in self._relations:
             look = self._look(database, relation)
@@ -97,9 +100,9 @@ class Marks:
             )
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Which of the tables was changed since the last note, and how, without the sentence's end; empty: none.
+        """Return which table has changed since the last note, and how; empty: none.
 
-        Only for a job that has offsets.
+        The text is a sentence without its end. Only for a job with offsets.
         """
         noted: dict[str, tuple[str, int]] = {}
         if self._state.described(database, "ratchet_sink_marks") is not None:
@@ -123,7 +126,7 @@ class Marks:
         return "", ""
 
     def _look(self, database: Database, relation: str) -> Look:
-        """What a table is now.
+        """Return the present state of a table.
 
         Raises:
             StoreError: it is of an engine without transactions, or a view.
@@ -137,7 +140,7 @@ class Marks:
         return Look(True, match[1] if match else "", bool(rows))
 
     def require_engine(self, relation: str, engine: str) -> None:
-        """Refuse a table whose rows would stay where a transaction is rolled back."""
+        """Refuse a table that keeps rows after a rollback of their transaction."""
         if engine.lower() != "innodb":
             raise StoreError(
                 f"{self._state.where}: {relation} is {f'a table of engine {engine}' if engine else 'no table'}, and "

@@ -1,4 +1,4 @@
-"""SQL by which staged rows change the rows of a MySQL table."""
+"""SQL that changes a MySQL table by staged rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kafka_ratchet.spark_sink.stores.sql_types import Column
 
 
 def staging_columns(defined: Iterable[str]) -> list[str]:
-    """The columns of a staging table: the rows' own, between the task's token and whether the key is to go."""
+    """Return a staging table's columns: the rows' own, between the task's token and the deletion flag."""
     return [f"{TOKEN} CHAR(32) NOT NULL", *defined, f"{quoted(DELETED)} TINYINT(1) NOT NULL DEFAULT 0"]
 
 
 def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteMode) -> str:
-    """The statement that takes the rows of deleted keys away; all names are quoted already.
+    """Return the statement that deletes the rows of deleted keys; all names are quoted already.
 
     Without aliases: a DELETE would look for them in the session's database.
     """
@@ -31,13 +31,13 @@ def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteM
 
 
 def replacement(table: str, staging: str, tokens: Iterable[str], identity: tuple[str, ...], *, keyed: bool) -> str:
-    """Return the statement that takes the rows of staged identities away; all names of tables are quoted already.
+    """Return the statement that deletes rows by staged identities; all tables' names are quoted already.
 
     Args:
         table: the table.
         staging: the staging table.
-        tokens: of the staged rows that count.
-        identity: columns.
+        tokens: tokens of the staged rows that count.
+        identity: columns of the identity.
         keyed: the identity is the table's key.
     """
     if keyed:
@@ -50,7 +50,7 @@ def replacement(table: str, staging: str, tokens: Iterable[str], identity: tuple
 
 
 def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Column], write_mode: WriteMode) -> str:
-    """The statement that adds the rows, or what they have to add to the rows of their keys."""
+    """Return the statement that adds rows, or adds to the totals of their keys."""
     into = [column.name for column in columns]
     insert = (
         f"INSERT INTO {table} ({names(into)}) SELECT {names(into, 'source')} FROM {staging} AS source "  # noqa: S608
@@ -66,14 +66,14 @@ def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Col
             continue
         was = f"{table}.{name} + " if column.name in added else ""
         changes.append(f"{table}.{name} = {was}source.{name}")
-    if not changes:  # every column is of the key, so that a row that is there is the same
+    if not changes:  # every column is part of the key, so that an existing row is the same
         name = quoted(columns[0].name)
         changes = [f"{table}.{name} = {table}.{name}"]
     return f"{insert} ON DUPLICATE KEY UPDATE {', '.join(changes)}"
 
 
 def counted(staging: str, tokens: Iterable[str]) -> str:
-    """The query for the number of rows that count; the staging table's name is quoted already."""
+    """Return the query for the number of rows that count; the staging table's name is quoted already."""
     return f"SELECT COUNT(*) FROM {staging} WHERE {of_tokens(staging, tokens)}"  # noqa: S608
 
 

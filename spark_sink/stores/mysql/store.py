@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
 
 BATCH_ROWS = 50_000
-"""Rows that a scan fetches at a time: the driver hands them over as Python objects."""
+"""Rows of one fetch of a scan: the driver passes them on as Python objects."""
 
 SIGNAL = 1644
-"""The server's number for an error that a trigger raises."""
+"""Number of the server for an error that a trigger raises."""
 
 DEADLOCK, DEADLOCKS = 1213, 10
-"""The server's number for a transaction that it has rolled back because two waited for each other, as those of two jobs
-can over one table; and how often a commit is begun anew after it."""
+"""Number of the server for a transaction that it rolled back because of a deadlock, as between two jobs over one table;
+and the attempts of such a commit."""
 
 
 class MysqlStore(SqlStore["Database", list[Column]]):
-    """A store over one table of a MySQL or MariaDB database, `table` or `database.table`.
+    """Store over one table of a MySQL or MariaDB database, `table` or `database.table`.
 
     The url is mysql://user@host:port/database; the password of `location` wins over one in the url.
     """
@@ -112,7 +112,7 @@ class MysqlStore(SqlStore["Database", list[Column]]):
     # -- holders
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Decisions are kept in the table `ratchet_sink_decisions`."""
+        """Return the last decision, from the table `ratchet_sink_decisions`."""
         with self._state.database() as database:
             self._tables.create_bookkeeping(database)
             self._state.marks.give_ids(database)
@@ -123,13 +123,13 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         return generation
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """Ends the older holder's session: a frozen one would keep its locks."""
+        """End the older holder's session: a frozen one would keep its locks."""
         tables = self._wanted(schema)
         with self._state.database() as database:
-            self._require_consistent(database)  # before a table that was dropped is made anew
+            self._require_consistent(database)  # before a dropped table is created again
             self._require_write_mode(database)  # before an index over another key
             self._tables.create_tables(database, tables, self._write_mode.key, self._evolving)
-            self._require_same_topic(database)  # a refusal ends nobody's session
+            self._require_same_topic(database)  # a refusal ends no session
             self._state.end_sessions(database, self._state.generation(database))
             with transaction(database):
                 self._require_same_topic(database)
@@ -234,7 +234,7 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         )
 
     def _replace(self, database: Database, replacement: Replacement, staged: _Staged) -> None:
-        """Take rows away by their identities, and put the staged ones in.
+        """Delete rows by their identities, and insert the staged ones.
 
         Raises:
             StoreError: the table has not taken every row.
@@ -254,10 +254,10 @@ class MysqlStore(SqlStore["Database", list[Column]]):
     def _stage(
         self, generation: int, table: str, columns: list[Column], dataframe: DataFrame
     ) -> tuple[list[_Staged], int]:
-        """Have the tasks write the rows beside the table.
+        """Have the tasks write the rows into staging tables.
 
         Returns:
-            what is staged, and how many rows of it count
+            the staged rows, and how many of them count
         """
         deletes = DELETED in dataframe.columns
         # No connection is open while the tasks write: the server would end it.
@@ -283,9 +283,9 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         """Move the rows into their tables, with the offsets.
 
         Args:
-            database: of the holder's session.
+            database: connection of the holder's session.
             staged: the rows.
-            generation: of the holder.
+            generation: the holder's.
             start: stored offsets; None: they stay.
             end: offsets after the commit; or the range of records that the rows replace.
         """
@@ -338,34 +338,34 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         rows.require(inserted)
 
     def _drop(self, staged: list[_Staged]) -> None:
-        with suppress(StoreError), self._state.database() as database:  # what stays is the next holder's to drop
+        with suppress(StoreError), self._state.database() as database:  # the next holder drops the remaining tables
             for each in staged:
                 self._tables.drop_table(database, each.table)
 
 
 @dataclass(frozen=True)
 class _Staged:
-    """Rows that the tasks have written and that are not committed yet."""
+    """Rows that the tasks have written and no commit has taken yet."""
 
     table: str
     target: str
-    """The table that they go into."""
+    """Table that the rows go into."""
     columns: list[Column]
-    """Of that."""
+    """Columns of that table."""
     statements: list[str]
-    """What brings those that count into their table."""
+    """Statement that brings the rows that count into their table."""
     tokens: dict[str, int]
-    """Of those, and how many rows each has."""
+    """Tokens of those rows, and the number of rows of each."""
 
 
 def _array(values: tuple[Any, ...], data_type: pa.DataType) -> pa.Array:
-    """Values as PyMySQL hands them out, in the type of Arrow that is asked for."""
+    """Convert PyMySQL's values to the requested type of Arrow."""
     import pyarrow as pa
 
     if pa.types.is_boolean(data_type):
         return pa.array([None if value is None else bool(value) for value in values], data_type)
     if pa.types.is_nested(data_type):
         return pa.array([None if value is None else json.loads(value) for value in values], data_type)
-    if pa.types.is_timestamp(data_type):  # without a zone, and in UTC where there is one
+    if pa.types.is_timestamp(data_type):  # without a zone, or in UTC if the type has one
         return pa.array(values, pa.timestamp("us")).cast(data_type)
     return pa.array(values, data_type)

@@ -1,4 +1,4 @@
-"""Comparison of the rows that MySQL keeps with those that it was given, before the transaction commits.
+"""Comparison of MySQL's stored rows with the given ones, before the transaction commits.
 
 No trigger of MySQL takes a row away without an error, but a BEFORE trigger may store other values than it was given. So
 rows with a key are read back by it, and appended ones are counted by the server.
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class StoredRows:
-    """Rows of one staging table before and after they are moved into their table.
+    """Rows of one staging table before and after the move into their table.
 
     Args:
-        state: of the job.
-        database: amid the transaction that moves them.
-        table: that they are moved to.
-        staging: that they are moved from.
-        tokens: of the staged rows that count.
-        columns: of the rows.
+        state: the job's state.
+        database: connection during the transaction that moves the rows.
+        table: target of the move.
+        staging: source of the move.
+        tokens: tokens of the staged rows that count.
+        columns: columns of the rows.
         write_mode: their effect on the table.
     """
 
@@ -61,10 +61,10 @@ class StoredRows:
         """Raise unless the table has every staged row.
 
         Args:
-            inserted: the server's count of the rows that were appended.
+            inserted: the server's count of the appended rows.
 
         Raises:
-            StoreError: it has not; the transaction has to be rolled back.
+            StoreError: a row is missing; the transaction has to be rolled back.
         """
         kind = self._write_mode.kind
         stored = inserted if kind == "append" else self._search()
@@ -76,10 +76,10 @@ class StoredRows:
             added = self._sum() - self._total
             given = self._number(f"COALESCE(SUM(source.{quoted(COUNT_COLUMN)}), 0)", f"{self._staging} AS source")
             if added != given:
-                self._refuse(f"has totals that have grown by {added} of {given} records")
+                self._refuse(f"has totals with {added} of {given} records added")
 
     def refuse_signal(self, reason: str) -> None:
-        """Raise the refusal of a trigger with the names of the table's triggers."""
+        """Raise a trigger's refusal with the names of the table's triggers."""
         self._refuse(f"refuses a row ({reason})")
 
     def _refuse(self, what: str) -> None:
@@ -124,6 +124,6 @@ class StoredRows:
 
 
 def _is_same(column: Column) -> str:
-    """Return the condition for one value on both sides; texts are compared by their characters' bytes in UTF-8."""
+    """Return the condition for one value on both sides; texts are compared by their bytes in UTF-8."""
     form = "CAST(CONVERT({}.{} USING utf8mb4) AS BINARY)" if column.type.startswith("longtext") else "{}.{}"
     return " <=> ".join(form.format(side, quoted(column.name)) for side in ("target", "source"))

@@ -1,7 +1,7 @@
-"""The tables of a MySQL database that the store makes, changes and compares.
+"""Tables of a MySQL database that the store creates, changes and compares.
 
-Every CREATE and ALTER commits by itself in MySQL. So none of them stands in a transaction, each is one that can be said
-again, and a job that is killed between two of them finds the rest to do when it is started again.
+In MySQL every CREATE and ALTER commits at once. So none of them is part of a transaction, and each can be repeated. If
+a job is killed between two of them, its next start makes the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
 
 DUPLICATE_ENTRY = 1062
-"""The server's number for a second row of one unique key."""
+"""Number of the server for a second row of one unique key."""
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS {jobs} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
@@ -48,14 +48,14 @@ CREATE = (
     "CREATE TABLE IF NOT EXISTS {rules} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
     "rule LONGTEXT NOT NULL, PRIMARY KEY (result, job)) {options}",
 )
-"""In this order: where the second is, the first is too."""
+"""Tables of the bookkeeping, in this order: if the second exists, the first does too."""
 
 
 class Tables(SqlTables["Database"]):
-    """The result, its rejects, the bookkeeping and the staging tables of one job.
+    """Result, rejects, bookkeeping and staging tables of one job.
 
     Args:
-        state: of the job.
+        state: the job's state.
     """
 
     widenings = WIDENINGS
@@ -66,11 +66,11 @@ class Tables(SqlTables["Database"]):
 
     @property
     def options(self) -> str:
-        """What stands behind each CREATE TABLE: the server's own defaults may be others."""
+        """Return the options after each CREATE TABLE: the server's own defaults may differ."""
         return f"ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE {self._state.collation}"
 
     def create_bookkeeping(self, database: Database) -> None:
-        """Make the tables that every job needs, where they are not there; none of them may be of another engine."""
+        """Create the missing tables of the bookkeeping; refuse those of another engine."""
         for statement in CREATE:
             self._state.run(database, statement, options=self.options)
         for name in BOOKKEEPING:
@@ -88,18 +88,18 @@ class Tables(SqlTables["Database"]):
         key: tuple[str, ...],
         evolving: str | None = None,
     ) -> None:
-        """Make what is not there yet: bookkeeping, `tables` and the index over `key` of the first of them.
+        """Create missing tables: bookkeeping, `tables`, and the index over `key` of the first one.
 
-        Each statement commits by itself. What a job that was killed has left unmade is made by the next one.
+        Each statement commits at once. The next job makes the tables that a killed one has not.
 
         Args:
-            database: not amid a transaction.
+            database: connection without an open transaction.
             tables: columns of each.
-            key: of the first table.
-            evolving: the table that `evolve` is to be called for.
+            key: key of the first table.
+            evolving: the table to call `evolve` for.
 
         Raises:
-            SchemaDiffers: a table is there with other columns.
+            SchemaDiffers: a table has other columns.
             StoreError: a table is of another engine, or has a second unique index.
         """
         # Two jobs at once could each give the table an id. The lock goes with the session.
@@ -152,10 +152,12 @@ class Tables(SqlTables["Database"]):
             ) from None
 
     def require_key(self, database: Database, key: tuple[str, ...]) -> None:
-        """Refuse a table without the index over its key, by which ON DUPLICATE KEY UPDATE finds rows, or with two.
+        """Refuse a table without the index over its key, or with a second unique index.
+
+        ON DUPLICATE KEY UPDATE finds rows by such an index.
 
         Raises:
-            StoreError: somebody has changed its indexes.
+            StoreError: its indexes were changed.
         """
         if not self._has_key(database, key):
             raise StoreError(
@@ -164,7 +166,7 @@ class Tables(SqlTables["Database"]):
             )
 
     def _has_key(self, database: Database, key: tuple[str, ...]) -> bool:
-        """Whether the index is there; a second unique index is refused: MySQL would find rows of other keys by it."""
+        """Return whether the index exists; refuse a second unique one, by which MySQL would find other keys' rows."""
         found = self._state.run(
             database,
             "SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS "
@@ -176,23 +178,22 @@ class Tables(SqlTables["Database"]):
         for index in there:
             if index != key_column(key):
                 raise StoreError(
-                    f"{self._state.where}: the table has the unique index {index} beside its key ({', '.join(key)}), "
-                    "and MySQL would change rows of other keys by it. "
-                    f"ALTER TABLE {self._state.table(self._state.result)} DROP INDEX {quoted(index)}, or choose "
-                    "another table"
+                    f"{self._state.where}: the table has the unique index {index} in addition to its key "
+                    f"({', '.join(key)}), and MySQL would change rows of other keys by it. ALTER TABLE "
+                    f"{self._state.table(self._state.result)} DROP INDEX {quoted(index)}, or choose another table"
                 )
         return there.get(key_column(key)) == key_column(key)
 
     def new_staging(self, database: Database, generation: int, columns: Sequence[str]) -> str:
-        """Make a staging table for that holder.
+        """Create a staging table for that holder.
 
         Args:
-            database: not amid a transaction.
-            generation: of the holder.
-            columns: how each is defined.
+            database: connection without an open transaction.
+            generation: the holder's.
+            columns: definition of each column.
 
         Returns:
-            its name
+            name of the table
         """
         name = f"{self._state.staging}{generation}_{uuid.uuid4().hex[:8]}"
         self._state.run(
@@ -205,11 +206,11 @@ class Tables(SqlTables["Database"]):
         return name
 
     def defined(self, column: Column) -> str:
-        """A column for CREATE TABLE."""
+        """Return a column for CREATE TABLE."""
         return definition(column, self._state.collation)
 
     def staged(self, database: Database, newest: int) -> list[tuple[str, int, float | None]]:
-        """Name, bytes and time of the staging tables that holders up to that generation have left."""
+        """Return name, bytes and time of the staging tables of holders up to that generation."""
         found = self._state.run(
             database,
             "SELECT TABLE_NAME, COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0), UNIX_TIMESTAMP(CREATE_TIME) "
@@ -229,17 +230,17 @@ class Tables(SqlTables["Database"]):
         self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
 
     def drop_staged(self, table: str) -> None:
-        """Remove one of a dead holder's, from outside of the job."""
+        """Remove a dead holder's staging table, from outside of the job."""
         with self._state.database() as database:
             self.drop_table(database, table)
 
     def drop_staging(self, database: Database, newest: int) -> None:
-        """Remove what holders up to that generation have left."""
+        """Remove the staging tables of holders up to that generation."""
         for table, _, _ in self.staged(database, newest):
             self.drop_table(database, table)
 
     def columns(self, database: Database, table: str) -> list[Column]:
-        """The columns of a table without those that stand for keys; none where there is no such table."""
+        """Return the columns of a table without those for keys; a missing table has none."""
         return [column for name, column in self._all_columns(database, table).items() if not is_key_column(name)]
 
     def _all_columns(self, database: Database, table: str) -> dict[str, Column]:
@@ -253,7 +254,7 @@ class Tables(SqlTables["Database"]):
         return {column: described(column, kind, comment) for of, column, kind, comment in found if of == table}
 
     def require_types(self, database: Database, table: str, columns: Sequence[Column]) -> None:
-        """Raise `SchemaDiffers` unless these columns are what they were: MySQL rounds decimals without an error."""
+        """Raise `SchemaDiffers` if these columns have changed: MySQL rounds decimals without an error."""
         expected = dict(columns)
         self._require_given(database, table, expected)
         present = {name: kind for name, kind in self.columns(database, table) if name in expected}
@@ -281,7 +282,7 @@ class Tables(SqlTables["Database"]):
                 )
 
     def free_columns(self, database: Database, table: str) -> set[str]:
-        """See `SqlTables.free_columns`."""
+        """Return the free columns, see `SqlTables.free_columns`."""
         found = self._state.run(
             database,
             "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {schema} "
@@ -293,11 +294,11 @@ class Tables(SqlTables["Database"]):
         return {str(column) for of, column in found if of == table}
 
     def widens(self, before: str, after: str) -> bool:
-        """See `SqlTables.widens`."""
+        """Return whether the type widens, see `SqlTables.widens`."""
         return widens(before, after)
 
     def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
-        """Do it, column by column: each ALTER TABLE commits by itself, and what is left is found the next time.
+        """Change the columns one by one: each ALTER TABLE commits at once, and the next start makes the rest.
 
         Raises:
             SchemaDiffers: see `missing`.
@@ -313,12 +314,12 @@ class Tables(SqlTables["Database"]):
 
 
 def key_column(key: Sequence[str]) -> str:
-    """Column and index that stand for a key of these columns, whichever job has it."""
+    """Return column and index for a key of these columns, whichever job has it."""
     return KEY_COLUMN + hashlib.sha256("\0".join(sorted(key)).encode()).hexdigest()[:16]
 
 
 def is_key_column(name: str) -> bool:
-    """Whether that is such a column."""
+    """Return whether the column stands for a key."""
     return name.startswith(KEY_COLUMN)
 
 

@@ -1,4 +1,4 @@
-"""The part of the MySQL store that runs in the executors: rows go to a staging table by INSERTs of many rows.
+"""Staging of rows in the executors: they go to a staging table by INSERTs of many rows.
 
 Nested functions with their own imports: cloudpickle sends them by value, so executors need PyMySQL and pyarrow, and
 nothing of this package.
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 STAGED = "token string, rows long"
-"""What a task returns about the rows it has staged; only rows with a returned token count."""
+"""Columns of a task's report about its staged rows; only rows with a reported token count."""
 
 STATEMENT_BYTES = 1 << 20
-"""Bytes of one INSERT, as long as one row is not longer: many rows, and little beside the server's limit of 16 MB."""
+"""Bytes of one INSERT, unless a single row is longer: many rows, and far below the server's limit of 16 MB."""
 
 NOT_FINITE = "MySQL holds neither NaN nor infinity. Leave such numbers out, or make text of them"
 
 
 def literals(dataframe: DataFrame) -> DataFrame:
-    """Each row as one text: its values as SQL writes them, with commas between.
+    """Turn each row into one text: its values as SQL, with commas between.
 
-    Text and bytes are written in hexadecimal digits, so that whatever they hold is a value and never SQL.
+    Text and bytes become hexadecimal digits, so that any content is a value and never SQL.
     """
     from pyspark.sql import functions as F
 
@@ -68,11 +68,11 @@ def _literal(column: Column, data_type: DataType) -> Column:
 
 
 def stage(dataframe: DataFrame, address: Address, insert: str) -> dict[str, int]:
-    """Put the rows into a staging table, each beside its task's token.
+    """Insert the rows into a staging table, each with its task's token.
 
     Args:
-        dataframe: what `literals` made of the rows.
-        address: of the database.
+        dataframe: the rows as `literals` returns them.
+        address: address of the database.
         insert: the statement up to and including VALUES; its first column is the token.
 
     Returns:
@@ -108,7 +108,7 @@ def _staging(address: Address, insert: str) -> Task:
             size = head
 
             def flush() -> None:
-                # Each statement is a transaction: a task that is frozen between two keeps no lock.
+                # Each statement is a transaction: a task frozen between two keeps no lock.
                 if pending:
                     cursor.execute(insert + ",".join(pending))
                     pending.clear()

@@ -18,13 +18,13 @@ MAX_NAME = 64
 """Characters that MySQL allows in a name."""
 
 KEY_COLUMN = "ratchet_key_"
-"""How the column begins that stands for a key; its text is no part of the table for readers."""
+"""Prefix of a column that stands for a key; readers need not know its text."""
 
 TOKEN = "ratchet_token"  # noqa: S105 - a column
-"""Column of staging tables: which attempt of which task has written the row."""
+"""Column of staging tables for the task's attempt that has written the row."""
 
 JSON, UTC = "JSON", "UTC"
-"""What a column's comment says where the type alone does not: text that is JSON; times of day in UTC."""
+"""Comments of columns with an ambiguous type: text for JSON; times of day in UTC."""
 
 PLAIN = {
     "string": "longtext",
@@ -40,16 +40,16 @@ PLAIN = {
     "timestamp": f"datetime(6) {UTC}",  # MySQL's timestamp ends in 2038
     "timestamp_ntz": "datetime(6)",
 }
-"""Spark's types, as it spells them in JSON, and MySQL's, with the comment behind them."""
+"""Types of Spark, by its names in JSON, with MySQL's types and their comments."""
 
 TYPES = Types("MySQL", PLAIN, "decimal", f"longtext {JSON}", frozenset({"byte", "float"}))
 
 WIDTH = re.compile(r"^((?:small|big)?int)\(\d+\)")
-"""MariaDB says how wide whole numbers are shown, MySQL no longer does."""
+"""Pattern of a whole number's display width, which MariaDB has and MySQL no longer."""
 
 
 def column_types(schema: StructType) -> list[Column]:
-    """The table's columns; arrays, maps and structs become text that is JSON.
+    """Return the table's columns; arrays, maps and structs become text with JSON.
 
     Raises:
         OptionRefused: a name or a type has no counterpart.
@@ -64,13 +64,16 @@ def column_types(schema: StructType) -> list[Column]:
 
 
 def described(name: str, column_type: str, comment: str) -> Column:
-    """A column as information_schema has it."""
+    """Return a column as information_schema has it."""
     plain = WIDTH.sub(r"\1", column_type.lower())
     return Column(name, f"{plain} {comment}" if comment in {JSON, UTC} else plain)
 
 
 def definition(column: Column, collation: str) -> str:
-    """A column for CREATE or ALTER TABLE. The type is one of ours, as is what stands behind it."""
+    """Return a column for CREATE or ALTER TABLE.
+
+    The type and its comment come from this module.
+    """
     plain, _, comment = column.type.partition(" ")
     collated = f" CHARACTER SET utf8mb4 COLLATE {collation}" if plain == "longtext" else ""
     return f"{quoted(column.name)} {plain}{collated} NULL" + (f" COMMENT '{comment}'" if comment else "")
@@ -81,20 +84,20 @@ WIDENINGS = "smallint, int and bigint become larger ones of these, and decimal g
 
 
 def widens(before: str, after: str) -> bool:
-    """Whether each value of the first type is one of the second, and `MODIFY COLUMN` knows it."""
+    """Return whether the second type has each value of the first, and `MODIFY COLUMN` can change it."""
     return is_larger(before, after, INTEGERS)
 
 
 def names(columns: Iterable[str], of: str = "") -> str:
-    """Columns, quoted, with commas between; of a table that the statement calls so."""
+    """Join columns, quoted, with commas; of: the statement's name for their table."""
     return ", ".join((of and f"{of}.") + quoted(column) for column in columns)
 
 
 def key_expression(key: tuple[str, ...], of: str = "") -> str:
-    """What stands for the values of these columns: 32 bytes that are the same for the same values, null included.
+    """Return the expression for these columns' values: 32 bytes, equal for equal values including null.
 
-    A text has no length that an index could hold, and an index takes null for no value. Each column is hashed by
-    itself, as bytes, so that no collation is asked and no two lists of values look the same.
+    No index could hold texts of any length, and an index takes null for no value. Each column is hashed alone, as
+    bytes, so that no collation matters and no two lists of values look the same.
     """
     each = [
         f"IFNULL(CONCAT(X'76', SHA2(CAST({(of and f'{of}.') + quoted(name)} AS BINARY), 256)), X'6e')" for name in key
@@ -103,10 +106,10 @@ def key_expression(key: tuple[str, ...], of: str = "") -> str:
 
 
 def table_parts(table: str, database: str) -> tuple[str, str]:
-    """`table` or `database.table` as its parts; without one, the database of the url.
+    """Split `table` or `database.table`; the default is the database of the url.
 
     Raises:
-        OptionRefused: that is no name of a table, or there is no database.
+        OptionRefused: the text is no name of a table, or there is no database.
     """
     first, dot, second = table.partition(".")
     found = (first, second) if dot else (database, first)
@@ -139,5 +142,8 @@ def _is_name(name: str) -> bool:
 
 
 def comment_literal(text: str) -> str:
-    """A text for COMMENT, which takes no hexadecimal digits; sql_mode is known, so that a backslash is an escape."""
+    """Return a text for COMMENT, which takes no hexadecimal digits.
+
+    sql_mode is known, so that a backslash is an escape.
+    """
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

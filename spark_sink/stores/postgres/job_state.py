@@ -1,4 +1,4 @@
-"""What a PostgreSQL database keeps about a job beside its rows, and the sessions in which it is read and changed."""
+"""State of a job in a PostgreSQL database, apart from its rows, with the sessions that read and change it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 LOCK_TIMEOUT_MS = 30_000
-"""How long a statement waits for another session's lock, in milliseconds. No holder keeps one for longer than a commit,
-and a take-over ends the sessions of the holder before it; who still waits is told so instead of hanging."""
+"""Milliseconds that a statement waits for another session's lock. No holder keeps one longer than a commit, and a
+take-over ends the sessions of the earlier holder; a longer wait ends in an error instead of hanging."""
 
 VISIT_TIMEOUT_MS = 10_000
-"""How long a session that holds no job may do nothing amid a transaction, in milliseconds. None of its own is long."""
+"""Milliseconds that a session without a job may idle in a transaction. All its transactions are short."""
 
 VISITOR = "sink-visitor"
 """Name of a session that holds no job."""
 
 END_TIMEOUT_MS = 5_000
-"""How long a take-over waits until a session it has ended is gone, in milliseconds."""
+"""Milliseconds that a take-over waits for the end of a session it has terminated."""
 
 OF_PARTITION = "Nothing of the record's partition was added, and its offset has not moved"
 """Extent of a refusal in a task, which commits one partition."""
@@ -45,7 +45,7 @@ RAISED = "P0001"
 """SQLSTATE of an error that a function raises."""
 
 RULE_BROKEN = re.compile(r"psycopg\.errors\.((?!Protocol)[A-Z]\w+Violation|RaiseException): (.*)")
-"""Last line of a task's failure by a constraint or a trigger that raises; poolers answer ProtocolViolation."""
+"""Last line of a task's failure by a constraint or a raising trigger; poolers answer ProtocolViolation."""
 
 STATEMENTS = Statements(
     stored=f"SELECT partition, next FROM {{offsets}} {OF_JOB} ORDER BY partition",  # noqa: S608
@@ -60,14 +60,14 @@ STATEMENTS = Statements(
 
 
 class JobState(SqlJobState["Database"]):
-    """See `SqlJobState`; a session of a holder is named after its job and generation.
+    """State of the job, see `SqlJobState`; a session of a holder has the name of its job and generation.
 
     Args:
         location: see `PostgresStore`.
         name: the job's name.
         topic: the topic.
-        topic_id: its id, or 0.
-        relations: the tables that the offsets belong to: the result's, and where there is one, the rejects'.
+        topic_id: the topic's id, or 0.
+        relations: the tables that the offsets belong to: the result's, and the rejects' if there is one.
 
     Raises:
         OptionRefused: see `PostgresStore`.
@@ -85,13 +85,13 @@ class JobState(SqlJobState["Database"]):
         self.marks: Marks = Marks(self, topic_id, relations)
         self._location = location
         digest = hashlib.sha256(f"{location.table}\0{name}".encode()).hexdigest()[:12]
-        # Of this job alone, with the holder's generation behind it, and short enough not to be cut off: a take-over
-        # ends the sessions and drops the staging tables of the generations before it.
+        # Prefix of this job alone, short enough for a name of the server; the holder's generation follows it. A
+        # take-over ends the sessions and drops the staging tables of the earlier generations.
         self._application = f"sink:{name[:24]}:{digest}:"
         self.staging = f"ratchet_stage_{digest}_"
 
     def of_job(self, name: str) -> JobState:
-        """The bookkeeping of another job over the same result table."""
+        """Return the bookkeeping of another job over the same result table."""
         return JobState(self._location, name, self._topic, 0)
 
     def is_same_table(self, result: str) -> bool:
@@ -104,9 +104,9 @@ class JobState(SqlJobState["Database"]):
         return super().gone_table(database) or self._moved_from(database)
 
     def _moved_from(self, database: Database) -> str:
-        """What a table is called where offsets of it are kept, if it came from there by SET SCHEMA; empty: it did not.
+        """Return a table's former name with offsets, if it came here by SET SCHEMA; empty: it did not.
 
-        It keeps its oid, and leaves the bookkeeping behind.
+        Such a table keeps its oid, and the bookkeeping stays in the former schema.
         """
         from psycopg import sql
 
@@ -138,7 +138,7 @@ class JobState(SqlJobState["Database"]):
         """Connect for the time of one call, with `transaction` for each piece of work.
 
         A pooler may give each transaction another session of the server, and that session to others afterwards. So no
-        setting and no prepared statement of ours outlives a transaction.
+        setting and no prepared statement of the job outlives a transaction.
 
         Raises:
             StoreError: the database refuses, or does not answer.
@@ -158,7 +158,7 @@ class JobState(SqlJobState["Database"]):
             refuse(self.where, error, "the database and the job's rights in it")
 
     def refuse_rule_of_task(self, error: Exception) -> None:
-        """Raise `RuleBroken` where a task has failed by a rule of the table; else return."""
+        """Raise `RuleBroken` if a task has failed by a rule of the table; else return."""
         if not isinstance(error, spark_errors()) or not (found := RULE_BROKEN.search(reason_of(error))):
             return
         names = ""
@@ -169,10 +169,10 @@ class JobState(SqlJobState["Database"]):
 
     @contextmanager
     def transaction(self, database: Database, generation: int | None = None) -> Iterator[None]:
-        """Run a transaction with settings of its own; it commits unless something is raised.
+        """Run a transaction with its settings; it commits unless the caller raises.
 
         Args:
-            database: not amid a transaction.
+            database: connection without an open transaction.
             generation: the holder's, which names the session for a take-over; None: the caller does not hold the job.
         """
         settings = {"lock_timeout": str(LOCK_TIMEOUT_MS), "row_security": "off"}
@@ -186,13 +186,13 @@ class JobState(SqlJobState["Database"]):
             yield
 
     def application(self, generation: int) -> str:
-        """What the sessions of a holder are called."""
+        """Return the name of a holder's sessions."""
         return f"{self._application}{generation}"
 
     def connection(self, generation: int) -> Connection:
-        """How tasks connect under that name; of several servers in the url, to one that can be written to.
+        """Return the connection of tasks under that name, to a server of the url that can be written to.
 
-        One that only follows it may lack the last commit, and what a task judges by has to have it.
+        A replica may lack the last commit, which a task needs for its judgements.
         """
         from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -202,7 +202,7 @@ class JobState(SqlJobState["Database"]):
         return Connection(address, self.application(generation), LOCK_TIMEOUT_MS)
 
     def end_sessions(self, database: Database, newest: int) -> None:
-        """End those of holders up to that generation: the open COPY of a frozen one would block the next holder."""
+        """End the sessions of holders up to that generation: a frozen one's open COPY would block the next holder."""
         with self.transaction(database):
             found = database.execute(
                 "SELECT DISTINCT application_name FROM pg_stat_activity "
@@ -222,7 +222,7 @@ class JobState(SqlJobState["Database"]):
     # -- statements
 
     def table(self, name: str) -> sql.Identifier:
-        """In the result table's schema."""
+        """Quote a name in the result table's schema."""
         from psycopg import sql
 
         return sql.Identifier(*self._schema, name)
@@ -250,17 +250,17 @@ class JobState(SqlJobState["Database"]):
         return cursor.fetchall() if cursor.description else []
 
     def task_statements(self, table: str, copy: str) -> dict[str, str]:
-        """What the tasks execute, as text in which `%s` stand for partition and offset.
+        """Return the statements of the tasks, as text with `%s` for partition and offset.
 
         Args:
-            table: that they fill.
-            copy: the statement that does.
+            table: table that they fill.
+            copy: statement that fills it.
         """
         statements = {
             # A partitioned table, or a view, has no file.
             "table": "SELECT to_regclass({table})::oid::bigint, "
             "coalesce(pg_relation_filenode(to_regclass({table})), 0)::bigint",
-            # From now on an empty table is one that was emptied, also before the commit has ended.
+            # From now on an empty table counts as emptied, even before the commit has ended.
             "filled": "UPDATE {marks} SET filled = true "
             "WHERE result = {result} AND job = {job} AND topic = {topic} AND relation = {relation} AND NOT filled",
             "takers": TAKERS,
@@ -298,11 +298,11 @@ class JobState(SqlJobState["Database"]):
         return bool(found)
 
     def name_literal(self, name: str) -> sql.Literal:
-        """A table beside the result's, as a text that `to_regclass` reads."""
+        """Return the name of a table next to the result's, as a text that `to_regclass` reads."""
         return self.literal(self.table(name).as_string(None))
 
 
 def _raised_by(error: psycopg.Error) -> str:
-    """Return where a trigger function has raised an error; empty: a constraint, which the sentence names."""
+    """Return the place where a trigger function has raised an error; empty: the sentence names a constraint."""
     context = (error.diag.context or "").partition("\n")[0]
     return context if error.sqlstate == RAISED else ""

@@ -1,9 +1,9 @@
-"""Which tables the offsets in a PostgreSQL database belong to, so that a table put in their place is noticed.
+"""Marks of the tables that the offsets in a PostgreSQL database belong to, so that a replaced table is noticed.
 
 The database keeps rows and offsets together, so a backup restored as a whole, or to a point in time, agrees with
-itself. What remains is done to the result table alone: dropped, made anew, restored by itself, or TRUNCATEd. Each
-commit notes the number that the server has given the table, and that of the bookkeeping's own table: a dump that is
-restored as a whole changes both.
+itself. Other changes hit the result table alone: it is dropped, created again, restored alone, or TRUNCATEd. Each
+commit notes the server's number of the table, and that of the bookkeeping's own table: a dump restored as a whole
+changes both.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Marks:
-    """What is in `ratchet_sink_marks` about a job.
+    """Rows of `ratchet_sink_marks` about a job.
 
     Args:
-        state: of the job.
-        topic_id: of the topic, or 0.
+        state: the job's state.
+        topic_id: the topic's id, or 0.
         relations: the tables that the offsets belong to, the result first.
     """
 
@@ -34,7 +34,7 @@ class Marks:
         self._state, self._topic_id, self._relations = state, topic_id, relations
 
     def note(self, database: Database) -> None:
-        """Remember the tables as the ones that the offsets belong to, in the caller's transaction."""
+        """Note the tables that the offsets belong to, in the caller's transaction."""
         self._state.run(database, f"DELETE FROM {{marks}} {OF_JOB}")  # noqa: S608
         for relation in self._relations:
             oid, filenode, filled = self._look(database, relation)
@@ -51,9 +51,9 @@ class Marks:
             )
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Which of the tables was changed since the last note, and how, without the sentence's end; empty: none.
+        """Return which table has changed since the last note, and how; empty: none.
 
-        Only for a job that has offsets.
+        The text is a sentence without its end. Only for a job with offsets.
         """
         if not self._state.has_table(database, "ratchet_sink_marks"):
             first = self._relations[0]
@@ -76,7 +76,7 @@ class Marks:
             if not oid:
                 return relation, f"table {relation} was dropped"
             if oid != was_oid:
-                return relation, f"table {relation} is another one: dropped and made anew, or restored by itself"
+                return relation, f"table {relation} is another one: dropped and recreated, or restored alone"
             if was_filled and not filled and relation != self.cleared:
                 # TRUNCATE gives a table another file. A partitioned table has none of its own.
                 how = "TRUNCATE" if filenode != was_filenode else "DELETE, or TRUNCATE of its partitions"
@@ -84,14 +84,14 @@ class Marks:
         return "", ""
 
     def number(self, database: Database, relation: str) -> tuple[int, int]:
-        """The table's oid and the number of its file: a TRUNCATE changes the second."""
+        """Return the table's oid and the number of its file: a TRUNCATE changes the second."""
         return self._look(database, relation)[:2]
 
     def _look(self, database: Database, relation: str) -> tuple[int, int, bool]:
-        """The table's oid, the number of its file and whether it has a row; oid 0: there is no such table."""
+        """Return oid, file number and presence of rows of a table; oid 0: it does not exist."""
         if not self._state.has_table(database, relation):
             return 0, 0, False
-        # Rows first: within a transaction that locks the table against who would empty it.
+        # Rows first: within a transaction that locks the table against its clearing.
         [(filled,)] = self._state.run(
             database, "SELECT EXISTS (SELECT 1 FROM {table})", table=self._state.table(relation)
         )

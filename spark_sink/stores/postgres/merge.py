@@ -1,4 +1,4 @@
-"""SQL by which staged rows with a key change the rows of a PostgreSQL table."""
+"""SQL that changes a PostgreSQL table by staged rows with a key."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 def deletions(
     state: JobState, table: str, staging: str, tokens: list[str], write_mode: WriteMode
 ) -> list[sql.Composed]:
-    """Statements that take the rows of deleted keys away.
+    """Return the statements that delete the rows of deleted keys.
 
-    One for keys without null, which PostgreSQL looks up in the index, and one for the few with it.
+    There is one for keys without null, which PostgreSQL looks up in the index, and one for the few with null.
 
     Args:
-        state: of the job.
+        state: the job's state.
         table: the result table.
-        staging: has the deletions.
-        tokens: of the staged rows that count.
+        staging: staging table with the deletions.
+        tokens: tokens of the staged rows that count.
         write_mode: with a key.
     """
     from psycopg import sql
@@ -49,7 +49,7 @@ def deletions(
 
 
 def remaining(state: JobState, table: str, staging: str, tokens: list[str], write_mode: WriteMode) -> sql.Composed:
-    """Return the query for the number of rows that `deletions` have left; the arguments are theirs."""
+    """Return the query for the number of rows left by `deletions`, with the same arguments."""
     from psycopg import sql
 
     each = [
@@ -68,7 +68,7 @@ def remaining(state: JobState, table: str, staging: str, tokens: list[str], writ
 
 
 def _matches(write_mode: WriteMode) -> tuple[sql.Composed, sql.Composed]:
-    """Conditions for rows of one key: without null, and with it."""
+    """Return the conditions for rows of one key: without null, and with it."""
     from psycopg import sql
 
     def each(form: str, between: str) -> sql.Composed:
@@ -81,7 +81,7 @@ def _matches(write_mode: WriteMode) -> tuple[sql.Composed, sql.Composed]:
 
 
 def on_conflict(columns: list[Column], write_mode: WriteMode) -> sql.Composed:
-    """What an INSERT does with a row whose key is there: replaces it, or adds to its totals."""
+    """Return an INSERT's clause for an existing key: replace the row, or add to its totals."""
     from psycopg import sql
 
     if write_mode.kind == "totals":
@@ -99,7 +99,7 @@ def on_conflict(columns: list[Column], write_mode: WriteMode) -> sql.Composed:
 
 
 def _taken_up(columns: list[Column], write_mode: WriteMode) -> list[sql.Composable]:
-    """What becomes of the columns behind the key."""
+    """Return the new values of the columns after the key."""
     from psycopg import sql
 
     dialect = _Dialect({column.name for column in columns if column.type == "text"})
@@ -108,7 +108,7 @@ def _taken_up(columns: list[Column], write_mode: WriteMode) -> list[sql.Composab
     for each in write_mode.aggregates:
         if each.rule != "hashes":
             continue
-        # Both in one: PostgreSQL would merge the lists once for the list, and twice more for the number made of it.
+        # Both in one: otherwise PostgreSQL would merge the lists once for the list, and twice more for its number.
         of_list = changes(write_mode, dialect, {each.name: sql.SQL("merged.list")})
         number = each.of + ENDINGS["distinct"]
         assignments.append(
@@ -124,7 +124,7 @@ def _taken_up(columns: list[Column], write_mode: WriteMode) -> list[sql.Composab
 
 
 class _Dialect(Dialect["sql.Composable"]):
-    """PostgreSQL's: the commit's row is `excluded`, text is compared by its bytes in every locale, a list is jsonb."""
+    """Dialect of PostgreSQL: the commit's row is `excluded`, text is compared by bytes, a list is jsonb."""
 
     union = (
         "(SELECT coalesce(jsonb_agg(hash ORDER BY hash), '[]') FROM (SELECT DISTINCT each::bigint AS hash "  # noqa: S608

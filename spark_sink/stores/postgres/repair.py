@@ -1,4 +1,4 @@
-"""Rows of a PostgreSQL table replaced by staged ones, in the transaction of a repair."""
+"""Replacement of a PostgreSQL table's rows by staged ones, in the transaction of a repair."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Staged:
         tokens: rows of each task's token.
         removals: the statements that delete rows first.
         insert: the statement that adds the others.
-        key: columns by which a row of the table is one of these; empty: the table has none.
-        columns: of the rows.
+        key: columns that identify a row of the table; empty: the table has none.
+        columns: columns of the rows.
     """
 
     table: str
@@ -49,10 +49,10 @@ class Staged:
 
 
 def replace_staged(state: JobState, database: Database, staged: Staged, replacement: Replacement) -> None:
-    """Delete the rows with the staged identities, and insert the staged rows, in the caller's transaction.
+    """Delete the rows with the staged identities, and insert the staged rows.
 
     Raises:
-        StoreError: the table has not taken them so; the transaction has to be rolled back.
+        StoreError: the table has changed or refused some; the caller's transaction has to be rolled back.
     """
     from psycopg import sql
 

@@ -1,4 +1,4 @@
-"""Last sequences of a job that judges a raw topic itself, as a table beside the result's, in the same transactions."""
+"""Table with the last sequences of a job that judges a raw topic itself, in the result's transactions."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 JOB: Final = "_job"
-"""Column in front of those of `sequences_schema`: jobs of several names may fill one result table."""
+"""Column before those of `sequences_schema`: jobs of several names may fill one result table."""
 
 KEY: Final = (JOB, "_kafka_partition", "_identity")
-"""An identity has 1,024 bytes at most, and PostgreSQL indexes 2,700."""
+"""Longest identity in bytes: it has 1,024 at most, and PostgreSQL indexes 2,700."""
 
 ASKED: Final = 10_000
-"""Identities that a task asks for at a time; each is looked up in the index of the primary key."""
+"""Identities in one query of a task; each is looked up in the index of the primary key."""
 
 
 class SequenceTable:
-    """The table, as one job sees it.
+    """Table of sequences, as one job sees it.
 
     Args:
-        state: of the job.
-        name: of the table.
+        state: the job's state.
+        name: name of the table.
         job: the job's name.
-        rule: by which it judges.
+        rule: the job's rule.
     """
 
     def __init__(self, state: JobState, name: str, job: str, rule: JudgeRule) -> None:
@@ -46,10 +46,10 @@ class SequenceTable:
         self.columns = [Column(JOB, "text"), *column_types(self._schema)]
 
     def create(self, database: Database, tables: Tables) -> None:
-        """Make it where it is not there, amid a transaction.
+        """Create a missing table in the caller's transaction.
 
         Raises:
-            SchemaDiffers: there is another table of the name.
+            SchemaDiffers: the name belongs to another table.
         """
         from psycopg import sql
 
@@ -64,10 +64,10 @@ class SequenceTable:
         tables.require_columns(database, self.name, self.columns)
 
     def require_none(self, database: Database) -> None:
-        """For a job without offsets: what is there is of another life of it, and would make new records known ones.
+        """Refuse sequences of a job without offsets: they would turn new records into known ones.
 
         Raises:
-            SequencesLost: there are some.
+            SequencesLost: the table has sequences of the job.
         """
         if not self._state.has_table(database, self.name):
             return
@@ -78,20 +78,20 @@ class SequenceTable:
         )
         if found:
             raise SequencesLost(
-                f"{self._state.where}: table {self.name} has last sequences of job {self._job}, and no offsets are "
-                "stored that they were committed with. Records that they know would be left out without a word. "
+                f"{self._state.where}: table {self.name} has last sequences of job {self._job}, and the offsets of "
+                "their commit are missing. The job would leave out records with these sequences without a word. "
                 f"Restore the whole database, or begin with another table; or drop {self.name} as well, if the rows "
                 "that belong to it are gone for good"
             )
 
     def of_job(self, changes: DataFrame) -> DataFrame:
-        """The rows that a commit stages."""
+        """Return the columns that a commit stages."""
         from pyspark.sql import functions as F
 
         return changes.select(F.lit(self._job).alias(JOB), *self._schema.names)
 
     def on_conflict(self) -> sql.Composed:
-        """What becomes of an identity that has a row."""
+        """Return the INSERT's clause for an identity with a row."""
         from psycopg import sql
 
         changed = [column for column in self.columns if column.name not in KEY]
@@ -101,7 +101,7 @@ class SequenceTable:
         )
 
     def known(self, connection: Connection) -> Known:
-        """The job's sequences, as the tasks that judge ask for them."""
+        """Return the job's sequences, for the tasks that judge to look into."""
         select = self._state.text(
             "SELECT {columns} FROM {table} WHERE _job = {job} AND _kafka_partition = %s "
             "AND _identity = ANY(%s::bytea[])",
@@ -111,11 +111,10 @@ class SequenceTable:
         return _looking(connection, select, ASKED, has_seen=SEEN in self._schema.names)
 
     def lost(self, what: str) -> SequencesLost:
-        """The error for a table that is not the one that was committed to."""
+        """Return the error for a table other than the committed one."""
         return SequencesLost(
             f"{self._state.where}: the last sequences of job {self._job} are not those of its rows: {what}. Without "
-            "them, records that are in the table would be added once more. Restore the whole database, or begin with "
-            "another table"
+            "them, known records would be added once more. Restore the whole database, or begin with another table"
         )
 
 

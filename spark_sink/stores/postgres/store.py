@@ -1,7 +1,7 @@
 """Results in PostgreSQL: rows, offsets and generation are in one database, and change in one transaction.
 
-Rows that are only added are committed by the tasks that read them, one transaction per Kafka partition. Everything
-else is staged by the tasks and moved into the table by one transaction of the driver.
+Appended rows are committed by the tasks that read them, one transaction per Kafka partition. All other rows are staged
+by the tasks and moved into the table by one transaction of the driver.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 BATCH_ROWS = 50_000
-"""Rows that a scan fetches at a time: the driver hands them over as Python objects."""
+"""Rows of one fetch of a scan: the driver passes them on as Python objects."""
 
 
 class PostgresStore(SqlStore["Database", list[Column]]):
-    """A store over one table of a PostgreSQL database, `table` or `schema.table`.
+    """Store over one table of a PostgreSQL database, `table` or `schema.table`.
 
     The url is postgresql://user@host:port/database, or libpq's "host=... dbname=..."; the password of `location` wins
     over one in the url. With `in_tasks` each task must have the rows of one Kafka partition, as Spark's Kafka source
-    hands them out; only for rows that are added, without rejects.
+    hands them out; only for appended rows, without rejects.
     """
 
     needs_path = False
@@ -70,7 +70,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
 
     def _prepare(self, location: TableLocation) -> None:
         if self._in_tasks and (self._write_mode.kind != "append" or self._rejects is not None):
-            raise OptionRefused("only rows that are added, without rejects, can be committed by the tasks")
+            raise OptionRefused("only appended rows, without rejects, can be committed by the tasks")
         table = location.table
         self._result, self._rejected = table_parts(table)[-1], table_parts(f"{table}_rejects")[-1]
         of_sequences, rule = table_parts(f"{table}_sequences")[-1], self._write_mode.judged
@@ -126,7 +126,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
-        """Staging tables have no time of their own: the generation alone decides."""
+        """List the staging tables; they have no time, so that the generation alone decides."""
         with self._state.database() as database:
             for job, newest in self._state.generations(database).items():
                 tables = Tables(self._state.of_job(job))
@@ -134,7 +134,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
                     yield Orphan(table, size, None, partial(tables.drop_staged, table, newest - 1))
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Decisions are kept in the table `ratchet_sink_decisions`."""
+        """Return the last decision, from the table `ratchet_sink_decisions`."""
         with self._state.database() as database:
             newest = self._state.generation(database)
             self._state.end_sessions(database, newest)
@@ -162,16 +162,16 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             self._tables.require_fits(database, table, columns, evolves=table == self._evolving)
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """Ends the older holder's sessions: a frozen one would keep its locks for ever."""
+        """End the older holder's sessions: a frozen one would keep its locks for ever."""
         tables = self._wanted(schema)
         with self._state.database() as database:
-            self._require_consistent(database)  # before a table that was dropped is made anew
+            self._require_consistent(database)  # before a dropped table is created again
             self._require_write_mode(database)  # before an index over another key
             with self._state.transaction(database):
                 self._tables.create_tables(database, tables, self._write_mode.row_key, self._evolving)
                 if self._sequences is not None:
                     self._sequences.create(database, self._tables)
-            self._require_same_topic(database)  # a refusal ends nobody's sessions
+            self._require_same_topic(database)  # a refusal ends no sessions
             self._state.end_sessions(database, self._state.generation(database))
             with self._state.transaction(database):
                 self._require_same_topic(database)
@@ -181,7 +181,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
                 if self._evolve:  # the older holder's sessions are ended, or this would wait for a frozen one
                     self._tables.evolve(database, self._result, tables[self._result])
                 self._state.marks.note(database)
-            # Once more, for sessions that came in between; what they commit is refused, or in `stored`.
+            # Once more, for sessions that came in between; their commits are refused, or in `stored`.
             self._state.end_sessions(database, generation - 1)
             self._tables.drop_staging(database, generation - 1)
         self._columns, self._generation = tables[self._result], generation
@@ -195,7 +195,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         rejects: DataFrame | None = None,
         sequences: DataFrame | None = None,
     ) -> int:
-        """With `in_tasks`, the action is one per Kafka partition."""
+        """Commit; with `in_tasks`, the action is one per Kafka partition."""
         generation = self._require_commit(start, end, rejects, sequences)
         rows: list[int] = []
         try:
@@ -282,7 +282,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             self._tables.require_types(database, self._rejected, column_types(self._rejects))
 
     def _note_write_mode(self, database: Database, generation: int, start: dict[int, int]) -> None:
-        """Before the first task commits: a job that is killed amid them leaves rows of this write mode."""
+        """Store the write mode before the first task commits: tasks of a killed job leave rows of this mode."""
         if self._state.write_mode(database):
             return
         with self._state.transaction(database, generation):
@@ -314,7 +314,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         rows.extend(found.values())
         crash_points.passing("before-commit")
         with self._state.transaction(database, generation):
-            # What is left are partitions without a row: their range has markers and aborted records only.
+            # The rest are partitions without a row: their range has only markers and aborted records.
             self._state.lock(database)
             self._require_holder(database, generation, {p: end[p] if p in found else start[p] for p in start})
             self._require_consistent(database)  # emptied since the last task
@@ -347,7 +347,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         with self._state.transaction(database, generation):
             self._state.lock(database)
             self._require_holder(database, generation, start)
-            # Once more: the tasks may have taken minutes. This look locks the tables against who would empty them.
+            # Once more: the tasks may have taken minutes. This look locks the table against its clearing.
             self._require_consistent(database)
             self._require_types(database)
             for each in staged:
@@ -426,7 +426,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             deleted=sql.Identifier(DELETED),
         )
         kind = self._write_mode.kind if staged.table == self._result else "append"
-        # A trigger or rule that keeps the old row of a key is found by the values, since the row is there.
+        # A trigger or rule that keeps the old row of a key shows in the values, since the row exists.
         altered = kind != "append" and can_alter(self._state, database, staged.table)
         searched = altered or (bool(staged.key) and can_lose_later(self._state, database, staged.table))
         compared = staged.columns if altered and kind == "upsert" else staged.key
@@ -434,7 +434,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         is_appended = kind == "append" and staged.key == RECORD
         present = partial(count_records if is_appended else partial(count_present, key=compared), *of_staged)
         total = partial(sum_of_keys, *of_staged, staged.key)
-        # An appended row may have coordinates that a row of another topic has too.
+        # An appended row may have the coordinates of another topic's row.
         before = present() if searched and is_appended else 0
         counted = total() if altered and kind == "totals" else 0
         for removal in staged.removals:

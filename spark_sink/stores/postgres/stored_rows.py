@@ -1,4 +1,4 @@
-"""Comparison of the rows that PostgreSQL keeps with those that it was given, before the transaction commits.
+"""Comparison of PostgreSQL's stored rows with the given ones, before the transaction commits.
 
 A BEFORE trigger that returns null takes a row away without an error, and the command's own count lacks it. A trigger
 that runs later, or a rule, can take rows away that the command has counted; then the table itself is searched for them.
@@ -43,7 +43,7 @@ ANY: LiteralString = "SELECT EXISTS (" + TRIGGERS + ") OR EXISTS (" + RULES + ")
 """Query for a trigger or rule of the table and its partitions."""
 
 DEFERRED: LiteralString = "SET CONSTRAINTS ALL IMMEDIATE"
-"""Runs constraint triggers now that would run at the commit."""
+"""Statement that runs constraint triggers now instead of at the commit."""
 
 POLICIES: LiteralString = (
     "SELECT CASE WHEN row_security_active(to_regclass({table})::oid) THEN coalesce((SELECT string_agg(polname, ', ' "
@@ -57,7 +57,7 @@ def require_every_row(state: SqlJobState[Database], database: Database, tables: 
     """Raise if a row-level security policy can hide rows of a table from the job.
 
     Raises:
-        StoreError: one can, so that rows cannot be counted, replaced or deleted for certain.
+        StoreError: a policy can, so that counts, replacements and deletions are uncertain.
     """
     for table in tables:
         for (policies,) in state.run(database, POLICIES, table=_literal(state, table)):
@@ -70,13 +70,13 @@ def require_every_row(state: SqlJobState[Database], database: Database, tables: 
 
 
 def can_lose_later(state: SqlJobState[Database], database: Database, table: str) -> bool:
-    """Return if a trigger or rule may take away rows that a command has counted."""
+    """Return whether a trigger or rule may remove rows that a command has counted."""
     [(found,)] = state.run(database, NOT_BEFORE, table=_literal(state, table))
     return bool(found)
 
 
 def can_alter(state: SqlJobState[Database], database: Database, table: str) -> bool:
-    """Return if a trigger or rule may store other values than a command has given."""
+    """Return whether a trigger or rule may store other values than a command has given."""
     [(found,)] = state.run(database, ANY, table=_literal(state, table))
     return bool(found)
 
@@ -87,11 +87,11 @@ def count_present(
     """Count the staged rows with a key in the table.
 
     Args:
-        state: of the job.
-        database: amid the transaction that moves the rows.
-        table: that they are moved to.
-        staging: that they are moved from.
-        rows: condition for those that count.
+        state: the job's state.
+        database: connection during the transaction that moves the rows.
+        table: target of the move.
+        staging: source of the move.
+        rows: condition for staged rows that count.
         key: compared columns, with null as a value: the identifying ones, or all.
     """
     database.execute(DEFERRED)
@@ -132,7 +132,7 @@ def require_stored(
     """Raise unless the table has taken every row.
 
     Raises:
-        StoreError: it has not; the caller's transaction has to be rolled back.
+        StoreError: a row is missing; the caller's transaction has to be rolled back.
     """
     if stored != given:
         raise StoreError(
@@ -170,15 +170,15 @@ def require_added(
     """Raise unless totals have grown by the records of the staged rows.
 
     Args:
-        state: of the job.
-        database: amid the transaction.
-        table: with the totals.
+        state: the job's state.
+        database: connection during the transaction.
+        table: table with the totals.
         where: the store, for messages.
         staged: the staging table, and the condition for its rows that count.
         added: growth of the totals of the staged keys.
 
     Raises:
-        StoreError: a trigger or rule has kept some of it back.
+        StoreError: a trigger or rule has withheld a part.
     """
     from psycopg import sql
 
@@ -200,7 +200,7 @@ def require_deleted(state: SqlJobState[Database], database: Database, table: str
     """Raise if the table has kept rows despite their deletion.
 
     Raises:
-        StoreError: it has; the caller's transaction has to be rolled back.
+        StoreError: rows are left; the caller's transaction has to be rolled back.
     """
     if left:
         raise StoreError(
@@ -211,7 +211,7 @@ def require_deleted(state: SqlJobState[Database], database: Database, table: str
 
 def _remedy(state: SqlJobState[Database], database: Database, table: str) -> str:
     [(names,)] = state.run(database, TAKERS, table=_literal(state, table))
-    return f"The table has: {names}. Nothing was committed. Drop or change the one that takes rows away or changes them"
+    return f"The table has: {names}. Nothing was committed. Drop or change the one that removes or changes rows"
 
 
 def _literal(state: SqlJobState[Database], table: str) -> sql.Literal:

@@ -1,4 +1,4 @@
-"""The tables of a PostgreSQL database that the store makes, changes and compares."""
+"""Tables of a PostgreSQL database that the store creates, changes and compares."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 NULL_IS_A_KEY = 150_000
-"""server_version_num of the first PostgreSQL whose unique indexes can treat null as a value (NULLS NOT DISTINCT)."""
+"""Server_version_num of the first PostgreSQL with null as a value in unique indexes (NULLS NOT DISTINCT)."""
 
 SCHEMA_LOCK = 0x7261746368657421
-"""Advisory lock under which tables are made: two CREATE TABLE IF NOT EXISTS at once can still collide."""
+"""Number of the advisory lock for creating tables: two CREATE TABLE IF NOT EXISTS at once can still collide."""
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS {jobs} (result text, job text, generation bigint NOT NULL, PRIMARY KEY (result, job))",
@@ -36,14 +36,14 @@ CREATE_MARKS = (
     "decided timestamptz NOT NULL DEFAULT now(), decision text NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {rules} (result text, job text, rule text NOT NULL, PRIMARY KEY (result, job))",
 )
-"""Tables that those of an earlier version lack."""
+"""Tables that the bookkeeping of an earlier version lacks."""
 
 
 class Tables(SqlTables["Database"]):
-    """The result, its rejects, the bookkeeping and the staging tables of one job.
+    """Result, rejects, bookkeeping and staging tables of one job.
 
     Args:
-        state: of the job.
+        state: the job's state.
     """
 
     widenings = WIDENINGS
@@ -53,7 +53,7 @@ class Tables(SqlTables["Database"]):
         self._state = state
 
     def create_marks(self, database: Database) -> None:
-        """Make those of the bookkeeping's tables that an earlier version has not made."""
+        """Create the bookkeeping's tables that an earlier version has not made."""
         for statement in CREATE_MARKS:
             self._state.run(database, statement)
 
@@ -64,16 +64,16 @@ class Tables(SqlTables["Database"]):
         key: Sequence[str],
         evolving: str | None = None,
     ) -> None:
-        """Make what is not there yet: bookkeeping, `tables` and the index over `key` of the first of them.
+        """Create missing tables: bookkeeping, `tables`, and the index over `key` of the first one.
 
         Args:
-            database: amid a transaction.
+            database: connection during a transaction.
             tables: columns of each.
-            key: of the first table.
-            evolving: the table that `evolve` is to be called for.
+            key: key of the first table.
+            evolving: the table to call `evolve` for.
 
         Raises:
-            SchemaDiffers: a table is there with other columns.
+            SchemaDiffers: a table has other columns.
             StoreError: the server is too old for a key.
         """
         from psycopg import sql
@@ -109,11 +109,11 @@ class Tables(SqlTables["Database"]):
         )
 
     def new_staging(self, generation: int) -> str:
-        """Name for a staging table of that holder."""
+        """Return a name for a staging table of that holder."""
         return f"{self._state.staging}{generation}_{uuid.uuid4().hex[:8]}"
 
     def staged(self, database: Database, newest: int) -> list[tuple[str, int]]:
-        """Names and bytes of the staging tables that holders up to that generation have left."""
+        """Return names and bytes of the staging tables of holders up to that generation."""
         found = self._state.run(
             database,
             "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relnamespace = (SELECT relnamespace "
@@ -124,18 +124,18 @@ class Tables(SqlTables["Database"]):
         return [(table, size) for table, size in found if staged_before(table, self._state.staging, newest)]
 
     def drop_staged(self, table: str, newest: int) -> None:
-        """Remove one of them, from outside of the job."""
+        """Remove a staging table, from outside of the job."""
         with self._state.database() as database:
-            self._state.end_sessions(database, newest)  # one that is frozen amid a COPY would keep the table
+            self._state.end_sessions(database, newest)  # a task frozen during a COPY would keep the table
             self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
 
     def drop_staging(self, database: Database, newest: int) -> None:
-        """Remove what holders up to that generation have left."""
+        """Remove the staging tables of holders up to that generation."""
         for table, _ in self.staged(database, newest):
             self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
 
     def columns(self, database: Database, table: str) -> list[Column]:
-        """The columns of a table in the result table's schema; none where there is no such table."""
+        """Return the columns of a table in the result's schema; a missing table has none."""
         found = self._state.run(
             database,
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass({name}) "
@@ -145,7 +145,7 @@ class Tables(SqlTables["Database"]):
         return [Column(str(column), str(data_type)) for column, data_type in found]
 
     def free_columns(self, database: Database, table: str) -> set[str]:
-        """See `SqlTables.free_columns`."""
+        """Return the free columns, see `SqlTables.free_columns`."""
         found = self._state.run(
             database,
             "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass({name}) AND attnum > 0 AND NOT attisdropped "
@@ -155,7 +155,7 @@ class Tables(SqlTables["Database"]):
         return {str(column) for (column,) in found}
 
     def widens(self, before: str, after: str) -> bool:
-        """See `SqlTables.widens`."""
+        """Return whether the type widens, see `SqlTables.widens`."""
         return widens(before, after)
 
     def require_types(self, database: Database, table: str, columns: Sequence[Column]) -> None:
@@ -172,7 +172,7 @@ class Tables(SqlTables["Database"]):
         require_columns(self._where, found, expected, table)
 
     def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
-        """Do it, in the caller's transaction. PostgreSQL writes a table anew whose types change.
+        """Change the columns in the caller's transaction; a change of type rewrites the table.
 
         Raises:
             SchemaDiffers: see `missing`.

@@ -1,4 +1,4 @@
-"""The part of the PostgreSQL store that runs in the executors: rows go to the database by COPY.
+"""Staging and committing of rows in the executors: they go to the database by COPY.
 
 Nested functions with their own imports: cloudpickle sends them by value, so executors need psycopg and pyarrow, and
 nothing of this package.
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STAGED = "token string, rows long"
-"""What a task returns about the rows it has staged; only rows with a returned token count."""
+"""Columns of a task's report about its staged rows; only rows with a reported token count."""
 
 WRITTEN = "partition int, rows long"
-"""What a task returns about the Kafka partition that it has committed."""
+"""Columns of a task's report about the Kafka partition it has committed."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """How a task reaches the database."""
+    """Connection of a task to the database."""
 
     conninfo: str = field(repr=False)
     application: str
@@ -33,7 +33,7 @@ class Connection:
 
 
 def textual(dataframe: DataFrame) -> DataFrame:
-    """The same rows with columns named c0, c1, ... and of types that COPY's CSV form says exactly."""
+    """Return the same rows with columns c0, c1, ... of types that COPY's CSV form represents exactly."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
@@ -56,11 +56,11 @@ def textual(dataframe: DataFrame) -> DataFrame:
 
 
 def stage(dataframe: DataFrame, connection: Connection, copy: str) -> dict[str, int]:
-    """Put the rows into a staging table, each beside its task's token.
+    """Copy the rows into a staging table, each with its task's token.
 
     Args:
-        dataframe: what `textual` made of the rows.
-        connection: the database.
+        dataframe: the rows as `textual` returns them.
+        connection: connection to the database.
         copy: the COPY statement; its first column is the token.
 
     Returns:
@@ -79,16 +79,16 @@ def commit_partitions(
     start: Mapping[int, int],
     end: Mapping[int, int],
 ) -> dict[int, int]:
-    """Commit each Kafka partition's rows with its offset, in one transaction of the task that reads it.
+    """Commit each Kafka partition's rows with its offset, in one transaction of the reading task.
 
     Args:
-        dataframe: what `textual` made of the rows; each of its tasks has rows of one Kafka partition only.
-        connection: the database.
+        dataframe: the rows as `textual` returns them; each of its tasks has rows of one Kafka partition only.
+        connection: connection to the database.
         statements: see `PostgresStore._task_statements`.
         generation: the holder's.
-        table: oid and file number of the table as the driver has found it: one that was emptied since, or made anew, is
-            refused, because the rows of a later task would hide that those of an earlier one are gone.
-        position: index of the column that has the Kafka partition.
+        table: oid and file number of the table as the driver has found it. A table emptied or recreated since is
+            refused: the rows of a later task would hide that those of an earlier one are gone.
+        position: index of the column with the Kafka partition.
         start: the offsets that must be stored.
         end: the offsets to store.
 
@@ -174,13 +174,13 @@ def _committing(
                 raise RuntimeError(f"fenced: generation {generation} no longer holds the job ({holder})")
             database.execute(statements["first"], (partition, start[partition]))
             stored = database.execute(statements["stored"], (partition,)).fetchone()
-            # A task that is run again finds what its first attempt has committed, if that came so far.
+            # A repeated task finds the commit of its first attempt, if that came so far.
             done = stored is not None and stored[0] == end[partition]
             if not done and (stored is None or stored[0] != start[partition]):
                 raise RuntimeError(f"fenced: partition {partition} is stored up to {stored}, not {start[partition]}")
             with database.cursor() as cursor:
                 if not done:
-                    # The table is searched only where a trigger or rule may take rows away that COPY has counted.
+                    # The table is searched only if a trigger or rule may remove rows that COPY has counted.
                     searched = cursor.execute(statements["later"]).fetchone()
                     of_range = (partition, start[partition], end[partition])
                     before = cursor.execute(statements["present"], of_range).fetchone() if searched == (True,) else None
@@ -197,7 +197,7 @@ def _committing(
                         cursor.execute(statements["deferred"])
                         after = cursor.execute(statements["present"], of_range).fetchone()
                         stored_rows = min(stored_rows, after[0] - before[0]) if after else 0
-                    if stored_rows != rows:  # a trigger or rule took rows away, without an error
+                    if stored_rows != rows:  # a trigger or rule removed rows, without an error
                         names = cursor.execute(statements["takers"]).fetchone()
                         raise RuntimeError(
                             f"the table has stored {stored_rows} of {rows} rows of partition {partition}. It has: "
@@ -206,10 +206,12 @@ def _committing(
                         )
                 else:
                     rows = first.num_rows + sum(batch.num_rows for batch in filled)
-                # Looked at with COPY's lock on the table, against which nobody empties it.
+                # COPY's lock on the table keeps all sessions from emptying it after this look.
                 now = cursor.execute(statements["table"]).fetchone()
                 if now != table:
-                    raise RuntimeError(f"the table was emptied, rewritten or made anew meanwhile ({table}, {now})")
+                    raise RuntimeError(
+                        f"the table was emptied, rewritten or recreated during the task ({table}, {now})"
+                    )
                 cursor.execute(statements["move"], (end[partition], partition))
                 if cursor.rowcount != 1:
                     raise RuntimeError(

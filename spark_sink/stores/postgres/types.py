@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     Database: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 MAX_NAME_BYTES = 63
-"""PostgreSQL cuts longer identifiers off without an error (NAMEDATALEN)."""
+"""Longest name in bytes: PostgreSQL cuts longer ones off without an error (NAMEDATALEN)."""
 
 CONNECT_TIMEOUT_S = 10
-"""How long a connection may take, in seconds, where the url says nothing: libpq waits for a silent host for minutes."""
+"""Seconds to wait for a connection, unless the url sets them: libpq waits for a silent host for minutes."""
 
 PLAIN = {
     "string": "text",
@@ -39,13 +39,13 @@ PLAIN = {
     "timestamp": "timestamp with time zone",
     "timestamp_ntz": "timestamp without time zone",
 }
-"""Spark's types, as it spells them in JSON, and PostgreSQL's, as format_type spells them."""
+"""Types of Spark, by its names in JSON, with PostgreSQL's, in the spelling of format_type."""
 
 TYPES = Types("PostgreSQL", PLAIN, "numeric", "jsonb", frozenset({"byte"}))
 
 
 def column_types(schema: StructType) -> list[Column]:
-    """The table's columns; arrays, maps and structs become jsonb.
+    """Return the table's columns; arrays, maps and structs become jsonb.
 
     Raises:
         OptionRefused: a name or a type has no counterpart.
@@ -63,26 +63,26 @@ WIDENINGS = (
 
 
 def widens(before: str, after: str) -> bool:
-    """Whether each value of the first type is one of the second, and `ALTER COLUMN ... TYPE` knows it."""
+    """Return whether the second type has each value of the first, and `ALTER COLUMN ... TYPE` can change it."""
     return is_larger(before, after, INTEGERS) or (before, after) == ("real", "double precision")
 
 
 def names(columns: Iterable[str]) -> sql.Composed:
-    """Columns, quoted, with commas between."""
+    """Join columns, quoted, with commas."""
     from psycopg import sql
 
     return sql.SQL(", ").join(map(sql.Identifier, columns))
 
 
 def table_parts(table: str) -> list[str]:
-    """`table` or `schema.table` as its parts.
+    """Split `table` or `schema.table`.
 
     Raises:
-        OptionRefused: that is no name of a table.
+        OptionRefused: the text is no name of a table.
     """
     parts = table.split(".")
     for part in parts:
-        # "%" would be read as a placeholder in statements that have parameters.
+        # "%" would be read as a placeholder in statements with parameters.
         if not part or len(part.encode()) > MAX_NAME_BYTES or "\0" in part or "%" in part or len(parts) > 2:
             raise OptionRefused(
                 f"table {table!r}: write table or schema.table, each of 1 to {MAX_NAME_BYTES} bytes, without '%'"
@@ -91,7 +91,7 @@ def table_parts(table: str) -> list[str]:
 
 
 def conninfo(url: str, password: str | None) -> tuple[str, str]:
-    """The address for libpq, and what may be shown of it.
+    """Return the address for libpq, and its part for messages.
 
     Raises:
         OptionRefused: it cannot be read, or psycopg is not installed. The url is not shown: it may have a password.

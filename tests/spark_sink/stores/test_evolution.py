@@ -86,7 +86,7 @@ def test_what_has_to_be_done_and_what_cannot_be() -> None:
 
 def test_a_store_that_adds_no_columns_refuses_the_setting(folder_store: None, tmp_path: Path) -> None:
     location = TableLocation("folder", str(tmp_path / "x"))
-    with pytest.raises(OptionRefused, match=r"adds no columns to a table that is there.*for delta and "):
+    with pytest.raises(OptionRefused, match=r"adds no columns to an existing table.*for delta and "):
         make_store(location, "job", "events", 0, RowPipeline("who string"), evolve=True)
     make_store(location, "job", "events", 0, RowPipeline("who string"))
 

@@ -256,7 +256,7 @@ def test_a_commit_without_sequences_is_a_mistake(site: Site, spark: SparkSession
     stored = store.open(raw.pipeline.schema(spark))
     rows = spark.createDataFrame([], raw.pipeline.schema(spark))
     rejects = spark.createDataFrame([], "_kafka_partition int, _kafka_offset long, _kafka_timestamp timestamp, _kafka_key binary, _kafka_value binary, _reason string")  # fmt: skip # noqa: E501
-    with pytest.raises(ValueError, match="with every commit"):
+    with pytest.raises(ValueError, match="every commit to a store that judges"):
         store.commit(rows, stored, {0: 11, 1: 10}, rejects)
 
 
@@ -373,7 +373,7 @@ def test_sequences_of_a_table_that_was_dropped_before_are_refused(site: Site, sp
     with psycopg.connect(site.location.url, password=site.location.password, autocommit=True) as database:
         for name in gone:
             database.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(*filter(None, [schema]), name)))
-    words = "_sequences has last sequences of job job, and no offsets"
+    words = "_sequences has last sequences of job job, and the offsets of their commit are missing"
     for ask in (raw.store().offsets, lambda: raw.store().open(raw.pipeline.schema(spark))):
         with pytest.raises(SequencesLost, match=words):
             ask()

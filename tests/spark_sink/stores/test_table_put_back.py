@@ -345,13 +345,13 @@ def test_a_folder_that_was_removed_under_the_holder_gets_no_entry(delta: DeltaSi
     holder.open(ddl())
     holder.commit(frame(0), {0: 0}, {0: 1})
     shutil.rmtree(delta.path)
-    refused(lambda: holder.commit(frame(1), {0: 1}, {0: 2}), match="removed or made anew")
+    refused(lambda: holder.commit(frame(1), {0: 1}, {0: 2}), match="removed or recreated")
     assert not Path(delta.path).exists()
     made_anew = delta.make()
     made_anew.open(ddl())
     for n in range(4):  # its log is longer than the old one was
         made_anew.commit(frame(n), {0: n}, {0: n + 1})
-    refused(lambda: holder.commit(frame(1), {0: 1}, {0: 2}), match="removed or made anew")
+    refused(lambda: holder.commit(frame(1), {0: 1}, {0: 2}), match="removed or recreated")
     assert offsets(delta) == [0, 1, 2, 3]
 
 
