@@ -1,4 +1,7 @@
-"""Addresses, passwords and keys of Kafka and the store: in environment variables, as others can read a command line."""
+"""Addresses, passwords and keys of Kafka and the store.
+
+They are in environment variables, because others can read a command line.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +31,20 @@ class Access:
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client options in librdkafka's names."""
     spark_kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Options of Spark's Kafka client in Java's names, where `kafka` cannot be translated."""
+    """Options of Spark's Kafka client in Java's names, for `kafka` options without a translation."""
     url: str = field(default="", repr=False)
-    """The database of store postgres or mysql."""
+    """Url of the database of store postgres or mysql."""
     password: str | None = field(default=None, repr=False)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How a bucket is reached."""
+    """Options of a bucket, see `bucket.OPTIONS`."""
     catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of the catalog of store iceberg."""
     registry: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Options of the schema registry's client, by its own names; `url` among them. Empty: there is none."""
+    """Options of the schema registry's client, by its own names, including `url`. Empty: there is no registry."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Access:
-        """What this process was given.
+        """Read the variables of this process.
 
         Raises:
             OptionRefused: a variable is no JSON object.
@@ -57,7 +60,7 @@ class Access:
         )
 
     def as_environment(self) -> dict[str, str]:
-        """The variables of a process that is to be given the same."""
+        """Return the variables for a process that gets the same."""
         options = {
             READER_VARIABLE: self.spark_kafka,
             STORAGE_VARIABLE: self.storage_options,
@@ -70,13 +73,13 @@ class Access:
         return variables | ({} if self.password is None else {PASSWORD_VARIABLE: self.password})
 
     def hide(self) -> None:
-        """Have all of it left out of what this process writes; see `secrets.keep`."""
+        """Keep all values out of the output of this process; see `secrets.keep`."""
         keep([*of_client(self.kafka), *of_client(self.spark_kafka)])
         keep([self.url, self.password, *self.storage_options.values(), *self.catalog.values()])
         keep(of_registry(self.registry))
 
     def location(self, store: str, path: str, table: str) -> TableLocation:
-        """Where the results are. A path that the kind of store has no use for is left out.
+        """Return the location of the results, without a path that the kind of store does not use.
 
         Raises:
             OptionRefused: there is no such kind of store.
@@ -99,5 +102,5 @@ def _options(variable: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Options as Kafka's clients take them: all text, and JSON's true as "true"."""
+    """Return options as Kafka's clients take them: all text, and JSON's true as "true"."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}

@@ -1,4 +1,4 @@
-"""From a range of offsets to a commit: read it from Kafka, make rows of it, hand them to the store."""
+"""Commit of a range of offsets: read from Kafka, turn into rows, pass to the store."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 LONG_COMMIT_S: Final = 10.0
-"""Seconds until a commit under way is announced; usual ones take less."""
+"""Seconds until a running commit is announced; usual ones take less."""
 
 
 def commit_slices(
     offset_range: OffsetRange, start: dict[int, int], job: Job, store: ResultStore, spark: SparkSession, run: RunState
 ) -> Iterator[None]:
-    """Commit after commit from `start` to the end of `offset_range`, each of at most `job.max_records` offsets.
+    """Commit from `start` to the end of `offset_range`, at most `job.max_records` offsets at a time.
 
     Before the first commit of a run, the columns are compared with the values.
 
     Args:
-        offset_range: what the topic holds.
+        offset_range: range of the topic.
         start: the store's offsets.
-        job: what to read, and what to make of it.
-        store: open.
+        job: topic and pipeline.
+        store: the open store.
         spark: a running Spark.
-        run: is told of each commit, which is done when this yields.
+        run: observes each commit, which is done when this yields.
 
     Raises:
         TimestampsUnreadable: Spark could not read some timestamps; the next call reads around them.
@@ -62,7 +62,7 @@ def commit_slices(
 def commit_records(
     read: DataFrame, start: dict[int, int], end: dict[int, int], job: Job, store: ResultStore, run: RunState
 ) -> None:
-    """One commit of what Spark's Kafka source has read from `start` up to `end`, by the job's pipeline."""
+    """Commit the records that Spark's Kafka source has read from `start` up to `end`."""
     began = time.monotonic()
     work = f"reading and committing offsets {ranges(start, end)}"
     with announced(work, log.info, LONG_COMMIT_S), _frames(read, job, store) as (rows, rejects, sequences):
@@ -79,10 +79,10 @@ def replace_records(
 
     Args:
         spark: a running Spark.
-        job: what to read, and what to make of it.
+        job: topic and pipeline.
         first: first offset of each partition.
         last: offset after the last one of each.
-        store: open.
+        store: the open store.
 
     Returns:
         Number of new rows, and of new rejects.
@@ -102,7 +102,7 @@ Frames = tuple["DataFrame", "DataFrame | None", "DataFrame | None"]
 
 @contextmanager
 def _frames(read: DataFrame, job: Job, store: ResultStore) -> Iterator[Frames]:
-    """The rows, the rejects where they go to a table of their own, and where the job judges, what it knows anew."""
+    """Return the rows; the rejects, if they have a table; and the new sequences, if the job judges."""
     from pyspark.sql import functions as F
 
     pipeline, restricted = job.pipeline, store.restricted_values

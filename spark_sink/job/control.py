@@ -1,4 +1,4 @@
-"""Places in a topic that an operator names: the beginning of a first run, and the end of a run."""
+"""Places in a topic that an operator names: the start of a first run, and the end of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Place:
     text: str
     """Words of the operator."""
     timestamp_ms: int | None = None
-    """Milliseconds since 1970; None: it is no time."""
+    """Milliseconds since 1970; None: the place is no time."""
     offsets: Mapping[int, int] | None = None
     """Named offsets; None: it names none."""
 
@@ -44,19 +44,19 @@ class Placed(Protocol):
 
     @property
     def start(self) -> Place | None:
-        """Return where a first run begins."""
+        """Return the place where a first run begins."""
 
     @property
     def until(self) -> Place | None:
-        """Return where a run ends."""
+        """Return the place where a run ends."""
 
 
 AskTime = Callable[[int], Mapping[int, int | None]]
-"""Looks for the first offset of a time, see `TopicPlanner.offsets_at`."""
+"""Function that looks up the first offset of a time, see `TopicPlanner.offsets_at`."""
 
 
 def read_place(option: str, text: str, *ends: str) -> Place:
-    """Read a place.
+    """Parse a place.
 
     Args:
         option: name of the option, for messages.
@@ -90,7 +90,7 @@ def named_offsets(option: str, text: str) -> Offsets:
     """Read PARTITION:OFFSET,...
 
     Raises:
-        OptionRefused: a partition is there twice.
+        OptionRefused: a partition is named twice.
     """
     named = {int(partition): int(offset) for partition, offset in (pair.split(":") for pair in text.split(","))}
     if len(named) != text.count(":"):
@@ -102,7 +102,7 @@ def require_partitions(place: Place, offset_range: OffsetRange) -> None:
     """Refuse a place with a partition that the topic does not have.
 
     Raises:
-        OptionRefused: it has one.
+        OptionRefused: the place names such a partition.
     """
     unknown = sorted((place.offsets or {}).keys() - offset_range.end.keys())
     if unknown:
@@ -113,7 +113,7 @@ def require_within(place: Place, offset_range: OffsetRange, offsets: Mapping[int
     """Refuse offsets that the topic does not hold.
 
     Raises:
-        OptionRefused: one is not in the topic.
+        OptionRefused: an offset is not in the topic.
     """
     for partition, offset in sorted(offsets.items()):
         earliest, end = offset_range.earliest[partition], offset_range.end[partition]
@@ -125,10 +125,10 @@ def require_within(place: Place, offset_range: OffsetRange, offsets: Mapping[int
 
 
 def require_first_run(job: Placed, stored: Mapping[int, int], topic: str) -> None:
-    """Refuse `--start` where the table has offsets already.
+    """Refuse `--start` if the table has offsets already.
 
     Raises:
-        OptionRefused: it has.
+        OptionRefused: the table has offsets.
     """
     if job.start is not None and stored:
         raise OptionRefused(
@@ -142,8 +142,8 @@ def first_offsets(job: Placed, offset_range: OffsetRange, stored: Mapping[int, i
     """Return the first offset to read of each partition: the stored one, or that of `--start`.
 
     Args:
-        job: with its places.
-        offset_range: of the topic.
+        job: the job with its places.
+        offset_range: range of the topic.
         stored: offsets of the table.
         ask_time: asks Kafka, later than for `offset_range`.
 
@@ -183,13 +183,13 @@ def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], as
     """Cut the topic's ends to those of `--until`.
 
     Args:
-        job: with its places.
-        offset_range: of the topic.
+        job: the job with its places.
+        offset_range: range of the topic.
         start: next offset of each partition.
         ask_time: asks Kafka, later than for `offset_range`.
 
     Raises:
-        OptionRefused: `--until` names some partitions of the topic only, or others.
+        OptionRefused: `--until` leaves out partitions of the topic, or names others.
     """
     if job.until is None:
         return Limit(offset_range, is_reached=False)
@@ -209,7 +209,7 @@ def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], as
 
 
 def require_whole(place: Place | None, offset_range: OffsetRange) -> None:
-    """Refuse `--until` with offsets of some partitions only: nothing would say where the others end.
+    """Refuse `--until` with offsets of only some partitions: the others would have no end.
 
     Raises:
         OptionRefused: partitions are missing, or unknown.

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 FETCH_BYTES = 64 * 1024
-"""One record is wanted of each partition; Kafka sends a whole batch even if it is larger."""
+"""Bytes of a fetch: one record of each partition is wanted; Kafka sends a whole batch even if it is larger."""
 
 END_OF_PARTITION = -191
 NO_SUCH_OFFSET = -140
-"""librdkafka's own codes (RD_KAFKA_RESP_ERR__PARTITION_EOF, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET)."""
+"""Error codes of librdkafka (RD_KAFKA_RESP_ERR__PARTITION_EOF, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET)."""
 
 
 def first_unread_timestamps(
@@ -30,18 +30,18 @@ def first_unread_timestamps(
     *,
     committed: bool = True,
 ) -> dict[int, int]:
-    """Timestamps of the first committed records, in milliseconds since 1970, as the records themselves have them.
+    """Return the timestamps of the first committed records, in milliseconds since 1970.
 
-    Transaction markers and aborted records are stepped over; a partition in which nothing else is left has no entry,
-    and neither has one whose record has no timestamp.
+    Transaction markers and aborted records are passed over. A partition has no entry if it has no other record, or the
+    record has no timestamp.
 
     Args:
         bootstrap: host:port[,host:port].
         options: client options in librdkafka's names.
         topic: the topic.
-        start: where to look, for each partition that is asked about.
+        start: first offset to read, for each requested partition.
         end: the last stable offsets; what came later does not count.
-        timeout_s: how long all of it may take, in seconds.
+        timeout_s: limit of the whole call, in seconds.
         committed: False takes records of open and aborted transactions too.
 
     Raises:
@@ -56,8 +56,8 @@ def first_unread_timestamps(
     consumer = _consumer(bootstrap, options, committed=committed)
     deadline = time.monotonic() + timeout_s
     try:
-        with suppress(KafkaException):  # what lasts runs into the deadline
-            consumer.list_topics(topic, timeout=timeout_s)  # else it would look for the leaders a second later
+        with suppress(KafkaException):  # a lasting error runs into the deadline
+            consumer.list_topics(topic, timeout=timeout_s)  # otherwise it would look for the leaders a second later
         consumer.assign([TopicPartition(topic, partition, start[partition]) for partition in sorted(waiting)])
         while waiting:
             message = consumer.poll(max(0.0, min(1.0, deadline - time.monotonic())))
@@ -72,7 +72,7 @@ def first_unread_timestamps(
             if error is not None and error.code() != END_OF_PARTITION:
                 if partition in waiting and error.code() == NO_SUCH_OFFSET:
                     waiting.discard(partition)  # retention has passed the offset since; the next look begins later
-                continue  # librdkafka tries again; what lasts runs into the deadline
+                continue  # librdkafka tries again; a lasting error runs into the deadline
             if partition not in waiting:
                 continue
             waiting.discard(partition)
@@ -87,22 +87,22 @@ def first_unread_timestamps(
 
 
 def _consumer(bootstrap: str, options: Mapping[str, str], *, committed: bool) -> Consumer:
-    """Reads single records, says where a partition ends, and joins no group."""
+    """Return a client that reads single records, reports a partition's end, and joins no group."""
     from confluent_kafka import Consumer
 
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "log_level": 0,  # what fails is raised below
+            "log_level": 0,  # errors are raised below
             **options,
             "group.id": "ratchet-sink-status",  # never joined
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
             "isolation.level": "read_committed" if committed else "read_uncommitted",
-            "fetch.wait.max.ms": 10,  # the end of a partition is answered at once
+            "fetch.wait.max.ms": 10,  # Kafka answers at once at the end of a partition
             "fetch.message.max.bytes": FETCH_BYTES,
             "queued.min.messages": 1,
-            "fetch.queue.backoff.ms": 10,  # a client that has one record waits for so long before it asks for others
+            "fetch.queue.backoff.ms": 10,  # the time that a client with one record waits before it fetches others
         }
     )

@@ -1,4 +1,4 @@
-"""Batch and stream: ask the store how far it is, read on from there, commit rows and offsets together."""
+"""Modes batch and stream: read on from the store's offsets, commit rows and offsets together."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 RETRY_PAUSE_S = 1.0
-"""Between a failure and the next try, in seconds."""
+"""Seconds between a failure and the next attempt."""
 
 
 def run_batch(
     job: Job, planner: TopicPlanner, store: ResultStore, session: Session, run: RunState | None = None
 ) -> Outcome:
-    """Read on from the store's offsets to the topic's end as of now, then stop.
+    """Read on from the store's offsets to the topic's present end, then stop.
 
-    Where there is nothing to read, Spark is not started and the store is left as it is.
+    Without records to read, Spark is not started and the store stays as it is.
 
     Args:
-        job: what to read.
-        planner: of the job's topic.
-        store: where the rows go.
+        job: topic and pipeline.
+        planner: planner of the job's topic.
+        store: target of the rows.
         session: starts Spark, and stops it at the end.
-        run: is told each step; None: log lines are all that is wanted.
+        run: observes each step; None: log lines suffice.
 
     Raises:
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     run = run or RunState(log_run)
     require_startable(job, store)
-    # The store before the topic, here and below: a topic only grows, so that a job which commits in between cannot
-    # make the stored offsets look as if they lay beyond the end.
+    # The store before the topic, here and below: a topic only grows, so that a job which commits in between cannot make
+    # the stored offsets appear to lie beyond the end.
     stored = store.offsets()
     offset_range = planner.offset_range()
     require_whole(job.until, offset_range)
@@ -82,7 +82,7 @@ def run_batch(
 
 
 def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> Job | None:
-    """`with_columns`, and the wait for a schema registry that it needs."""
+    """Call `with_columns`, and wait for a schema registry that it needs."""
     while True:
         try:
             return with_columns(job, planner, store, spark)
@@ -94,8 +94,7 @@ def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkS
 def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> None:
     """Take over, and commit up to the topic's end as of then.
 
-    The topic's id is asked for before the first commit and after each: rows of another topic are noticed by the run
-    that has read them.
+    The topic's id is read before the first commit and after each: the run itself notices rows of another topic.
     """
     stored = take_over(job, planner, store, job.pipeline.schema(spark))
     try:
@@ -130,19 +129,19 @@ def run_stream(
     stop: Event,
     run: RunState | None = None,
 ) -> Outcome:
-    """Take over, then commit what the topic has, again and again.
+    """Take over, then commit the topic's new records again and again.
 
-    While Kafka does not answer, the job keeps asking. What Spark could not read or compute is tried again for
-    `FAILS_FOR_S`, after a look at how far the table is.
+    While Kafka does not answer, the job keeps trying. After a failure of Spark it reads the table's offsets and tries
+    again, for `FAILS_FOR_S`.
 
     Args:
-        job: what to read.
-        planner: of the job's topic.
-        store: where the rows go.
+        job: topic and pipeline.
+        planner: planner of the job's topic.
+        store: target of the rows.
         session: starts Spark, and stops it at the end.
-        interval_s: from the beginning of one look at the topic to the next, in seconds; 0: at once.
-        stop: set it to end the run; the commit under way is finished first.
-        run: is told each step; None: log lines are all that is wanted.
+        interval_s: seconds from the start of one look at the topic to the next; 0: at once.
+        stop: set it to end the run; a running commit is finished first.
+        run: observes each step; None: log lines suffice.
 
     Raises:
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
@@ -160,7 +159,7 @@ def run_stream(
 
 
 class _Stream:
-    """An open store, and the looks at the topic."""
+    """Open store, and the looks at the topic."""
 
     def __init__(self, found: Opened, planner: TopicPlanner, store: ResultStore, stop: Event, run: RunState) -> None:
         self._job, self._spark, self._schema = found.job, found.spark, found.schema
@@ -169,7 +168,7 @@ class _Stream:
         self._has_looked = False
 
     def look(self) -> None:
-        """Commit what the topic has."""
+        """Commit the topic's new records."""
         run = self._run
         try:
             offset_range = self._planner.offset_range()

@@ -1,4 +1,4 @@
-"""How old the records are that the table does not have yet."""
+"""Age of the records that the table does not have yet."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kafka_ratchet.spark_sink.job.run_state import RunState
 log = logging.getLogger("spark_sink")
 
 LAG_EVERY_S = 30.0
-"""Between two questions about age, in seconds: each costs one record of each partition."""
+"""Seconds between two reads of ages: each costs one record of each partition."""
 HIGH_EVERY_S = 10.0
-"""Between two questions about high watermarks, in seconds."""
+"""Seconds between two reads of high watermarks."""
 
 
 class LagWatch:
-    """Tells the state of a running stream how far the table is behind the topic.
+    """Lag of the table, reported to the state of a running stream.
 
     Args:
-        planner: of the job's topic.
-        run: is told.
+        planner: planner of the job's topic.
+        run: receives the lag.
     """
 
     def __init__(self, planner: TopicPlanner, run: RunState) -> None:
@@ -33,13 +33,13 @@ class LagWatch:
         self._high: dict[int, int] = {}
 
     def look(self, offset_range: OffsetRange, offsets: Mapping[int, int]) -> None:
-        """Compare the store's offsets with the topic's; if it is time, ask how old the first missing records are."""
+        """Compare the store's offsets with the topic's; read the age of missing records now and then."""
         ages_s, now = None, time.monotonic()
         if now >= self._high_at:
             self._high_at = now + HIGH_EVERY_S
             try:
                 high = self._planner.high_watermarks()
-                stable = self._planner.stable_offsets()  # asked second: records of the moment between are not held
+                stable = self._planner.stable_offsets()  # second, so that records of the moment between are not held
                 self._high = {partition: end for partition, end in high.items() if end > stable.get(partition, end)}
             except KafkaUnavailable as error:
                 log.warning("open transactions are not known: %s", error)
@@ -53,10 +53,10 @@ class LagWatch:
 
 
 def waiting_s(planner: TopicPlanner, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, float]:
-    """Age of each partition's first record that is not stored, by its own timestamp and this machine's clock, in s.
+    """Return the age in seconds of each partition's first missing record, by its timestamp and this clock.
 
-    Markers and aborted records do not count: a partition that has nothing else left is missing, as is one that is
-    read to its end. A timestamp of the future counts as now.
+    Markers and aborted records do not count: a partition without other records has no entry, nor has one read to its
+    end. A timestamp of the future counts as now.
 
     Raises:
         KafkaUnavailable: Kafka did not answer.

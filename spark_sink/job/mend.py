@@ -1,4 +1,4 @@
-"""Rows of a table replaced by those that the topic makes, in a commit that moves no offset.
+"""Repair of a table's rows from the topic, in a commit that moves no offset.
 
 The rows are read again by the job's own pipeline, and the store commits them as the newest holder of the job.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Rows of one table to remove and to put in."""
+    """Rows of one table to remove and to insert."""
 
     gone: pa.Table
     """Identities of the rows to remove, each once."""
@@ -41,7 +41,7 @@ class Wanted:
 
 
 def identity_of(mode: modes.WriteMode) -> tuple[str, ...]:
-    """Return the columns that say which row of a table is which."""
+    """Return the columns that identify a row of the table."""
     return mode.row_key or RECORD
 
 
@@ -57,10 +57,10 @@ def mend(
 
     Args:
         spark: a running Spark.
-        job: without a step of the user's own.
-        store: open.
-        spans: where each partition of the topic begins, and the stored offsets.
-        wanted: for the result, and for the rejects.
+        job: the job, without a user's own step.
+        store: the open store.
+        spans: first offset of each partition of the topic, and the stored offsets.
+        wanted: rows of the result, and of the rejects.
         note: kept with the commit.
 
     Raises:
@@ -108,7 +108,7 @@ def _narrowed(
 def _frames(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-    """Rows in the table's columns, and rejects in theirs."""
+    """Return rows in the table's columns, and rejects in theirs."""
     with rows_and_rejects(spark, job, start, end, restricted_values=restricted_values) as (rows, rejects):
         if job.pipeline.write_mode.kind == "totals":
             yield modes.reduced(rows, job.pipeline.write_mode), rejects

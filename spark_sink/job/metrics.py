@@ -1,6 +1,6 @@
-"""A run's metrics for Prometheus: over HTTP while it runs, or as a file for node_exporter's textfile collector.
+"""Metrics of a run for Prometheus: over HTTP while it runs, or as a file for node_exporter's textfile collector.
 
-prometheus-client is needed only where one of the two is asked for. Names and labels follow the worker's.
+prometheus-client is needed only for one of the two. Names and labels follow the worker's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("spark_sink")
 COUNTERS = {
     "commits": "Commits of this run.",
     "rows": "Rows that this run has committed, without rejects.",
-    "failures": "Attempts of this run that have failed; each was made again, or has ended it.",
+    "failures": "Failed attempts of this run; each was repeated, or has ended it.",
     "rejects": "Values that did not parse and went to the table of rejects, in this run.",
 }
 PER_PARTITION = {
@@ -30,22 +30,22 @@ PER_PARTITION = {
     "end": ("end", "High watermark of the topic, when the job looked last."),
     "lag": ("lag", "Offsets left to read; markers, aborted records and those of open transactions count."),
     "open_transaction_records": ("blocked", "Offsets held back by an open transaction; part of the lag."),
-    "lag_seconds": ("lag_s", "Age of the oldest record that is not in the table yet; asked twice a minute."),
+    "lag_seconds": ("lag_s", "Age of the oldest record missing in the table; read twice a minute."),
 }
 MOMENTS = {
-    "last_commit_timestamp_seconds": ("committed_at", "When this run has committed last, in seconds since 1970."),
-    "finished_timestamp_seconds": ("finished_at", "When this run has ended without an error, in seconds since 1970."),
+    "last_commit_timestamp_seconds": ("committed_at", "Time of this run's last commit, in seconds since 1970."),
+    "finished_timestamp_seconds": ("finished_at", "Time of this run's end without an error, in seconds since 1970."),
 }
 
 
 class RunCollector:
-    """The state of a run as metric families, read when they are asked for."""
+    """State of a run as metric families, read at each scrape."""
 
     def __init__(self, run: RunState, sink: str, topic: str) -> None:
         self._run, self._where = run, [sink, topic]
 
     def collect(self) -> Iterator[Metric]:
-        """Labels: sink (the job's name), topic, and partition where there is one per partition."""
+        """Return the labels: sink (the job's name), topic, and partition for a metric by partition."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         found, labels = self._run.snapshot(), ["sink", "topic"]
@@ -58,14 +58,12 @@ class RunCollector:
         )
         commits.add_metric(self._where, _cumulated(found["in_buckets"]), found["commit_s"])
         yield commits
-        generation = GaugeMetricFamily(
-            "ratchet_sink_generation", "How often a job of the name took over.", labels=labels
-        )
+        generation = GaugeMetricFamily("ratchet_sink_generation", "Take-overs by jobs of the name.", labels=labels)
         generation.add_metric(self._where, found["generation"])
         yield generation
         stalled = GaugeMetricFamily(
             "ratchet_sink_stalled_seconds",
-            "Seconds since the last commit, or since there was something to commit if that is later; 0: nothing is.",
+            "Seconds since the last commit, or since a record to commit appeared if that is later; 0: none waits.",
             labels=labels,
         )
         stalled.add_metric(self._where, self._run.stalled_s())
@@ -99,7 +97,9 @@ class RunCollector:
 
 @contextmanager
 def served(run: RunState, sink: str, topic: str, host: str, port: int | None) -> Iterator[None]:
-    """Serve the run's metrics at http://host:port/metrics meanwhile. port: 0 takes a free one; None: nothing is served.
+    """Serve the run's metrics at http://host:port/metrics until the block ends.
+
+    Port 0 takes a free one; None: nothing is served.
 
     Raises:
         OptionRefused: the address cannot be bound, or prometheus-client is missing.
@@ -127,7 +127,9 @@ def served(run: RunState, sink: str, topic: str, host: str, port: int | None) ->
 
 
 def write_file(run: RunState, sink: str, topic: str, path: str) -> None:
-    """Write the run's metrics into a file, which is replaced as a whole: a collector never sees half of it.
+    """Write the run's metrics into a file, which is replaced as a whole.
+
+    So a collector never sees half of it.
 
     Raises:
         OptionRefused: it cannot be written, or prometheus-client is missing.
@@ -153,7 +155,7 @@ def _registry(run: RunState, sink: str, topic: str) -> CollectorRegistry:
 
 
 def _cumulated(in_buckets: list[int]) -> list[tuple[str, float]]:
-    """Prometheus wants how many are at or below each bound."""
+    """Return the histogram's counts at or below each bound, as Prometheus wants them."""
     total, buckets = 0, []
     for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], in_buckets, strict=True):
         total += count

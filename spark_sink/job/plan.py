@@ -1,4 +1,4 @@
-"""Where a topic begins and ends for readers of committed data, and which ranges to read from it."""
+"""Range of a topic for readers of committed data, and the part of it that a job reads."""
 
 from __future__ import annotations
 
@@ -17,66 +17,66 @@ from kafka_ratchet.spark_sink.topic_ids import of_halves, text
 log = logging.getLogger("spark_sink")
 
 REQUEST_TIMEOUT_S = 30.0
-"""How long one question to Kafka may take, in seconds: several of librdkafka's own reconnects."""
+"""Seconds that one request to Kafka may take: several of librdkafka's own reconnects."""
 
 TOKEN_SERVER_AWAY = re.compile(r"OAUTHBEARER token: .*(connect|resolve|time)", re.IGNORECASE)
 
 HEAR_S = 0.1
-"""Between two looks whether Kafka has refused this client, in seconds."""
+"""Seconds between two checks whether Kafka has refused this client."""
 
 ANOTHER_S = 1.0
-"""How long another broker may take to answer after one has refused this client, in seconds."""
+"""Seconds that another broker may take to answer after one has refused this client."""
 
 NO_RECORD = -1
-"""Kafka's answer where a partition has no record of a time or later."""
+"""Answer of Kafka for a partition without a record of a time or later."""
 
 LEADER_PAUSE_S = 0.2
-"""Between two questions about a partition without a leader, in seconds; an election takes about as long."""
+"""Seconds between two requests about a partition without a leader; an election takes about as long."""
 
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """What a topic holds: offsets per partition number."""
+    """Range of a topic: offsets per partition number."""
 
     topic: str
     earliest: dict[int, int]
     end: dict[int, int]
-    """The last stable offset: no open or later transaction lies before it."""
+    """Last stable offset of each partition: no open or later transaction lies before it."""
     topic_id: int = 0
-    """See `TopicPlanner.topic_id`."""
+    """Id of the topic, see `TopicPlanner.topic_id`."""
     high: Mapping[int, int] | None = None
-    """High watermarks, where known. From `end` to there offsets wait for an open transaction to end."""
+    """High watermarks, if known. From `end` to there offsets wait for an open transaction to end."""
 
     @property
     def top(self) -> dict[int, int]:
-        """Return the end of each partition as far as it is known: the high watermark, or else `end`."""
+        """Return the known end of each partition: the high watermark, or else `end`."""
         high = self.high or {}
         return {partition: max(high.get(partition, end), end) for partition, end in self.end.items()}
 
     @property
     def blocked(self) -> dict[int, int]:
-        """Return the number of offsets held back by an open transaction, of each partition that has some."""
+        """Return the offsets held back by an open transaction, by partition with some."""
         return {
             partition: top - self.end[partition] for partition, top in self.top.items() if top > self.end[partition]
         }
 
     def lag(self, stored: Mapping[int, int]) -> dict[int, int]:
-        """Offsets left to read per partition; markers and aborted records count.
+        """Return the offsets left to read per partition; markers and aborted records count.
 
         Args:
-            stored: next offset to read, of partitions that have one.
+            stored: next offset to read, of partitions with one.
         """
         return {p: max(0, offset - stored.get(p, self.earliest[p])) for p, offset in self.top.items()}
 
 
 class TopicPlanner:
-    """Asks Kafka about one topic. All offsets are those of a read_committed reader.
+    """Requests to Kafka about one topic. All offsets are those of a read_committed reader.
 
     Args:
         bootstrap: host:port[,host:port].
         topic: the topic.
         options: client options in librdkafka's names (security.protocol, sasl.*, ssl.*).
-        timeout_s: how long one question may take, in seconds.
+        timeout_s: limit of one request, in seconds.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class TopicPlanner:
             raise KafkaUnavailable(f"the Kafka client refuses its options: {text}") from None
 
     def topic_id(self) -> int:
-        """The topic's id (KIP-516) in 128 bits, which differs after the topic was deleted and created again.
+        """Return the topic's id (KIP-516) in 128 bits; a topic created again has another.
 
-        0 where the broker gives no id. Raises as `offset_range` does.
+        A broker without ids gives 0. Raises as `offset_range` does.
         """
         return _topic_id(self._describe())
 
     def offset_range(self) -> OffsetRange:
-        """Earliest and last stable offset of each partition, as of now.
+        """Return the earliest and last stable offset of each partition, as of now.
 
         Raises:
             TopicMissing: there is no such topic.
@@ -120,7 +120,7 @@ class TopicPlanner:
 
         topic = self._describe()
         partitions = [partition.id for partition in topic.partitions]
-        # Earliest first: retention may move it on in between, and a range that begins too early is noticed later.
+        # Earliest first: retention may move it in between, and a range that begins too early is noticed later.
         earliest = self._offsets(partitions, cast(Any, OffsetSpec).earliest())
         end = self._offsets(partitions, cast(Any, OffsetSpec).latest())
         return OffsetRange(self._topic, earliest, end, _topic_id(topic))
@@ -169,16 +169,16 @@ class TopicPlanner:
         return self._offsets(partitions, cast(Any, OffsetSpec).latest(), committed=committed)
 
     def require_first_topic(self, topic_id: int, offsets: Mapping[int, int]) -> None:
-        """Require that this is the topic which this planner was told of first: the store has that one's id.
+        """Require the topic of the planner's first answer: the store has that one's id.
 
         Spark reads by the topic's name, and its start takes long enough to delete a topic and create it again.
 
         Args:
-            topic_id: as of now.
-            offsets: the store's.
+            topic_id: the present id.
+            offsets: the stored offsets.
 
         Raises:
-            TopicRecreated: it is another.
+            TopicRecreated: it is another topic.
         """
         if self._first_id is not None and topic_id != self._first_id:
             raise TopicRecreated(
@@ -187,7 +187,7 @@ class TopicPlanner:
             )
 
     def first_unread_timestamps(self, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, int]:
-        """Timestamp of the first record of each partition that is not stored yet, see module `first_unread`.
+        """Return the timestamp of each partition's first missing record, see module `first_unread`.
 
         Raises:
             KafkaUnavailable: Kafka did not answer.
@@ -220,7 +220,7 @@ class TopicPlanner:
             raise self._unavailable(f"topic {self._topic}", error) from None
 
     def _offsets(self, partitions: list[int], spec: Any, *, committed: bool = True, least: int = 0) -> dict[int, int]:
-        """One offset of each partition; waits for partitions that are just getting a leader."""
+        """Return one offset of each partition, after waiting for partitions without a leader."""
         from confluent_kafka import KafkaError
 
         passing = {
@@ -244,7 +244,7 @@ class TopicPlanner:
     def _ask(
         self, partitions: list[int], spec: Any, *, committed: bool, least: int
     ) -> tuple[dict[int, int], dict[int, Exception | None]]:
-        """Ask once. A failure of None is an answer that names no error and no offset."""
+        """Request once. A failure of None is an answer with neither error nor offset."""
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 
         requests = self._admin.list_offsets(
@@ -260,14 +260,14 @@ class TopicPlanner:
             except KafkaException as error:
                 failures[partition.partition] = error
                 continue
-            if offset < least:  # librdkafka's -1001 where the leader is away; no partition begins or ends there
+            if offset < least:  # librdkafka's -1001 while the leader is away; no partition begins or ends there
                 failures[partition.partition] = None
             else:
                 offsets[partition.partition] = offset
         return offsets, failures
 
     def _hear(self, error: Any) -> None:
-        """Keep what trying again does not help against: a login or a certificate that is refused."""
+        """Keep an error that no retry can cure: a refused login or certificate."""
         from confluent_kafka import KafkaError
 
         text = error.str()
@@ -276,7 +276,7 @@ class TopicPlanner:
             self._refused = text
 
     def _answer(self, request: Any) -> Any:
-        """What Kafka answers. Raises `KafkaUnavailable` soon where Kafka and this client refuse each other."""
+        """Return Kafka's answer; raise `KafkaUnavailable` early if Kafka and this client refuse each other."""
         self._refused, began = "", time.monotonic()
         while not request.done():
             self._admin.poll(HEAR_S)
@@ -292,8 +292,8 @@ class TopicPlanner:
     def _unavailable(self, what: str, error: Exception | None) -> KafkaUnavailable:
         reason = "no leader has answered" if error is None else error.args[0].str()
         return KafkaUnavailable(
-            f"{what}: Kafka at {self._bootstrap} does not say its offsets ({reason}). "
-            "Check the address, the brokers and the client options, then run the job again"
+            f"{what}: Kafka at {self._bootstrap} does not give its offsets ({reason}). Check the address, the brokers "
+            "and the client options, then run the job again"
         )
 
 
@@ -303,18 +303,18 @@ def _topic_id(topic: Any) -> int:
 
 
 def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, int]:
-    """Where to read on, for every partition the topic has now; a partition that is new begins at its earliest offset.
+    """Return the next offset of each partition of the topic; a new one begins at its earliest.
 
-    Where Kafka gives topics ids, the store has compared them.
+    If Kafka gives topics ids, the store has compared them.
 
     Raises:
         OffsetsLost: retention has passed a stored offset.
-        TopicRecreated: a stored offset lies beyond the end; or, where Kafka gives no ids, its partition is gone.
+        TopicRecreated: a stored offset lies beyond the end; or, without ids of Kafka, its partition is gone.
         KafkaUnavailable: Kafka does not name a partition of a topic that has an id.
     """
     afresh = (
-        "Say where the job shall go on with `ratchet sink resume`, such as --from earliest; rows of any partition that "
-        "are still in the topic and in the table are then there twice"
+        "Say where the job shall go on with `ratchet sink resume`, such as --from earliest; rows that are still both "
+        "in the topic and in the table, of any partition, are then there twice"
     )
     for partition, offset in sorted(stored.items()):
         where = f"{offset_range.topic}/{partition}"
@@ -333,8 +333,8 @@ def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, in
         earliest, end = offset_range.earliest[partition], offset_range.end[partition]
         if offset > end:
             raise TopicRecreated(
-                f"{where}: the table has read up to offset {offset}, but the topic ends at {end}; "
-                f"its log has lost its end, or this is another topic than the one that was read. {afresh}"
+                f"{where}: the table has read up to offset {offset}, but the topic ends at {end}; its log has lost "
+                f"its end, or this is another topic than before. {afresh}"
             )
         if offset < earliest:
             raise OffsetsLost(
@@ -346,11 +346,11 @@ def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, in
 
 
 def warn_of_missing_beginning(offset_range: OffsetRange, stored: Mapping[int, int]) -> None:
-    """Warn where retention has removed the beginning of a partition that is read for the first time."""
+    """Warn if retention has removed the start of a partition before its first read."""
     gone = {p: offset for p, offset in offset_range.earliest.items() if p not in stored and offset > 0}
     if gone:
         log.warning(
-            "topic %s does not begin at offset 0 any more (%s): what was before is gone, and will NOT be in the table",
+            "topic %s does not begin at offset 0 any more (%s): earlier records are gone, and will NOT be in the table",
             offset_range.topic,
             ", ".join(f"partition {partition} at {offset}" for partition, offset in sorted(gone.items())),
         )

@@ -1,4 +1,4 @@
-"""What a job reads: exactly the committed records of a range, by Spark's Kafka source."""
+"""Reading of a job: exactly the committed records of a range, by Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ MAX_RECORDS = 1_000_000
 
 
 FETCH_WAIT_MS = 50
-"""How long Kafka holds back the answer to a fetch that finds nothing, in ms. Only what is there already is read, so
-there is never anything to wait for. But Spark has a consumer for each range and partition, which fetches ahead, and to
-close it waits for that answer. At Kafka's default of 500 ms, commits of few records took 1.8 s in place of 0.4 s from
-the 22nd on, when Spark's pool of 64 is full; so did those of ranges that end in aborted records."""
+"""Milliseconds that Kafka holds back the answer to a fetch without records. Only existing records are read, so there is
+never anything to wait for. But Spark has a consumer for each range and partition, which fetches ahead; closing it waits
+for that answer. At Kafka's default of 500 ms, commits of few records took 1.8 s in place of 0.4 s from the 22nd on,
+when Spark's pool of 64 is full; so did those of ranges that end in aborted records."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to read, and what to make of it."""
+    """Topic to read, with the pipeline for its records."""
 
     bootstrap: str
     topic: str
     name: str
     pipeline: RowPipeline = field(default_factory=RowPipeline)
-    """What becomes of the records."""
+    """Pipeline from records to rows."""
     max_records: int = MAX_RECORDS
     """Offsets per commit, at most."""
     client_options: Mapping[str, str] = field(default_factory=dict)
@@ -46,16 +46,15 @@ class Job:
     reader_options: Mapping[str, str] = field(default_factory=dict)
     """Kafka options in Java's names, for reading in the executors."""
     second_job: bool = False
-    """Whether jobs of other names may have committed the topic to the table."""
+    """Permission for jobs of other names to have committed the topic to the table."""
     jobs_of_other_topic: Callable[[], list[str]] = list
-    """Looks for jobs of other names that have committed the same records from another topic, see
-    `JobSpec.other_topic`."""
+    """Function that lists jobs of other names with the same records from another topic, see `JobSpec.other_topic`."""
     with_headers: bool = False
-    """Whether headers are read, though nothing of the pipeline needs them."""
+    """True: headers are read, even if no step of the pipeline needs them."""
     splits: bool = False
     """Permission for several tasks to read one Kafka partition."""
     start: Place | None = None
-    """Beginning of a first run; None: of the topic."""
+    """Start of a first run; None: of the topic."""
     until: Place | None = None
     """End of a run; None: of the topic, or none."""
     unreadable: UnreadableRanges = field(default_factory=UnreadableRanges, compare=False, repr=False)
@@ -63,7 +62,7 @@ class Job:
 
     @property
     def reads_headers(self) -> bool:
-        """True where sequences or schemas stand in headers."""
+        """Return whether headers are read: for the caller, or for sequences or schemas in them."""
         return self.with_headers or self.pipeline.write_mode.judged is not None or self.pipeline.registry is not None
 
 
@@ -72,8 +71,8 @@ def slices(
 ) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
     """Cut the range into consecutive pieces of at most `max_records` offsets over all partitions.
 
-    Partitions advance in proportion to what they have left, so that they finish together. Offsets are counted, and
-    transaction markers and aborted records have offsets too, so a piece may have fewer rows.
+    Partitions advance in proportion to their remaining offsets, so that they finish together. Transaction markers and
+    aborted records have offsets too, so a piece may have fewer rows.
     """
     at = dict(start)
     while left := sum(end[partition] - at[partition] for partition in at):
@@ -90,13 +89,13 @@ def slices(
 
 
 def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
-    """Exactly the committed records from `start` up to, not including, `end`.
+    """Return exactly the committed records from `start` up to, not including, `end`.
 
     `failOnDataLoss` stays at its default, true: false was measured to skip rows without a word.
     """
 
     def load(start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
-        # assign, not subscribe: Spark demands an offset for every partition it sees, and one may be added any moment.
+        # assign, not subscribe: Spark demands an offset for every partition it sees, and a new one may come any moment.
         reader = kafka_reader(spark.read, job).option("assign", json.dumps({job.topic: sorted(start)}))
         reader = reader.option("startingOffsets", json.dumps({job.topic: dict(start)}))
         moved = [end[partition] - offset for partition, offset in start.items() if end[partition] > offset]
@@ -108,7 +107,7 @@ def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mappin
 
 
 def kafka_reader(reader: Reader, job: Job) -> Reader:
-    """A reader of the job's Kafka that sees committed records only; the caller says which topic and offsets."""
+    """Return a reader of committed records of the job's Kafka; the caller adds topic and offsets."""
     reader = reader.format("kafka").option("kafka.bootstrap.servers", job.bootstrap)
     reader = reader.option("kafka.isolation.level", "read_committed")
     reader = reader.option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)

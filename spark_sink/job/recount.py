@@ -1,4 +1,4 @@
-"""What a result with a key must be, from the topic alone: all its records at once, instead of commit by commit."""
+"""Expected result with a key, from the topic alone: all its records at once, instead of commit by commit."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 def list_digest(numbers: Sequence[int]) -> str:
-    """What tells a list of hashes apart; 64 characters."""
+    """Return a digest of 64 characters for a list of hashes."""
     return hashlib.sha256(",".join(map(str, numbers)).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Recount:
-    """The topic's records up to some offsets, by key."""
+    """Records of the topic up to some offsets, by key."""
 
     keys: pa.Table
-    """Totals: the columns of the table, lists as `list_digest` has them. Upsert: key, partition and offset of the
-    last record that each Kafka partition has of it, where that is not a deletion; whose key lies in several partitions
+    """Rows of the result. Totals: the columns of the table, with lists as `list_digest`. Upsert: key, partition and
+    offset of the last record of each key in each Kafka partition, unless it is a deletion; a key in several partitions
     has several."""
     deleted: pa.Table
-    """Upsert: the same where it is one. Totals: empty."""
+    """Rows of deletions for upsert: the same for a last record with a deletion. Totals: empty."""
     rejects: pa.Table
     """`_kafka_partition` and `_kafka_offset` of each value that does not parse."""
 
@@ -47,18 +47,18 @@ def recount(
 ) -> Recount:
     """Read the topic and reduce it in one go.
 
-    Values are read by the job's own pipeline, because only Spark knows what Spark makes of a value; the commits and the
-    merges of the store, which are what can go wrong, have no part in it.
+    The job's own pipeline reads the values, because only Spark knows how it parses them. The commits and merges of the
+    store, which may have faults, have no part in it.
 
     Args:
         spark: a running Spark.
-        job: whose pipeline has a key, and no step of the user's own.
-        start: where each partition begins.
-        end: up to where, not including it.
+        job: job with a key, and without a user's own step.
+        start: first offset of each partition.
+        end: offset after the last one of each.
         restricted_values: see `ResultStore.restricted_values`.
 
     Raises:
-        ValueError: the pipeline has no key, or a step of the user's own.
+        ValueError: the pipeline has no key, or has a user's own step.
     """
     pipeline, write_mode = job.pipeline, job.pipeline.write_mode
     if not write_mode.row_key or pipeline.transform is not None:
@@ -78,7 +78,7 @@ def _recount(
         if write_mode.kind == "totals":
             keys = reduced(rows, write_mode)
             for each in write_mode.aggregates:
-                if each.rule == "hashes":  # of many keys the lists would be too much for the driver
+                if each.rule == "hashes":  # for many keys the lists would be too much for the driver
                     numbers = F.array_join(F.col(quoted(each.name)).cast("array<string>"), ",")
                     keys = keys.withColumn(each.name, F.sha2(numbers, 256))
         else:
@@ -99,7 +99,7 @@ class DueRecords:
     """Rows and rejects of the topic's records, up to some offsets."""
 
     rows: pa.Table
-    """`_kafka_partition`, `_kafka_offset`, `_digest` and `_value_digest` of each that makes a row."""
+    """`_kafka_partition`, `_kafka_offset`, `_digest` and `_value_digest` of each record with a row."""
     rejects: pa.Table
     """`_kafka_partition` and `_kafka_offset` of each reject."""
 
@@ -113,12 +113,12 @@ def due_records(
     *,
     restricted_values: int,
 ) -> DueRecords:
-    """Read the topic, and digest the row that each record makes: `_digest` of `columns`, `_value_digest` of its value.
+    """Read the topic, and digest each record's row and value.
 
     Args:
         spark: see `recount`; likewise start, end and restricted_values.
-        job: its pipeline must have no step of the user's own.
-        columns: names.
+        job: job without a user's own step.
+        columns: names of the columns in `_digest`.
         start: see there.
         end: see there.
         restricted_values: see there.
@@ -154,7 +154,7 @@ def _coordinates(rejects: DataFrame | None) -> pa.Table:
 def record_times(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> pa.Table:
-    """Read partition, offset and timestamp of each row, as a count by windows has them; see `recount`."""
+    """Read partition, offset and timestamp of each row, as totals by windows have them; see `recount`."""
 
     def read() -> pa.Table:
         with rows_and_rejects(spark, job, start, end, restricted_values=restricted_values) as (rows, _):
@@ -181,7 +181,10 @@ def _digesting() -> Task:
 def rows_and_rejects(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-    """The rows before they are reduced, and the rejects: of a raw topic, judged as if it were one slice."""
+    """Return the rows before their reduction, and the rejects.
+
+    A raw topic is judged as if it were one slice.
+    """
     from pyspark.sql import functions as F
 
     read, rule = records(spark, job, start, end), job.pipeline.write_mode.judged

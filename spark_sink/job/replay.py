@@ -1,4 +1,4 @@
-"""`ratchet sink replay`: the rows of a range of records are made once more, and replace those of the table."""
+"""Command `ratchet sink replay`: make the rows of a range again, and replace the table's."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ log = logging.getLogger("spark_sink")
 def run_replay(
     job: Job, planner: TopicPlanner, store: ResultStore, session: Session, run: RunState | None = None
 ) -> Outcome:
-    """Replace the rows of the records from `job.start` up to, not including, `job.until`, in one version.
+    """Replace the rows from `job.start` up to, not including, `job.until`, in one version.
 
     Offsets stay where they are. The run takes over, so that another one of the name ends at its next commit.
 
     Args:
         job: topic, range and pipeline. `until` may be the stored offsets.
-        planner: of the job's topic.
-        store: where the rows are.
+        planner: planner of the job's topic.
+        store: store of the rows.
         session: starts Spark, and stops it at the end.
         run: observes each step; None: log lines suffice.
 
     Raises:
-        OptionRefused: rows do not say which record they are of, or the range is not in topic and table.
+        OptionRefused: rows lack the columns of their record, or the range is not in topic and table.
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     run = run or RunState(log_run)
@@ -56,14 +56,14 @@ def run_replay(
         missing = [name for name in RECORD if name not in schema.names]
         if found is None or missing:
             raise OptionRefused(
-                f"job {job.name}: its rows have no column {', '.join(missing or RECORD)}, so that those of a record "
-                "cannot be found again. Let sql or transform keep both columns, or fill another table"
+                f"job {job.name}: its rows have no column {', '.join(missing or RECORD)}, so that the rows of a "
+                "record cannot be found again. Let sql or transform keep both columns, or fill another table"
             )
         held = store.open(schema)
         try:
             run.opened(store.generation(), held)
             if held != stored:
-                raise OptionRefused(f"job {job.name}: another run has committed meanwhile. Stop it, and run again")
+                raise OptionRefused(f"job {job.name}: another run has committed since. Stop it, and run again")
             began = time.monotonic()
             with spark_errors_named(job.topic, first, last):
                 rows, rejects = read_again(job, first, last, lambda: replace_records(spark, found, first, last, store))
@@ -78,7 +78,7 @@ def run_replay(
 def _range(
     job: Job, planner: TopicPlanner, store: ResultStore
 ) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-    """Return the stored offsets, and the first offset and the one after the last of each partition to replay."""
+    """Return the stored offsets, and the first and last offsets to replay, by partition."""
     if job.start is None or job.until is None:
         raise OptionRefused("a replay needs both --from and --to")
     if job.pipeline.write_mode.kind != "append" or job.pipeline.write_mode.judged is not None:
@@ -94,8 +94,8 @@ def _range(
         raise OptionRefused(f"job {job.name}: the table has no records of topic {job.topic} yet. Run the job first")
     if others := store.other_sources():
         raise OptionRefused(
-            f"job {job.name}: the table has rows of {', '.join(others)} too, and a row does not say whose it is. Only "
-            "a table of one job and topic can be replayed"
+            f"job {job.name}: the table has rows of {', '.join(others)} too, and a row does not name its job or "
+            "topic. Only a table of one job and topic can be replayed"
         )
     offset_range = planner.offset_range()
     resume(offset_range, stored)
@@ -108,10 +108,10 @@ def _range(
         if last[partition] > stored.get(partition, 0):
             raise OptionRefused(
                 f"{job.until}: the table has read {job.topic}/{partition} up to offset {stored.get(partition, 0)}. "
-                "Records behind it are the next run's"
+                "Later records are the next run's"
             )
         if first[partition] > last[partition]:
-            raise OptionRefused(f"{job.start}: partition {partition} begins behind {job.until}")
+            raise OptionRefused(f"{job.start}: partition {partition} begins after {job.until}")
     moved = [partition for partition in last if first[partition] < last[partition]]
     return stored, {each: first[each] for each in moved}, {each: last[each] for each in moved}
 

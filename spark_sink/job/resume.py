@@ -1,4 +1,4 @@
-"""`ratchet sink resume`: an operator decides where a job goes on that refuses to go on by itself."""
+"""Command `ratchet sink resume`: an operator decides where a stopped job goes on."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from kafka_ratchet.spark_sink.stores.judging_store import JudgingStore
 from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 MAX_REASON = 1000
-"""Characters of a reason; it is kept beside the offsets, where the space is others' too."""
+"""Characters of a reason, at most; it is kept with the offsets, in shared space."""
 
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """What a decision would change."""
+    """Effect of a decision."""
 
     topic: str
     decision: Decision
     trouble: str
-    """Why the job does not go on by itself; empty: it would."""
+    """Sentence why the job does not go on without a decision; empty: it would."""
     before: dict[int, int]
     after: dict[int, int]
     offset_range: OffsetRange = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """The line that `--json` prints."""
+        """Return the line that `--json` prints."""
         partitions = sorted({*self.before, *self.after})
         return {
             "topic": self.topic,
@@ -45,8 +45,8 @@ class ResumePlan:
         }
 
     def lines(self) -> list[str]:
-        """The lines that the command prints."""
-        said = [self.trouble or f"topic {self.topic}: nothing is wrong; the job would go on by itself"]
+        """Return the lines that the command prints."""
+        said = [self.trouble or f"topic {self.topic}: nothing is wrong; the job goes on without a decision"]
         for partition in sorted({*self.before, *self.after}):
             before, after = self.before.get(partition), self.after.get(partition)
             said.append(
@@ -67,16 +67,16 @@ class ResumePlan:
 
 
 def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: str) -> ResumePlan:
-    """What `--from SOURCE` would do; changes nothing.
+    """Return the effect of `--from SOURCE`; change nothing.
 
     Args:
-        store: of the job, not opened.
-        planner: of the topic as it is now.
+        store: the job's store, not opened.
+        planner: planner of the present topic.
         source: table, stored, earliest, latest or PARTITION:OFFSET[,...].
-        reason: why, in the operator's words.
+        reason: the operator's reason.
 
     Raises:
-        OptionRefused: there is no such place to go on from.
+        OptionRefused: the job cannot go on from there.
         SinkError: store or Kafka do not answer.
     """
     if not reason.strip() or len(reason) > MAX_REASON or not reason.isprintable():
@@ -111,18 +111,18 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
 
 
 def _require_sequences(store: ResultStore, source: str, check: StoreCheck) -> None:
-    """Refuse what would part offsets from the last sequences that were committed with them.
+    """Refuse a decision that would part offsets from their last sequences.
 
     Raises:
-        OptionRefused: it would.
-        SequencesLost: they are gone already.
-        RuleDiffers: they are by another rule.
+        OptionRefused: the offsets would have other sequences.
+        SequencesLost: the sequences are gone already.
+        RuleDiffers: the sequences follow another rule.
     """
     if source != STORED or check.is_other_topic:
         raise OptionRefused(
-            f"--from {source}: a job with from_input goes on by the last sequences that were committed with the stored "
-            "offsets, and there are none for other offsets or another topic. Choose --from stored, which leaves rows "
-            "that are gone where they are; or begin with another table, which reads the topic from its beginning"
+            f"--from {source}: a job with from_input needs the last sequences committed with the stored offsets, and "
+            "there are none for other offsets or another topic. Choose --from stored, which does not bring lost rows "
+            "back; or begin with another table, which reads the topic from its beginning"
         )
     with suppress(WriteModeDiffers):  # of kind, key or sums: an operator may decide that
         store.require_write_mode()
@@ -130,7 +130,7 @@ def _require_sequences(store: ResultStore, source: str, check: StoreCheck) -> No
 
 
 def carry_out(plan: ResumePlan, store: ResultStore) -> int:
-    """Do it: the generation it was done with. A job of the name that still runs is fenced.
+    """Store the decision, which fences a running job of the name; return its generation.
 
     Raises:
         StoreError: the store cannot be written.
@@ -148,8 +148,8 @@ def _wanted(source: str, check: StoreCheck, offset_range: OffsetRange) -> dict[i
     if source == TABLE:
         if check.row_offsets is None:
             raise OptionRefused(
-                "--from table: nothing says any more which offsets the rows of the table reach to. Choose "
-                f"{STORED}, {EARLIEST}, {LATEST} or PARTITION:OFFSET,..."
+                f"--from table: the offsets that the rows of the table reach to are unknown. Choose {STORED}, "
+                f"{EARLIEST}, {LATEST} or PARTITION:OFFSET,..."
             )
         return {p: check.row_offsets.get(p, earliest) for p, earliest in offset_range.earliest.items()}
     if not NAMED.fullmatch(source):

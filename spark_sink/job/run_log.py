@@ -1,4 +1,4 @@
-"""What the person who started a run sees of it: log lines, and in a terminal a bar."""
+"""Output of a run for its operator: log lines, and in a terminal a bar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("spark_sink")
 
 
 def log_run(run: RunState) -> None:
-    """The observer of every run: a line for each commit, each known lag and each failure."""
+    """Log a line for each commit, each known lag and each failure; observes every run."""
     commit = run.last_commit
     if run.step == "committed" and commit is not None:
         log.info(
@@ -30,13 +30,13 @@ def log_run(run: RunState) -> None:
         left = sum(run.lag.values())
         log.info("lag: %d offsets, the oldest record among them is %.1f s old", left, run.age_s)
     elif run.step == "failed" and isinstance(run.error, SparkFailed):
-        log.warning("%s; the job looks how far the table is and goes on", run.error)
+        log.warning("%s; the job reads the table's offsets and goes on", run.error)
     elif run.step == "failed":
-        log.warning("%s; the job asks again and goes on when it answers", run.error)
+        log.warning("%s; the job tries again, and goes on after an answer", run.error)
 
 
 def log_end(run: RunState, where: object, mode: str) -> None:
-    """The last line of a run that has ended as it should."""
+    """Log the last line of a run without an error."""
     log.info(
         "%s %s: %d rows added in %d commits, %d rejects, %.1f s (%.1f s in commits, the longest %.2f s), "
         "generation %d, %d offsets left",
@@ -55,10 +55,10 @@ def log_end(run: RunState, where: object, mode: str) -> None:
 
 @contextmanager
 def bar_of(run: RunState, total: int) -> Iterator[None]:
-    """In a terminal, a bar that moves with each commit.
+    """Show a bar in a terminal that moves with each commit.
 
     Args:
-        run: is observed.
+        run: the observed run.
         total: offsets to read, over all partitions.
     """
     with progress_bar("Committing offsets", total) as advance:

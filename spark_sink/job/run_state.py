@@ -1,7 +1,7 @@
-"""Where one run of the job stands.
+"""State of one run of the job.
 
-The run tells a `RunState` each of its steps, and nobody else keeps count. Log lines (`run_log`), Prometheus (`metrics`)
-and the last line of JSON only read it.
+The run reports each of its steps to a `RunState`, which alone keeps count. Log lines (`run_log`), Prometheus
+(`metrics`) and the last line of JSON only read it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ Step = Literal["starting", "opened", "looked", "sampled", "committed", "failed",
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit that went through."""
+    """Commit that went through."""
 
     number: int
-    """From 1, within this run."""
+    """Number of the commit within this run, from 1."""
     rows: int
     start: Mapping[int, int]
     end: Mapping[int, int]
     seconds: float
-    """From reading the records to the store's answer."""
+    """Seconds from reading the records to the store's answer."""
     rejects: int = 0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did."""
+    """Summary of a run."""
 
     commits: int
     rows: int
@@ -62,7 +62,7 @@ class RunState:
     """Counts, offsets and errors of one run.
 
     Each method but the last three is a step; after it, the observers are called. Another thread reads through
-    `snapshot`: dictionaries are replaced and never changed, because a snapshot hands them out.
+    `snapshot`: dictionaries are replaced and never changed, because a snapshot passes them on.
 
     Args:
         observers: called with this object after each step, in the thread of the run. They only read.
@@ -75,22 +75,22 @@ class RunState:
         self._commits_fail = False
         self._offset_range: OffsetRange | None = None
         self._stalls_since: float | None = None
-        """See `stalled_s`, by the clock of `_began`; None: nothing waits."""
+        """Start of a standstill by the clock of `_began`, see `stalled_s`; None: nothing waits."""
         self._blocked_since: dict[int, tuple[int, float]] = {}
-        """Last stable offset of each partition with an open transaction, and the time it was first seen."""
+        """Last stable offset of each partition with an open transaction, and the time of its first sight."""
         self.failures = 0
-        """Attempts that have failed."""
+        """Number of failed attempts."""
         self.step: Step = "starting"
         self.error: Exception | None = None
-        """Why the newest attempt failed; None: it did not."""
+        """Reason of the newest attempt's failure; None: it did not fail."""
         self.last_commit: Commit | None = None
         self.commits = 0
         self.rows = 0
         self.rejects = 0
         self.undeclared: tuple[str, ...] = ()
-        """Fields of the first values that the columns do not name, so that they are not kept."""
+        """Fields of the first values without a column, so that they are not kept."""
         self.commit_s = 0.0
-        """All commits together, in seconds."""
+        """Seconds of all commits together."""
         self.longest_commit_s = 0.0
         self.in_buckets = [0] * (len(BUCKETS_S) + 1)
         """Commits by `BUCKETS_S`, each in the first bucket that it fits; the last is for longer ones."""
@@ -98,21 +98,21 @@ class RunState:
         self.offsets: dict[int, int] = {}
         """Next offset to read of each partition, as the store has it."""
         self.end: dict[int, int] = {}
-        """High watermarks as of the last look where known, or else last stable offsets."""
+        """High watermarks as of the last look, if known, or else last stable offsets."""
         self.blocked: dict[int, int] = {}
         """Offsets held back by an open transaction, by partition."""
         self.lag: dict[int, int] = {}
         self.lag_s: dict[int, float] = {}
         self.age_s: float | None = None
-        """Age of the oldest record that is not stored; None: not asked at the last look."""
+        """Age of the oldest missing record; None: the last look did not read it."""
         self.committed_at: float | None = None
-        """Seconds since 1970; None: not in this run."""
+        """Time of the last commit in seconds since 1970; None: none in this run."""
         self.finished_at: float | None = None
 
-    # -- the steps
+    # -- steps
 
     def opened(self, generation: int, offsets: Mapping[int, int]) -> None:
-        """The job has taken over."""
+        """Note that the job has taken over."""
         with self._lock:
             if self.generation == 0:  # later ones only follow a failure
                 self.error, self._commits_fail = None, False
@@ -122,12 +122,12 @@ class RunState:
     def looked(
         self, offset_range: OffsetRange, offsets: Mapping[int, int], ages_s: Mapping[int, float] | None = None
     ) -> None:
-        """The topic was asked what it holds.
+        """Note the topic's present offsets.
 
         Args:
-            offset_range: the topic's.
-            offsets: the store's.
-            ages_s: see `lag.waiting_s`; None: not asked this time.
+            offset_range: range of the topic.
+            offsets: the stored offsets.
+            ages_s: see `lag.waiting_s`; None: not read this time.
         """
         with self._lock:
             self.step, self._offset_range, self.end = "looked", offset_range, offset_range.top
@@ -145,13 +145,13 @@ class RunState:
         self._show()
 
     def sampled(self, undeclared: tuple[str, ...]) -> None:
-        """The first values were compared with the columns."""
+        """Note the fields of the first values without a column."""
         with self._lock:
             self.step, self.undeclared = "sampled", undeclared
         self._show()
 
     def committed(self, commit: Commit) -> None:
-        """A commit went through."""
+        """Note a commit that went through."""
         with self._lock:
             self.step, self.last_commit, self.error = "committed", commit, None
             self._commits_fail, self._fails_since = False, time.monotonic()
@@ -167,7 +167,7 @@ class RunState:
         self._show()
 
     def failed(self, error: Exception) -> None:
-        """An attempt has failed, and the job tries again."""
+        """Note a failed attempt, which the job repeats."""
         with self._lock:
             self.step, self.error = "failed", error
             self.failures += 1
@@ -177,7 +177,7 @@ class RunState:
         self._show()
 
     def finished(self, generation: int, offsets: Mapping[int, int]) -> None:
-        """The run has ended as it should."""
+        """Note the end of a run without an error."""
         with self._lock:
             self.step, self.generation, self.finished_at = "finished", generation, time.time()
             self.offsets = dict(offsets)
@@ -195,7 +195,7 @@ class RunState:
                 self._stalls_since = None
             elif self._stalls_since is None:
                 self._stalls_since = time.monotonic()
-            # Known without asking: nothing is left to wait there.
+            # Known without a request: nothing is left to wait there.
             self.lag_s = self.lag_s | {partition: 0.0 for partition, lag in self.lag.items() if lag == 0}
 
     def _show(self) -> None:
@@ -211,26 +211,26 @@ class RunState:
         finally:
             self._observers.remove(observer)
 
-    # -- what it says
+    # -- readings
 
     def seconds(self) -> float:
-        """Since the run began."""
+        """Return the seconds since the run began."""
         return time.monotonic() - self._began
 
     def failing_s(self) -> float:
-        """Seconds since the last commit, or the look at the topic after which commits have failed only."""
+        """Return the seconds since the last commit, or the look at the topic before failures only."""
         return time.monotonic() - self._fails_since
 
     def stalled_s(self) -> float:
-        """Seconds since the last commit, or since there was something to commit if that is later; 0: there is nothing.
+        """Return the seconds since the last commit or the first waiting record; 0: nothing waits.
 
-        It rises also where nobody knows what there is, because Kafka does not answer, or a commit does not end.
+        It also rises while the topic's end is unknown, because Kafka does not answer, or a commit does not end.
         """
         since = self._stalls_since
         return 0.0 if since is None else time.monotonic() - since
 
     def standstill(self) -> str:
-        """Return the cause of a standstill; "" where the job moves, or has nothing to commit."""
+        """Return the cause of a standstill; "": the job moves, or has nothing to commit."""
         if self.stalled_s() >= STALLED_AFTER_S:
             found = (cause for kind, cause in CAUSES.items() if isinstance(self.error, kind))
             return next(found, "commit" if self.error is None else "refused")
@@ -242,18 +242,18 @@ class RunState:
         return "open-transaction" if waits else ""
 
     def outcome(self) -> Outcome:
-        """What the run did."""
+        """Return the summary of the run."""
         return Outcome(self.commits, self.rows, self.offsets, self.rejects)
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it, as of one moment."""
+        """Return the whole state, as of one moment."""
         with self._lock:
             return {name: value for name, value in vars(self).items() if not name.startswith("_")} | {
                 "in_buckets": list(self.in_buckets)
             }
 
     def as_dict(self) -> dict[str, Any]:
-        """The line that `--json` prints."""
+        """Return the line that `--json` prints."""
         found = self.snapshot()
         at = found["committed_at"]
         return {

@@ -1,7 +1,7 @@
-"""The description of a job, without its secrets, as one document.
+"""Description of a job, without its secrets, as one document.
 
-Settings and command-line options both fill a `JobSpec`. `ratchet sink` hands it to the job as JSON on one option; the
-page, `ratchet sink status` and verify use the same, so that what one refuses the others do not take.
+Settings and command-line options both fill a `JobSpec`. `ratchet sink` passes it to the job as JSON in one option. The
+page, `ratchet sink status` and verify use the same document, so that all of them refuse the same mistakes.
 """
 
 from __future__ import annotations
@@ -39,49 +39,49 @@ Mode = Literal["batch", "stream", "structured", "replay"]
 Format = Literal["json", "avro", "protobuf", "bytes"]
 
 MAX_INTERVAL_S = 86_400
-"""A day. Longer intervals are a scheduler's, with the batch mode."""
+"""Longest interval in seconds: a day. For longer ones use a scheduler and the batch mode."""
 
 MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, repr=False)
 class JobSpec:
-    """What a job reads, what it makes of it, and where the results go.
+    """Topic, pipeline and result of a job.
 
     Raises:
         OptionRefused: a value cannot be used, or two contradict each other.
     """
 
     bootstrap: str
-    """Kafka, host:port[,host:port]."""
+    """Address of Kafka, host:port[,host:port]."""
     topic: str
     name: str
-    """The job's name; two jobs of one name fence each other."""
+    """Name of the job; two jobs of one name fence each other."""
     store: str = "delta"
-    """A name in `registry.STORES`."""
+    """Name in `registry.STORES`."""
     path: str = ""
     table: str = "results"
     mode: Mode = "batch"
     interval_s: float = 1.0
-    """Not batch: from one look at the topic to the next, in seconds."""
+    """Seconds from one look at the topic to the next; not for batch."""
     state_is_lost: bool = False
     scratch: str | None = None
-    """Structured: folder of the throw-away checkpoint."""
+    """Folder of the throw-away checkpoint, for structured."""
     format: Format | None = None
-    """What values are; None: json where columns are given, avro where a schema is, else bytes."""
+    """Format of the values; None: json if columns are given, avro if a schema is, else bytes."""
     columns: str | None = None
     avro_schema: str | None = None
     avro_id: int | None = None
     schema_registry: bool = False
-    """Each value names a schema of the registry whose address is in `Access`."""
+    """True: each value names a schema of the registry in `Access`."""
     schema_subject: str | None = None
-    """See `RegistryValues.subject`."""
+    """Subject of the columns, see `RegistryValues.subject`."""
     schema_record: str | None = None
-    """See `RegistryValues.record`."""
+    """Accepted record, see `RegistryValues.record`."""
     evolve: Evolve | None = None
-    """Columns that the table lacks are added, and types widen. None: it has to have the job's columns."""
+    """Evolution: missing columns are added to the table, and types widen. None: it has to have the job's columns."""
     partition_by: tuple[str, ...] = ()
-    """What the table's files are kept apart by: names of columns, `day(column)`, `hour(column)`."""
+    """Partition columns of the table's files: names of columns, `day(column)`, `hour(column)`."""
     kind: Kind = "append"
     key: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
@@ -90,21 +90,21 @@ class JobSpec:
     maxes: tuple[str, ...] = ()
     distinct: tuple[str, ...] = ()
     window: str | None = None
-    """Totals: length of the windows of event time, such as "1 hour". None: one total for all time."""
+    """Length of the windows of event time for totals, such as "1 hour". None: one total for all time."""
     slide: str | None = None
-    """From the beginning of one window to that of the next. None: they do not overlap."""
+    """Time from the start of one window to the next. None: windows do not overlap."""
     time: str = RECORD_TIME
-    """The rows' column with the event time."""
+    """Column of the rows with the event time."""
     rejects: bool = False
     keep_value: bool = False
     sql: str | None = None
     transform: str | None = None
-    """module:function."""
+    """Function of the user as module:function."""
     max_records: int = MAX_RECORDS
     """Offsets per commit, at most."""
     from_input: bool = False
-    """The topic is a raw one, whose records are judged here; what cannot be judged is a reject. False: workers have
-    judged them, and the rest of the rule means nothing."""
+    """True: the topic is a raw one, and the job judges its records; records without a verdict are rejects. False:
+    workers have judged them, and the rest of the rule is unused."""
     identity: str = str(DEFAULTS["identity"])
     """Setting of the stream, like the next four; see `kafka_ratchet.rule.settings.RuleSettings`."""
     sequence: str = str(DEFAULTS["sequence"])
@@ -112,27 +112,27 @@ class JobSpec:
     reorder_window: int = DEFAULTS["reorder_window"]
     late: Late = DEFAULTS["late"]
     other_topic: str | None = None
-    """The same records before or after workers have judged them: the stream's output of a job with `from_input`, and
-    its input of one without. A job of another name that has committed those fills the table twice as well."""
+    """Topic with the same records before or after the workers: the stream's output for a job with `from_input`, and its
+    input for one without. A job of another name on that topic would fill the table twice as well."""
     start: str | None = None
-    """Beginning of a first run, or of a replay: earliest, latest, a time, or offsets; None: the topic's."""
+    """Start of a first run, or of a replay: earliest, latest, a time, or offsets; None: the topic's."""
     until: str | None = None
     """End of a run, or of a replay: a time, or partitions and offsets; of a replay also stored."""
     second_job: bool = False
-    """Start although a job of another name has committed the topic to the table."""
+    """Permission to start although a job of another name has committed the topic to the table."""
     kafka_options: Mapping[str, str] = field(default_factory=dict)
-    """Client options beside those of `Access`, in librdkafka's names."""
+    """Client options in addition to those of `Access`, in librdkafka's names."""
     spark_kafka_options: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
-    """Of Spark's Kafka connector; not under spark-submit."""
+    """Jars of Spark's Kafka connector; not under spark-submit."""
     master: str = "local[*]"
-    """Where Spark runs; not under spark-submit."""
+    """Master of Spark; not under spark-submit."""
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     metrics_file: str | None = None
     log_format: LogFormat = "text"
     print_json: bool = False
-    """Print one line of JSON at the end."""
+    """True: print one line of JSON at the end."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -156,8 +156,8 @@ class JobSpec:
         more = self.averages or self.mins or self.maxes or self.distinct
         if self.evolve is not None and (more or self.window is not None):
             raise OptionRefused(
-                "evolve adds columns without what the records before had for them, so that a minimum or an average "
-                "would be of a part. Leave evolve out, and choose another table for other totals"
+                "evolve adds columns without the values of earlier records, so that a minimum or an average would "
+                "cover a part of the records. Leave evolve out, and choose another table for other totals"
             )
         if self.window is None and (self.slide is not None or self.time != RECORD_TIME):
             raise OptionRefused(
@@ -168,7 +168,7 @@ class JobSpec:
             raise OptionRefused("give either sql or transform: each makes all rows of the result")
 
     def _places(self) -> tuple[Place | None, Place | None]:
-        """Return where the run begins and ends.
+        """Return the places where the run begins and ends.
 
         Raises:
             OptionRefused: a place cannot be read, or the mode has none.
@@ -185,9 +185,7 @@ class JobSpec:
                 "topic begins. Leave it out"
             )
         if start is not None and start.text == LATEST and self.columns == INFER:
-            raise OptionRefused(
-                f'{start}: columns = "{INFER}" reads columns off records that are there. Write them down'
-            )
+            raise OptionRefused(f'{start}: columns = "{INFER}" infers columns from existing records. Write them down')
         if until is not None and self.mode == "structured":
             raise OptionRefused(f"{until}: a query of Structured Streaming has no end. Choose mode batch or stream")
         return start, until
@@ -239,18 +237,18 @@ class JobSpec:
                 "of the registry. Choose mode stream"
             )
 
-    # -- from process to process
+    # -- between processes
 
     def as_json(self) -> str:
-        """One document, which `from_json` reads."""
+        """Return one document, which `from_json` reads."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
-        """The same again.
+        """Read the document of `to_json`.
 
         Raises:
-            OptionRefused: it is no such document; see also the class.
+            OptionRefused: the text is no such document; see also the class.
         """
         try:
             found = json.loads(text)
@@ -268,16 +266,16 @@ class JobSpec:
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
         return cls(**values)
 
-    # -- what it says, as the job's parts take it
+    # -- parts of the job
 
     def pipeline(self, access: Access | None = None) -> RowPipeline:
-        """What becomes of the records.
+        """Return the pipeline of the records.
 
         Args:
-            access: how a schema registry is reached; None: it will not be asked.
+            access: access to a schema registry; None: the caller makes no requests.
 
         Raises:
-            OptionRefused: the parts contradict each other, or name a function or a file that is not there.
+            OptionRefused: the parts contradict each other, or name a missing function or file.
         """
         rejects, transform = self.rejects or self.from_input, self._transform()
         write_mode, takes_up, avro = self.write_mode(), self.evolve is not None, self._avro()
@@ -295,10 +293,10 @@ class JobSpec:
         return RowPipeline(columns, write_mode, rejects, transform, None, self.keep_value, takes_up, registry)
 
     def write_mode(self) -> WriteMode:
-        """What the rows do to the table, and what they are judged by.
+        """Return the write mode of the rows, with the rule of a raw topic.
 
         Raises:
-            OptionRefused: the parts contradict each other, or only workers judge so.
+            OptionRefused: the parts contradict each other, or only workers have the rule.
         """
         windows = None if self.window is None else read_windows(self.window, self.slide, self.time)
         lists = self.averages, self.mins, self.maxes, self.distinct
@@ -338,7 +336,7 @@ class JobSpec:
         return None if self.avro_schema is None else avro_values(self.avro_schema, self.avro_id)
 
     def job(self, pipeline: RowPipeline, access: Access) -> Job:
-        """What Spark reads.
+        """Return the job for Spark to read.
 
         Raises:
             OptionRefused: a client option has no translation for Spark.
@@ -362,12 +360,12 @@ class JobSpec:
         )
 
     def _splits(self, pipeline: RowPipeline, access: Access) -> bool:
-        """Tell whether tasks may share a Kafka partition: no step of the user's and no judging needs it in one."""
+        """Return whether tasks may share a Kafka partition: no user's step and no judging needs it in one."""
         is_plain = pipeline.transform is None and pipeline.write_mode.judged is None
         return is_plain and store_class(self.location(access).kind).splits
 
     def _jobs_of_other_topic(self, access: Access) -> list[str]:
-        """Names of other jobs that have committed records of `other_topic` to the table."""
+        """Return the names of other jobs in the table that have committed records of `other_topic`."""
         if self.other_topic is None:
             return []
         beside = make_store(self.location(access), self.name, self.other_topic, 0, RowPipeline())
@@ -377,15 +375,15 @@ class JobSpec:
             beside.close()
 
     def location(self, access: Access) -> TableLocation:
-        """Where the results are."""
+        """Return the location of the results."""
         return access.location(self.store, self.path, self.table)
 
     def result_store(self, pipeline: RowPipeline, access: Access, topic_id: int) -> ResultStore:
-        """The store, not opened yet.
+        """Create the store without opening it.
 
         Args:
-            pipeline: `pipeline()`; a plain one does where only offsets are looked at.
-            access: how it is reached.
+            pipeline: `pipeline()`; a plain one suffices to read offsets.
+            access: access to the store.
             topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
 
         Raises:
@@ -430,4 +428,4 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "Evolve | None": lambda value: value is None or _is_text(value),
     "Format | None": lambda value: value is None or _is_text(value),
 }
-"""Whether a value is of an annotation's type: JSON may have any in its place."""
+"""Return whether a value has an annotation's type: JSON may have any in its place."""

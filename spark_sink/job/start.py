@@ -1,4 +1,4 @@
-"""Before the first commit: what is refused without Spark, columns that are still to be inferred, and the take-over."""
+"""Steps before the first commit: checks without Spark, inference of columns, and the take-over."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PAUSE_S = 0.5
-"""Between two looks, at least, where there is no value yet to read columns off, in seconds."""
+"""Seconds between two looks, at least, while no value exists to infer columns from."""
 
 
 FAILS_FOR_S = 600.0
-"""How long a job tries again, in seconds, without one commit in between: brokers restart, partitions move, registries
-are replaced and disks are freed within minutes. What lasts longer needs a person."""
+"""Seconds that a job tries again without one commit in between: brokers restart, partitions move, registries are
+replaced and disks are freed within minutes. A longer fault needs an operator."""
 
 Session = Callable[[], AbstractContextManager["SparkSession"]]
-"""Starts Spark, and stops it at the end."""
+"""Function that starts Spark, and stops it at the end."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a job without an end works with, once its store is open."""
+    """Parts of a job without an end, once its store is open."""
 
     job: Job
-    """With columns."""
+    """Job with its columns."""
     spark: SparkSession
     schema: StructType
-    """Of the result table."""
+    """Columns of the result table."""
 
 
 def require_startable(job: Job, store: ResultStore) -> None:
-    """Refuse contradictions that are known without Spark, also where no record is left to read.
+    """Refuse contradictions that are known without Spark, even with no record left to read.
 
     Raises:
         OptionRefused: columns and kind of result do not fit together.
-        SchemaDiffers: the table is there with other columns.
-        WriteModeDiffers: its rows came there by another kind, key or sums.
+        SchemaDiffers: the table has other columns.
+        WriteModeDiffers: its rows have another kind, key or sums.
         SecondJob: see `require_first_job`.
-        OptionRefused: `--start`, and the table has offsets.
+        OptionRefused: `--start` was given, and the table has offsets.
         StoreError: the store cannot be read.
     """
     store.require_write_mode()
@@ -75,12 +75,12 @@ def require_startable(job: Job, store: ResultStore) -> None:
 
 
 def require_first_job(job: Job, store: ResultStore) -> None:
-    """Refuse a job that has committed nothing, where another name has committed the topic to the table.
+    """Refuse the first commit of a topic that a job of another name has committed to the table.
 
-    Once it has committed, somebody has decided so.
+    A job with commits has had an operator's permission.
 
     Raises:
-        SecondJob: it is one, and nobody has said that it may.
+        SecondJob: it is a second job without `--second-job`.
         SinkError: see `ResultStore.offsets`.
     """
     if job.second_job or store.offsets():
@@ -89,9 +89,9 @@ def require_first_job(job: Job, store: ResultStore) -> None:
     if not others and (beside := job.jobs_of_other_topic()):
         raise SecondJob(
             f"job {job.name}: the stream of topic {job.topic} has been committed to this table by job "
-            f"{', '.join(beside)}, which reads it on the other side of the workers (one of both has "
-            "from_input). Every record would be there twice. Choose another table; to have both in one table, start it "
-            "with --second-job"
+            f"{', '.join(beside)}, which reads it on the other side of the workers (one of both has from_input). "
+            "Every record would be there twice. Choose another table; to have both in one table, start it with "
+            "--second-job"
         )
     if others:
         one = others[0]
@@ -106,7 +106,7 @@ def require_first_job(job: Job, store: ResultStore) -> None:
 def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: StructType) -> dict[int, int]:
     """Open the store, unless another job's first commit came while Spark was started.
 
-    The offsets of `--start` are stored before anything is read: a run that ends without a commit has them too.
+    The offsets of `--start` are stored before the first read, so that they survive a run without a commit.
 
     Raises:
         SecondJob: see `require_first_job`.
@@ -123,7 +123,7 @@ def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: Struc
 
 
 def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> None:
-    """Open the store once more after a failed commit, which fences tasks of it that may still run.
+    """Open the store once more after a failed commit, which fences its remaining tasks.
 
     Raises:
         Fenced: another job has taken over, and must not be fenced in turn.
@@ -138,18 +138,18 @@ def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> No
 def with_columns(
     job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, *, grow: bool = True
 ) -> Job | None:
-    """The job with columns in the place of `INFER`: the table's, or those of the first records that have any.
+    """Return the job with columns in place of `INFER`, from the table or the first values.
 
-    Where the pipeline takes up new fields, the table's and those of the first records that are not read yet.
-    With a schema registry, in the place of the first records its newest schema says them.
+    If the pipeline adds new fields, they are the table's columns and those of the first unread records. With a schema
+    registry, its newest schema replaces the first records.
 
     Returns:
-        None where there is neither a table nor a value to read them off.
+        None: there is neither a table nor a value to infer them from.
 
     Raises:
-        OptionRefused: none of the topic's values has a field that can be a column, or no schema says the columns.
-        RegistryUnavailable: the registry is asked, and does not answer.
-        RegistryRefused: it does not let us ask.
+        OptionRefused: none of the topic's values has a field that can be a column, or no schema gives the columns.
+        RegistryUnavailable: the registry does not answer.
+        RegistryRefused: the registry denies access.
     """
     if not job.pipeline.infers:
         return job
@@ -172,7 +172,7 @@ def with_columns(
 
 
 def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession) -> Sample:
-    """What the first unread records say that have a field; none has: all of them."""
+    """Return the sample of the first unread records with a field; without any: of all records."""
     stored = store.offsets()
     offset_range = planner.offset_range()
     values, sample = 0, nothing_sampled()
@@ -188,7 +188,7 @@ def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSes
 
 
 def wait_for_registry(run: RunState, error: RegistryUnavailable) -> None:
-    """Note that the registry is away; raises the error once it has been for `FAILS_FOR_S`."""
+    """Note the registry's absence; raise its error after `FAILS_FOR_S`."""
     if run.failing_s() > FAILS_FOR_S:
         raise error
     run.failed(error)
@@ -203,23 +203,25 @@ def wait_for_columns(
     stop: Event,
     run: RunState,
 ) -> Job | None:
-    """The same for a job without an end: looks again while there is no value yet, or Kafka or Spark cannot say.
+    """Return the job with columns as `with_columns`, for a job without an end.
+
+    It waits until there is a value, and while Kafka or Spark fail.
 
     Args:
-        job: what to read.
-        planner: of the job's topic.
-        store: where the rows go.
+        job: topic and pipeline.
+        planner: planner of the job's topic.
+        store: target of the rows.
         spark: a running Spark.
-        interval_s: between two looks, in seconds; `PAUSE_S` at least.
+        interval_s: seconds between two looks; `PAUSE_S` at least.
         stop: set it to end the run.
-        run: is told of failures.
+        run: observes failures.
 
     Returns:
-        None once `stop` is set.
+        None: `stop` was set.
 
     Raises:
         OptionRefused: see `with_columns`.
-        RegistryUnavailable: for `FAILS_FOR_S`.
+        RegistryUnavailable: it has been away for `FAILS_FOR_S`.
     """
     while True:
         try:
@@ -244,7 +246,7 @@ def opened(
     stop: Event,
     run: RunState,
 ) -> Iterator[Opened | None]:
-    """Spark started, columns known and the store taken over, for a job without an end. None: `stop` was set before.
+    """Start Spark, find the columns and take over the store, for a job without an end; None: `stop` was set.
 
     The arguments are those of `run_stream`.
     """

@@ -1,4 +1,4 @@
-"""How far a job is, without Spark and without taking over."""
+"""Progress of a job, without Spark and without taking over."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 @dataclass(frozen=True)
 class SinkStatus:
-    """What the store has of a topic, next to what the topic has."""
+    """Offsets of the store about a topic, next to the topic's."""
 
     generation: int
-    """How often a job of the name has taken over."""
+    """Number of take-overs by jobs of the name."""
     offsets: dict[int, int]
-    """Next offset to read per partition, where one is stored."""
+    """Next offset to read per partition, if one is stored."""
     offset_range: OffsetRange
     waiting_s: dict[int, float] = field(default_factory=dict)
-    """See `lag.waiting_s`."""
+    """Ages of missing records, see `lag.waiting_s`."""
     trouble: str = ""
     """Reason why the job does not go on from these offsets; empty: it does."""
 
     @property
     def end(self) -> dict[int, int]:
-        """Return the high watermark of each partition, or the last stable offset where that alone is known."""
+        """Return the high watermark of each partition, or the last stable offset without one."""
         return self.offset_range.top
 
     @property
     def lag(self) -> dict[int, int | None]:
-        """Offsets left to read per partition; None where the stored offset is not in the topic.
+        """Return the offsets left to read per partition; None: the stored offset is not in the topic.
 
         Markers and aborted records count.
         """
@@ -45,14 +45,14 @@ class SinkStatus:
 
     @property
     def total_lag(self) -> int | None:
-        """Offsets left to read; None where the job does not go on."""
+        """Return the offsets left to read; None: the job does not go on."""
         lags = list(self.lag.values())
         known = [lag for lag in lags if lag is not None]
         return None if self.trouble or len(known) < len(lags) else sum(known)
 
     @property
     def lag_s(self) -> dict[int, float | None]:
-        """Age in seconds of the oldest record that the table lacks; 0 where it has all, None where `lag` is None."""
+        """Return the age in seconds of the oldest missing record; 0: none; None: `lag` is None."""
         return {
             partition: None if lag is None else round(self.waiting_s.get(partition, 0.0), 3)
             for partition, lag in self.lag.items()
@@ -60,13 +60,13 @@ class SinkStatus:
 
     @property
     def total_lag_s(self) -> float | None:
-        """The greatest `lag_s`; None where the job does not go on."""
+        """Return the greatest `lag_s`; None: the job does not go on."""
         known = [seconds for seconds in self.lag_s.values() if seconds is not None]
         return None if self.total_lag is None else max(known, default=0.0)
 
     @property
     def stalled(self) -> tuple[str, str] | None:
-        """Return cause and sentence of a standstill that Kafka and the store show; None where there is none."""
+        """Return cause and sentence of a standstill visible in Kafka and the store; None: none."""
         if self.trouble:
             return "halted", self.trouble
         blocked = self.offset_range.blocked
@@ -76,7 +76,7 @@ class SinkStatus:
         return None
 
     def as_dict(self) -> dict[str, Any]:
-        """The line that `--json` prints."""
+        """Return the line that `--json` prints."""
         return {
             "generation": self.generation,
             "partitions": {
@@ -105,12 +105,12 @@ class SinkStatus:
 def sink_status(
     store: ResultStore, planner: TopicPlanner, require_startable: Callable[[], object] = lambda: None
 ) -> SinkStatus:
-    """Ask the store, then the topic.
+    """Read the store, then the topic.
 
     Args:
-        store: not open.
-        planner: of the job's topic.
-        require_startable: raises a `SinkError` where the job would refuse to start.
+        store: the store, not open.
+        planner: planner of the job's topic.
+        require_startable: raises a `SinkError` if the job would refuse to start.
 
     Raises:
         SinkError: see `ResultStore.offsets` and `TopicPlanner.offset_range`.

@@ -1,7 +1,7 @@
-"""The same commits from a query of Structured Streaming, for pipelines that need its operators.
+"""Mode structured: the same commits from a query of Structured Streaming, for pipelines with its operators.
 
-The query starts at the store's offsets with a checkpoint folder that is made anew and removed at the end. Spark needs
-the folder while the query runs; nobody ever resumes from it, so that it cannot disagree with the store.
+The query starts at the store's offsets with a new checkpoint folder, which is removed at the end. Spark needs the
+folder while the query runs; no run ever resumes from it, so that it cannot disagree with the store.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 LOOK_EVERY_S = 0.2
-"""Between two looks at whether the query still runs, in seconds; a stop is noticed at once."""
+"""Seconds between two looks at whether the query still runs; a stop is noticed at once."""
 
 WITHOUT_RECORDS = "spark.sql.streaming.noDataMicroBatches.enabled"
-"""Spark's setting for micro-batches without new records. They move no offset, so that nothing could be committed with
-what they say; what an operator has to say then, it says with the next records."""
+"""Spark's setting for micro-batches without new records. They move no offset, so that their rows could not be
+committed; an operator's rows then come with the next records."""
 
 OFFSET_LOG_VERSION = "v1"
 """First line of an entry of Spark's offset log; then one of settings, then one for each source."""
@@ -69,26 +69,26 @@ def run_structured(
     each micro-batch is treated as a slice of `run_stream`.
 
     Args:
-        job: what to read.
-        planner: of the job's topic.
-        store: where the rows go.
+        job: topic and pipeline.
+        planner: planner of the job's topic.
+        store: target of the rows.
         session: starts Spark, and stops it at the end.
-        interval_s: from the beginning of one micro-batch to the next, in seconds; 0: at once.
-        stop: set it to end the run; the commit under way is finished first.
-        run: is told each step; None: log lines are all that is wanted.
+        interval_s: seconds from the start of one micro-batch to the next; 0: at once.
+        stop: set it to end the run; a running commit is finished first.
+        run: observes each step; None: log lines suffice.
         state_is_lost: allow stateful operators; their state is discarded at every start.
-        scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Where operators keep
-            state, the executors write it there, so that they have to share the folder with the driver.
-        output_mode: which rows of an aggregation each micro-batch has, as Spark calls it.
+        scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Executors write the
+            state of operators there, so that they have to share the folder with the driver.
+        output_mode: Spark's output mode: the rows of an aggregation in each micro-batch.
 
     Raises:
-        OptionRefused: the pipeline keeps state, or reads another stream beside the topic; or Spark is a remote one.
+        OptionRefused: the pipeline keeps state, or reads another stream than the topic; or Spark is a remote one.
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     _require_driver_here()
     if job.pipeline.rejects and job.pipeline.transform is not None:
         raise OptionRefused(
-            "rejects are told apart before sql or transform, and a streaming query has one result. Leave one of them "
+            "rejects are separated before sql or transform, and a streaming query has one result. Leave one of them "
             "out, or use --mode stream"
         )
     run = run or RunState(log_run)
@@ -109,7 +109,7 @@ def run_structured(
 
 
 def _require_driver_here() -> None:
-    """Refuse Spark Connect, before Spark is started and the store is asked for anything."""
+    """Refuse Spark Connect, before the start of Spark and the first look at the store."""
     if is_connect():
         raise OptionRefused(
             "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
@@ -117,7 +117,7 @@ def _require_driver_here() -> None:
 
 
 class _Query:
-    """A query from its start to its end, and what its micro-batches have committed."""
+    """Query from its start to its end, with the commits of its micro-batches."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Query:
         self._failure: BaseException | None = None
 
     def run(self, spark: SparkSession, interval_s: float, output_mode: OutputMode) -> None:
-        """Start it, and wait for its end."""
+        """Start the query, and wait for its end."""
         reader = kafka_reader(spark.readStream, self._job).option("subscribe", self._job.topic)
         reader = reader.option("startingOffsets", json.dumps({self._job.topic: self._run.offsets}))
         if self._job.splits:
@@ -167,13 +167,13 @@ class _Query:
             while query.isActive and not self._stop.wait(LOOK_EVERY_S):
                 continue
             with self._committing:
-                pass  # none is under way now; after a stop, none begins
+                pass  # none is running now; after a stop, none begins
         finally:
             query.stop()
         self._require_no_failure(query)
 
     def _commit(self, batch: DataFrame, number: int) -> None:
-        """One micro-batch. Spark calls this in a thread of its own, and makes a text of what is raised."""
+        """Commit one micro-batch, in Spark's own thread, which turns errors into text."""
         try:
             with self._committing:
                 if not self._stop.is_set():
@@ -191,8 +191,8 @@ class _Query:
             )
         end, stored, offset_range = self._end(number), self._run.offsets, self._planner.offset_range()
         self._planner.require_first_topic(offset_range.topic_id, stored)
-        self._lag.look(offset_range, stored)  # or a commit that hangs would leave the lag as the one before has left it
-        # A partition that was added since begins at 0; Spark takes another beginning for a loss, and ends the query.
+        self._lag.look(offset_range, stored)  # otherwise a hanging commit would leave the lag of the one before
+        # A new partition begins at 0; Spark takes another start for a loss, and ends the query.
         start = {partition: stored.get(partition, 0) for partition in end}
         pipeline, run = self._job.pipeline, self._run
         if pipeline.transform is None:
@@ -218,7 +218,7 @@ class _Query:
         self._lag.look(offset_range, end)
 
     def _commit_records(self, batch: DataFrame, start: dict[int, int], end: dict[int, int]) -> None:
-        """Commit the micro-batch, or read its offsets ourselves where Spark's source cannot read all timestamps."""
+        """Commit the micro-batch, or read its offsets ourselves if Spark's source cannot read all timestamps."""
         job, store, run = self._job, self._store, self._run
         if not any(job.unreadable.within(partition, start[partition], end[partition]) for partition in end):
             try:
@@ -235,9 +235,9 @@ class _Query:
             continue
 
     def _end(self, number: int) -> dict[int, int]:
-        """Where the micro-batch ends: Spark writes it down before it runs one.
+        """Return the end of the micro-batch: Spark writes it down before running one.
 
-        The rows would not do: after the last of them may be transaction markers and aborted records.
+        The rows do not show it: transaction markers and aborted records may follow the last one.
         """
         lines = (self._folder / "offsets" / str(number)).read_text("utf-8").splitlines()
         if lines[0] != OFFSET_LOG_VERSION or len(lines) != 3:
@@ -248,7 +248,7 @@ class _Query:
         return {int(partition): offset for partition, offset in json.loads(lines[2])[self._job.topic].items()}
 
     def _require_no_failure(self, query: StreamingQuery) -> None:
-        """Raise what ended the query; as one of our errors where topic or Kafka are the reason."""
+        """Raise the error that ended the query, as one of ours if topic or Kafka are the reason."""
         failed = self._failure or query.exception()
         if failed is None:
             return
@@ -259,6 +259,6 @@ class _Query:
         if isinstance(failed, spark_errors()):
             raise SparkFailed(
                 f"topic {self._job.topic}: the streaming query ended after offsets {self._run.offsets} "
-                f"({reason_of(failed)}). Set right what is wrong; the next start goes on from there"
+                f"({reason_of(failed)}). Correct the cause; the next start goes on from there"
             ) from failed
         raise failed

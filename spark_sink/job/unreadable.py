@@ -1,8 +1,8 @@
 """Records with timestamps that Spark's Kafka source cannot read: librdkafka reads them in the driver.
 
-The source makes microseconds of every timestamp and ends with an error where they do not fit into 64 bits, at the same
-offset in every try: a timestamp in nanoseconds is enough. No option of the source helps, and no choice of columns. So
-the driver looks for ranges with such records once Spark has failed, and Spark reads around them.
+The source makes microseconds of every timestamp and ends with an error if they do not fit into 64 bits, at the same
+offset in every attempt: a timestamp in nanoseconds is enough. No option of the source helps, and no choice of columns.
+So the driver looks for ranges with such records once Spark has failed, and Spark reads around them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ JOIN_OFFSETS: Final = 100
 
 RANGE_RECORDS: Final = 20_000
 RANGE_BYTES: Final = 32 * 1024 * 1024
-"""Size of one range at most: the driver holds its records, and hands them to Spark."""
+"""Size of one range, at most: the driver holds its records, and passes them to Spark."""
 
 AT_A_TIME: Final = 1_000
 LOOK_S: Final = 0.2
 
 
 class TimestampsUnreadable(SparkFailed):
-    """Spark could not read the timestamps of some records; their ranges are known now."""
+    """Error of Spark for timestamps in now known ranges."""
 
 
 @dataclass
 class UnreadableRanges:
-    """Ranges of offsets with unreadable records, by partition, ascending; the last record of each is one."""
+    """Ranges of offsets with unreadable records, by partition, ascending; each ends with such a record."""
 
     known: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ class UnreadableRanges:
         return [(max(start, first), min(end, last)) for first, last in found if first < end and last > start]
 
     def add(self, partition: int, found: list[tuple[int, int]]) -> None:
-        """Take ranges; those that begin inside a known one are dropped."""
+        """Add ranges; drop those that begin inside a known one."""
         known = self.known.get(partition, [])
         new = [each for each in found if not any(first <= each[0] < last for first, last in known)]
         self.known[partition] = sorted([*known, *new])
@@ -84,13 +84,13 @@ class Source(Protocol):
 
     @property
     def reads_headers(self) -> bool:
-        """Return true where the frame has headers."""
+        """Return true if the frame has headers."""
 
 
 def pieces(
     unreadable: UnreadableRanges, start: Mapping[int, int], end: Mapping[int, int]
 ) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
-    """Cut a slice so that each piece is read by Spark or by the driver, and never by both."""
+    """Cut a slice so that each piece is read by either Spark or the driver."""
     if not any(unreadable.within(p, start[p], end[p]) for p in end):
         yield dict(start), dict(end)
         return
@@ -103,7 +103,7 @@ def pieces(
 
 
 def _segments(unreadable: UnreadableRanges, partition: int, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
-    """Cut a range of one partition: begin, end, and true where the driver reads it."""
+    """Cut a range of one partition: begin, end, and true if the driver reads it."""
     at = start
     for first, last in unreadable.within(partition, start, end):
         if at < first:
@@ -125,7 +125,7 @@ def read_around(
 
     Args:
         spark: a running Spark.
-        job: names Kafka and the topic.
+        job: Kafka and the topic.
         start: first offset of each partition.
         end: offset after the last one of each.
         load: reads a range by Spark.
@@ -151,7 +151,7 @@ def _moves(partitions: list[int], start: Mapping[int, int], end: Mapping[int, in
 
 
 def _in_driver(spark: SparkSession, job: Source, partition: int, start: int, end: int) -> DataFrame:
-    """Read a range by librdkafka, in the columns of Spark's Kafka source and in one partition of the frame."""
+    """Read a range by librdkafka into one partition, in the columns of Spark's Kafka source."""
     from pyspark.sql import functions as F
 
     rows = []
@@ -173,10 +173,10 @@ def _in_driver(spark: SparkSession, job: Source, partition: int, start: int, end
 
 @contextmanager
 def unreadable_named(job: Source, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
-    """Raise `TimestampsUnreadable` in place of Spark's error, once the records that it could not read are known.
+    """Raise `TimestampsUnreadable` in place of Spark's error, once the unreadable records are known.
 
     Raises:
-        TimestampsUnreadable: there are some; the next try reads around them.
+        TimestampsUnreadable: there are some; the next attempt reads around them.
     """
     try:
         yield
@@ -190,7 +190,7 @@ def unreadable_named(job: Source, start: Mapping[int, int], end: Mapping[int, in
 
 
 def read_again(job: Source, start: Mapping[int, int], end: Mapping[int, int], read: Callable[[], Result]) -> Result:
-    """Call `read`, and once more where Spark could not read timestamps."""
+    """Call `read`, and once more if Spark could not read timestamps."""
     try:
         with unreadable_named(job, start, end):
             return read()
@@ -199,10 +199,10 @@ def read_again(job: Source, start: Mapping[int, int], end: Mapping[int, int], re
 
 
 def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int], error: BaseException) -> bool:
-    """Look for records that Spark cannot read, where its error is an overflow.
+    """Look for records that Spark cannot read, if its error is an overflow.
 
     Returns:
-        False: it found no further ones.
+        False: there are no further ones.
 
     Raises:
         KafkaUnavailable: Kafka does not give the records.

@@ -118,7 +118,7 @@ def test_a_negative_offset_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -
     assert client.left == -1
     planner = TopicPlanner("127.0.0.1:1", "t", {}, timeout_s=0)
     planner._admin = _Leaderless(times=1_000_000)
-    with pytest.raises(KafkaUnavailable, match=r"t/1: .*does not say its offsets \(no leader has answered\)"):
+    with pytest.raises(KafkaUnavailable, match=r"t/1: .*does not give its offsets \(no leader has answered\)"):
         planner._offsets([0, 1], OffsetSpec.latest())
 
 

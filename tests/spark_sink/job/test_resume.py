@@ -88,7 +88,7 @@ def test_a_restored_table_is_read_again_once_from_what_it_has(
     expected = [(0, b"%d" % n) for n in range(100)] + [(1, b"%d" % n) for n in range(50)]
     assert sorted(rows("_kafka_partition", "_kafka_value")) == sorted(expected)
     again = resume(topic, "--from", "stored", "--reason", "nothing to do")
-    assert "nothing is wrong; the job would go on by itself" in again.output
+    assert "nothing is wrong; the job goes on without a decision" in again.output
 
 
 def test_another_topic_of_the_name_is_refused_with_both_ids_until_somebody_says_where_to_go_on(
@@ -107,7 +107,7 @@ def test_another_topic_of_the_name_is_refused_with_both_ids_until_somebody_says_
 
     refused = resume(topic, "--from", "table", "--reason", "why")
     assert isinstance(refused.exception, SetupError)
-    assert "nothing says any more which offsets" in str(refused.exception)
+    assert "the offsets that the rows of the table reach to are unknown" in str(refused.exception)
     looked = resume(topic, "--from", "earliest", "--reason", "made anew on purpose")
     assert was in looked.output
     assert now in looked.output
