@@ -1,9 +1,9 @@
-"""The Spark job: committed records of a Kafka topic become rows of a table, each exactly once.
+"""Spark job: committed records of a Kafka topic become rows of a table, each exactly once.
 
-The table itself knows how far it has read: rows and Kafka offsets change in one atomic commit, and no checkpoint lies
-beside it. This package imports nothing of Ratchet's other packages, so that it ships to a Spark cluster as one zip; it
-needs pyspark, pyarrow, confluent-kafka and the store's package in the driver; pyarrow, and psycopg or PyMySQL for a
-database, in the executors.
+The table itself knows how far it has read: rows and Kafka offsets change in one atomic commit, and no other checkpoint
+exists. This package imports nothing of Ratchet's other packages, so that it ships to a Spark cluster as one zip. The
+driver needs pyspark, pyarrow, confluent-kafka and the store's package; the executors need pyarrow, and psycopg or
+PyMySQL for a database.
 
 `exactly_once` is for jobs of one's own.
 """

@@ -1,4 +1,4 @@
-"""The job's own command line, for `python -m kafka_ratchet.spark_sink` and for spark-submit."""
+"""Command line of the job, for `python -m kafka_ratchet.spark_sink` and for spark-submit."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ if TYPE_CHECKING:
 
 EXIT_OK = 0
 EXIT_REFUSED = 2
-"""Something the person can set right; the sentence is on standard error. argparse uses the same number."""
+"""Exit code for a mistake that the user can correct; the sentence is on standard error. argparse uses the same
+number."""
 EXIT_FENCED = 3
-"""Another job of the name has taken over: no mistake where jobs may overlap, so schedulers can tell it apart."""
+"""Exit code after another job's take-over: no mistake if jobs may overlap, so schedulers can tell it apart."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job; or, by the first word, `vacuum` what killed ones have left, or `compact` small files.
+    """Run the job, or its command `vacuum` or `compact`.
 
     Args:
         arguments: the command line without the program's name; None: the process's own.
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     upkeep = {"compact": run_compact, "vacuum": run_vacuum}.get(next(iter(words), ""))
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    for name in ("py4j", "httpx2"):  # what passes between processes, line by line
+    for name in ("py4j", "httpx2"):  # lines between processes
         logging.getLogger(name).setLevel(logging.WARNING)
     hide_in_tracebacks()
     for handler in logging.getLogger().handlers:
@@ -84,14 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _log_json(spec: JobSpec) -> None:
-    """From now on log lines are JSON, those of Python's warnings as well. Lines of Spark's JVM are Spark's own."""
+    """Write log lines as JSON from now on, with Python's warnings; Spark's JVM keeps its own form."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonFormatter({"sink": spec.name, "topic": spec.topic}))
     logging.captureWarnings(True)
 
 
 def _say_end(sentence: str) -> None:
-    """Write why the job ends to standard error: as a line of its log where that is JSON."""
+    """Write the reason for the job's end to standard error, as JSON if its log is."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger("spark_sink").error(sentence)
     else:
@@ -104,9 +105,9 @@ def _run(spec: JobSpec) -> None:
     access.hide()
     Access(spec.kafka_options, spec.spark_kafka_options).hide()
     pipeline = spec.pipeline(access)
-    pipeline.known_schema()  # refuses what is wrong with it before Kafka is asked, and Spark started
+    pipeline.known_schema()  # refuses mistakes in it before the first request to Kafka and the start of Spark
     job = spec.job(pipeline, access)
-    spec.result_store(pipeline, access, 0)  # refuses bad names and paths before Kafka is asked
+    spec.result_store(pipeline, access, 0)  # refuses bad names and paths before the first request to Kafka
     planner = TopicPlanner(job.bootstrap, job.topic, job.client_options)
     store = spec.result_store(pipeline, access, planner.topic_id())
     if not under_spark_submit():

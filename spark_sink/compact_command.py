@@ -1,4 +1,4 @@
-"""`... spark_sink compact`: puts small files of a table together, without Spark and without Kafka."""
+"""Command `... spark_sink compact`: merges small files of a table, without Spark and without Kafka."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MIB = 1024 * 1024
 
 
 def run_compact(arguments: Sequence[str]) -> None:
-    """Say what would be put together, or do it with --execute, and print how much it is.
+    """Report or, with --execute, run the compaction, and print its extent.
 
     Args:
-        arguments: the command line behind the word `compact`.
+        arguments: the command line after the word `compact`.
 
     Raises:
         SinkError: see `compact`.
@@ -47,7 +47,7 @@ def run_compact(arguments: Sequence[str]) -> None:
 
 
 def summary(found: Sequence[Compaction], *, execute: bool) -> str:
-    """What the command prints: a line for each table."""
+    """Return the output of the command: a line for each table."""
     lines = []
     for each in found:
         files, size = sum(map(len, each.groups)), sum(file.bytes for group in each.groups for file in group)
@@ -57,7 +57,7 @@ def summary(found: Sequence[Compaction], *, execute: bool) -> str:
         else:
             line += f"{each.replaced:,} of them have become {each.written:,}"
         if each.given_up:
-            line += f"; {each.given_up:,} were given up, because another writer has changed them meanwhile"
+            line += f"; {each.given_up:,} were given up, because another writer has changed them since"
         lines.append(line)
     if not execute:
         lines.append("nothing was changed; --execute does it")
@@ -65,7 +65,7 @@ def summary(found: Sequence[Compaction], *, execute: bool) -> str:
 
 
 def as_dict(found: Sequence[Compaction], *, execute: bool) -> dict[str, object]:
-    """The line that `--json` prints."""
+    """Return the line that `--json` prints."""
     return {
         "executed": execute,
         "tables": [

@@ -1,4 +1,4 @@
-"""The errors of the Spark job: `SinkError`, and below it one class for each reason.
+"""Errors of the Spark job: `SinkError`, and below it one class for each reason.
 
 The package ships alone to Spark clusters, so this tree has a root of its own.
 """
@@ -9,11 +9,11 @@ from typing import NoReturn
 
 
 class SinkError(Exception):
-    """What the job raises on purpose; the text is meant for the person who runs it."""
+    """Error that the job raises on purpose, with a text for its operator."""
 
 
 def first_line(error: Exception) -> str:
-    """What a library's error says, without a full stop and without the detail that some add in further lines.
+    """Return the sentence of a library's error, without full stop and further lines.
 
     delta-rs, for one, appends a native stack trace where RUST_BACKTRACE is set.
     """
@@ -21,71 +21,86 @@ def first_line(error: Exception) -> str:
 
 
 class OptionRefused(SinkError):
-    """An argument is unknown, has a bad value, or contradicts another."""
+    """Refusal of an argument: unknown, contradictory, or with a bad value."""
 
 
 class KafkaUnavailable(SinkError):
-    """Kafka did not answer within the limit, or refused the request."""
+    """Failure of Kafka to answer within the limit, or its refusal of the request."""
 
 
 class TopicMissing(SinkError):
-    """The topic to read does not exist."""
+    """Absence of the topic to read."""
 
 
 class OffsetsLost(SinkError):
-    """The topic no longer holds the record that the table needs next; going on would skip events silently."""
+    """Loss of the record that the table needs next; going on would skip events silently."""
 
 
 class TopicRecreated(SinkError):
-    """The stored offsets belong to another topic of that name; going on would skip or repeat events silently."""
+    """Mismatch of topics: the stored offsets belong to another one of that name.
+
+    Going on would skip or repeat events silently.
+    """
 
 
 class RowsLost(SinkError):
-    """The table was put back, emptied or replaced, and its offsets were not; going on would skip rows silently."""
+    """Mismatch of rows and offsets: the table alone was put back, emptied or replaced.
+
+    Going on would skip rows silently.
+    """
 
 
 class SchemaDiffers(SinkError):
-    """The result table has other columns, or other types, than the job wants to write."""
+    """Mismatch of columns or types between the result table and the job."""
 
 
 class SecondJob(SinkError):
-    """A job of another name has committed this topic to the table; a second one would add every row once more."""
+    """Second job for a topic in one table: every row would be added once more."""
 
 
 class WriteModeDiffers(SinkError):
-    """The job's rows came into the table by another kind, key or sums; going on would double or overwrite silently."""
+    """Mismatch of kind, key or sums between the job and its rows.
+
+    Going on would double or overwrite rows silently.
+    """
 
 
 class RuleDiffers(SinkError):
-    """The job's rows were judged by another rule, or by workers; going on would double or drop records silently."""
+    """Mismatch of rules: the job's rows were judged by another one, or by workers.
+
+    Going on would double or drop records silently.
+    """
 
 
 class SequencesLost(SinkError):
-    """The last sequences that the job judges by are gone, or are not those of its rows."""
+    """Loss of the last sequences of a job that judges, or their mismatch with its rows."""
 
 
 class SparkFailed(SinkError):
-    """Spark could not read or compute the records of a range; how far the table is, the table knows."""
+    """Failure of Spark to read or compute a range's records. The table knows its own offsets."""
 
 
 class RegistryUnavailable(SinkError):
-    """The schema registry does not answer, or answers nonsense; no value is judged until it does."""
+    """Failure of the schema registry to answer, or to answer sensibly.
+
+    No value is judged until it does.
+    """
 
 
 class RegistryRefused(SinkError):
-    """The schema registry does not take our credentials."""
+    """Refusal of our credentials by the schema registry."""
 
 
 class StoreError(SinkError):
-    """The result table cannot be opened, read or written."""
+    """Failure to open, read or write the result table."""
 
 
 class Fenced(SinkError):
-    """Another job of the same name has taken over; nothing of this one becomes visible any more."""
+    """Take-over by another job of the same name; this one's later commits stay invisible."""
 
 
 class RuleBroken(StoreError):
-    """A foreign rule of the table does not take a row; nothing of the commit is in it."""
+    """Refusal of a row by a foreign rule of the table; nothing of the commit is in it."""
 
 
 NOTHING = "Nothing was added and no offset moved"
@@ -99,7 +114,7 @@ def refuse_rule(where: object, reason: str, rules: str = "", extent: str = NOTHI
         where: the store, as messages name it.
         reason: sentence of the database, with the rule's name.
         rules: other rules of the table that may be the cause; empty: `reason` names it.
-        extent: of the refusal.
+        extent: extent of the refusal.
     """
     named = f" The table has: {rules}." if rules else ""
     raise RuleBroken(
@@ -113,7 +128,7 @@ def refuse(where: object, error: Exception, look_at: str) -> NoReturn:
 
     Args:
         where: the store, as messages name it.
-        error: what was raised.
-        look_at: where the reason is to be found.
+        error: the raised error.
+        look_at: place that shows the reason.
     """
     raise StoreError(f"{where}: {first_line(error)}. Look at {look_at}, then run again") from None

@@ -1,4 +1,4 @@
-"""Packages that a plain installation lacks, and the extra of kafka-ratchet that brings each."""
+"""Packages that a plain installation lacks, and the extra of kafka-ratchet for each."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ SINK_EXTRAS: Final = {
     "referencing": "registry",
     "sqlalchemy": "iceberg",
 }
-"""Extra by import name, of what the job needs."""
+"""Extra by import name, for the needs of the job."""
 
 
 def missing_extra(error: ModuleNotFoundError, extras: Mapping[str, str] = SINK_EXTRAS) -> str | None:
-    """The sentence that says how to install what could not be imported.
+    """Return the sentence that says how to install a missing package.
 
-    None where no extra brings it: then it is a mistake in the code, or in the user's, and its traceback is needed.
+    None: no extra has it. Then it is a mistake in our code or the user's, and its traceback is needed.
     """
-    # A module within a package that is installed has a dot in its name, and no extra brings it.
+    # A module within an installed package has a dot in its name, and no extra has it.
     extra = extras.get(error.name or "")
     if extra is None:
         return None
@@ -45,11 +45,11 @@ def missing_extra(error: ModuleNotFoundError, extras: Mapping[str, str] = SINK_E
 
 
 def require_package(module: str, needed: str) -> None:
-    """Refuse what cannot be imported.
+    """Refuse a module that cannot be imported.
 
     Args:
-        module: of the package.
-        needed: by what, as the beginning of a sentence.
+        module: module of the package.
+        needed: the feature that needs it, as the start of a sentence.
 
     Raises:
         OptionRefused: the sentence, and how to install the package.

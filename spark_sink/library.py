@@ -1,4 +1,4 @@
-"""Commits of any DataFrame and of the Kafka offsets it was made from, in one action: for jobs of one's own.
+"""Commits of any DataFrame together with its Kafka offsets, in one action: for jobs of one's own.
 
 `exactly_once` makes a sink of a table. A loop over `Sink.batches` reads a topic from where the table ends; `Sink.batch`
 is a function for foreachBatch of Structured Streaming. Neither needs a checkpoint: the table has the offsets.
@@ -52,7 +52,7 @@ _SEQUENCE_BYTES: Final = "_ratchet_sequence_bytes"
 STORES_OF_SERVERS: Final = {"postgresql": "postgres", "mysql": "mysql"}
 """Kind of the store by the scheme of an address."""
 PROVIDERS: Final = frozenset({"delta"})
-"""Providers of Spark's catalog whose tables are found by their location."""
+"""Providers of Spark's catalog with tables that are found by their location."""
 CATALOG_NAME: Final = re.compile(r"[\w`-]+(?:\.[\w`-]+)+\Z")
 
 NOT_ON_CONNECT: Final = (
@@ -89,11 +89,11 @@ class SinkOptions(TypedDict, total=False):
     evolve: bool
     """Add new columns to the table."""
     partition_by: Sequence[str]
-    """Columns that keep the table's files apart."""
+    """Columns that separate the table's files."""
     password: str | None
-    """Password of a database, where the url has none."""
+    """Password of a database, if the url has none."""
     storage_options: Mapping[str, str]
-    """How a bucket is reached."""
+    """Options of a bucket."""
     catalog: Mapping[str, str]
     """Properties of an Iceberg catalog, in pyiceberg's names."""
     second_job: bool
@@ -129,7 +129,7 @@ class Sink:
         follow: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> Iterator[Batch]:
-        """Read the topic on from the table's offsets, a batch at a time; commit each before the next one.
+        """Read the topic on from the table's offsets, in batches; commit each before the next.
 
         Args:
             spark: session of the caller; its settings and views stay as they are.
@@ -156,7 +156,7 @@ class Sink:
             with_headers=True,
             splits=True,
         )
-        self.close()  # each loop is a run of its own
+        self.close()  # each loop is a separate run
         store = self._open_store(spark, topic, planner.topic_id())
         require_first_job(job, store)
         stored = store.offsets()
@@ -216,14 +216,13 @@ class Sink:
     def batch(self) -> Callable[[DataFrame, int], None]:
         """Function that commits a micro-batch: `stream.writeStream.foreachBatch(sink.batch)`.
 
-        Rows of offsets that the table has already are left out, so that a checkpoint may be lost. For that the rows
-        need the columns partition and offset, or _kafka_partition and _kafka_offset. Spark gives it the rows and a
-        number.
+        Rows with stored offsets are left out, so that a checkpoint may be lost. For that the rows need the columns
+        partition and offset, or _kafka_partition and _kafka_offset. Spark calls it with the rows and a number.
 
         Raises:
             OptionRefused: the query reads something else than one topic, offsets of rows are needed and not there, or
                 the session is one of Spark Connect.
-            OffsetsLost: the query begins behind the table's offsets, so that records would be missing.
+            OffsetsLost: the query begins after the table's offsets, so that records would be missing.
             TopicRecreated: the table's offsets belong to a deleted topic of the same name.
             SinkError: see `commit`.
         """
@@ -242,7 +241,7 @@ class Sink:
                 )
 
     def _commit_micro_batch(self, dataframe: DataFrame, number: int, given: MicroBatch, topic_id: int) -> bool:
-        """Commit the rows of offsets that the table does not have; False where it has all."""
+        """Commit the rows of offsets that the table does not have; False: it has all."""
         topic, start = given.topic, given.start
         store = self._open_store(dataframe.sparkSession, topic, topic_id)
         if self._offsets is None:
@@ -278,7 +277,7 @@ class Sink:
 
     def offsets(self, topic: str) -> dict[int, int]:
         """Return the next offset of each partition of a topic, as the table has it."""
-        store = self._make_store(None, topic, 0)  # of its own: a run may hold the other one
+        store = self._make_store(None, topic, 0)  # a separate one: a run may hold the other one
         try:
             return store.offsets()
         finally:
@@ -303,7 +302,7 @@ class Sink:
         self.close()
 
     def _open_store(self, spark: SparkSession, topic: str, topic_id: int) -> ResultStore:
-        """Return the run's store of a topic; another id of the same name gets another store, which compares them."""
+        """Return the run's store of a topic; another id of the name gets another store, which compares them."""
         if self._store is None or self._topic != (topic, topic_id):
             self.close()
             require_release(spark)
@@ -338,7 +337,7 @@ class Sink:
                 f"job {self.job}: the table has offsets {held} of topic {topic}, and this batch begins at "
                 f"{start}: another run has committed, or the batch was committed before. Go on with a new loop"
             )
-        self._offsets = None  # until it is known how the commit ends
+        self._offsets = None  # until the end of the commit is known
         with spark_errors_named(topic, start, end):
             count = self._store.commit(reduced(rows, self._write_mode), start, end)
         self._offsets = {**held, **end}
@@ -393,7 +392,7 @@ def exactly_once(
 
 
 def with_producer(read: DataFrame) -> DataFrame:
-    """Add the columns sequence and producer, null where a record has not exactly one such header."""
+    """Add the columns sequence and producer, null unless a record has exactly one such header."""
     from pyspark.sql import functions as F
 
     def only(name: str) -> Column:
@@ -455,7 +454,7 @@ def _described(spark: SparkSession, text: str) -> Iterator[None]:
 
 
 def _location(target: str, options: SinkOptions) -> TableLocation | None:
-    """Return the table's location; None for a name in a catalog, which Spark is asked for."""
+    """Return the table's location; None: a name in a catalog, for Spark to look up."""
     found = TableAddress.parse(target)
     storage = dict(options.get("storage_options", {}))
     match found.scheme if found is not None else "":
@@ -508,7 +507,7 @@ def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -
 
 
 def _settings_of(spark: SparkSession, prefix: str) -> dict[str, str]:
-    """Return Spark's settings that begin so, by the rest of their names."""
+    """Return Spark's settings with a prefix, by the rest of their names."""
     found = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
     inner = {name[len(prefix) + 1 :]: value for name, value in found.items() if name.startswith(prefix + ".")}
     return {**inner, "": found.get(prefix, "")}

@@ -1,4 +1,7 @@
-"""Log lines as JSON: one object a line, for those who collect logs. Text is what logging's own formatter makes."""
+"""Log lines as JSON, one object a line, for log collectors.
+
+logging's own formatter makes text lines.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ NEXT_LINE_S: Final = 30.0
 
 
 def process_name() -> str:
-    """Which process writes: host:pid. Asked at each line, because a process may fork."""
+    """Return the writing process as host:pid; it is read for each line, because a process may fork."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def json_line(fields: Mapping[str, object]) -> str:
-    """One line of JSON. Secrets are hidden in the values; what JSON has no form for becomes text."""
+    """Write one line of JSON, with secrets hidden, and values without a form in JSON as text."""
     return json.dumps({name: _plain(value) for name, value in fields.items()}, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it. Hidden here: in the whole line, *** could take the place of a key or a number."""
+    """Convert a value to JSON, and hide secrets. In the whole line, *** could replace a key or a number."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Integral):  # NumPy's as well
@@ -49,14 +52,14 @@ def _plain(value: Any) -> Any:
 
 
 class JsonFormatter(logging.Formatter):
-    """Records of logging as JSON lines: timestamp (ISO 8601, UTC), level, event, logger, worker, then `facts`."""
+    """Formatter of log records as JSON lines: timestamp (ISO 8601, UTC), level, event, logger, worker, then `facts`."""
 
     def __init__(self, facts: Mapping[str, object]) -> None:
         super().__init__()
         self._facts = dict(facts)
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record as a line; a traceback is text in its field `exception`."""
+        """Format one record as a line; a traceback is text in its field `exception`."""
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         fields = {
             "timestamp": f"{seconds}.{int(record.created % 1 * 1_000_000):06}Z",
@@ -73,11 +76,11 @@ class JsonFormatter(logging.Formatter):
 
 @contextmanager
 def announced(work: str, say: Callable[[str], None], first_s: float = FIRST_LINE_S) -> Iterator[None]:
-    """Say what takes so long: after a few seconds, and then every half minute until the work has ended.
+    """Announce slow work: after a few seconds, and then every half minute until it has ended.
 
     Args:
         work: noun phrase of the work, with the reason why it may take long.
-        say: writes a line; called from another thread.
+        say: function that writes a line; called from another thread.
         first_s: seconds until the first line.
     """
     has_ended = threading.Event()

@@ -1,4 +1,4 @@
-"""The job's command line: options, or one document, as a `JobSpec`."""
+"""Command line of the job: options, or one document, as a `JobSpec`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from kafka_ratchet.spark_sink.stores.evolution import Evolve
 from kafka_ratchet.spark_sink.stores.registry import STORES
 
 DOCUMENT = "--job"
-"""The option that has a whole `JobSpec` as JSON, and stands alone."""
+"""Option with a whole `JobSpec` as JSON, which stands alone."""
 
 
 def job_spec(words: Sequence[str]) -> JobSpec:
-    """What a command line asks for.
+    """Return the job of a command line.
 
     Raises:
         OptionRefused: see `JobSpec`.
-        SystemExit: argparse does not understand it, and has said why.
+        SystemExit: argparse does not understand it, and has printed the reason.
     """
     if words and words[0].partition("=")[0] == DOCUMENT:
         text = words[0].partition("=")[2] or next(iter(words[1:2]), "")
@@ -57,7 +57,7 @@ def job_spec(words: Sequence[str]) -> JobSpec:
 
 
 def add_location_options(parser: argparse.ArgumentParser) -> None:
-    """Those that say where the results are."""
+    """Add the options for the location of the results."""
     parser.add_argument("--store", choices=tuple(STORES), default="delta", help="kind of the result table")
     parser.add_argument("--path", default="", help="folder or s3://bucket/folder (delta, iceberg), or file (duckdb)")
     parser.add_argument(
@@ -66,19 +66,18 @@ def add_location_options(parser: argparse.ArgumentParser) -> None:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    """What spark-submit's arguments and people say."""
+    """Return the parser of the job's options, for spark-submit and for users."""
     parser = argparse.ArgumentParser(
         prog="spark_sink",
         description="Bring the committed records of a Kafka topic into a result table, each exactly once.",
-        epilog="`vacuum` removes what killed jobs have left, `compact` puts small files together. "
-        "--job JSON in place of all options is how `ratchet sink` "
-        "starts a job. Exit codes: 0 done, 2 refused with a sentence, 3 fenced "
-        "by another job of the same name. Secrets "
-        f"belong into variables, because others can read a command line: client options into {CLIENT_VARIABLE} and "
-        f"{READER_VARIABLE} (JSON objects), the database of store postgres or mysql into {URL_VARIABLE} and its "
-        f"password, where that has none, into {PASSWORD_VARIABLE}; keys of a bucket into {STORAGE_VARIABLE} and the "
-        f"catalog of store iceberg into {CATALOG_VARIABLE} (JSON objects); address and options of a schema "
-        f"registry into {REGISTRY_VARIABLE} (a JSON object with url and confluent-kafka's names).",
+        epilog="`vacuum` removes orphans of killed jobs, `compact` merges small files. "
+        "`ratchet sink` starts a job with --job JSON in place of all options. Exit codes: 0 done, 2 refused with a "
+        "sentence, 3 fenced by another job of the same name. Secrets belong into variables, because others can read "
+        f"a command line: client options into {CLIENT_VARIABLE} and {READER_VARIABLE} (JSON objects), the database of "
+        f"store postgres or mysql into {URL_VARIABLE} and its password, unless the url has it, into "
+        f"{PASSWORD_VARIABLE}. Keys of a bucket belong into {STORAGE_VARIABLE} and the catalog of store iceberg into "
+        f"{CATALOG_VARIABLE} (JSON objects); address and options of a schema registry into {REGISTRY_VARIABLE} (a "
+        "JSON object with url and confluent-kafka's names).",
     )
     _add_run_options(parser)
     _add_judging_options(parser)
@@ -88,7 +87,7 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    """What is read, where the results are, and when."""
+    """Add the options for the topic, the location of the results, and the times."""
     parser.add_argument("--bootstrap", required=True, help="Kafka, host:port[,host:port]")
     parser.add_argument("--topic", required=True, help="the topic to read")
     add_location_options(parser)
@@ -98,7 +97,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         choices=get_args(Mode),
         default="batch",
         help="batch: stop at the end as of the start; stream: go on until SIGTERM; structured: likewise, as a query of "
-        "Structured Streaming, whose operators --sql and --transform may use; replay: replace the rows of the records "
+        "Structured Streaming, with its operators for --sql and --transform; replay: replace the rows of the records "
         "from --start up to --until in one version",
     )
     parser.add_argument(
@@ -136,7 +135,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_judging_options(parser: argparse.ArgumentParser) -> None:
-    """Whether the topic is a raw one, and by what its records are judged then."""
+    """Add the options for a raw topic and its rule."""
     parser.add_argument(
         "--from-input",
         action="store_true",
@@ -157,7 +156,7 @@ def _about(name: str) -> str:
 
 
 def _add_row_options(parser: argparse.ArgumentParser) -> None:
-    """What becomes of the records."""
+    """Add the options for the pipeline of the records."""
     parser.add_argument("--format", choices=get_args(Format), help="what values are; without it the next ones say it")
     parser.add_argument(
         "--columns", help=f'fields of JSON values as Spark DDL, "user string, amount double"; or "{INFER}"'
@@ -169,10 +168,12 @@ def _add_row_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema-registry",
         action="store_true",
-        help=f"each value names a schema of the registry that {REGISTRY_VARIABLE} says; --format says which kind",
+        help=f"each value names a schema of the registry in {REGISTRY_VARIABLE}; --format names the kind",
     )
-    parser.add_argument("--schema-subject", metavar="S", help="whose newest schema gives the columns; TOPIC-value")
-    parser.add_argument("--schema-record", metavar="NAME", help="the only record, message or title that is taken")
+    parser.add_argument(
+        "--schema-subject", metavar="S", help="subject with the columns in its newest schema; TOPIC-value"
+    )
+    parser.add_argument("--schema-record", metavar="NAME", help="the only accepted record, message or title")
     parser.add_argument(
         "--evolve",
         choices=get_args(Evolve),
@@ -206,12 +207,12 @@ def _add_row_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_totals_options(parser: argparse.ArgumentParser) -> None:
-    """More than counts and sums."""
+    """Add the options for aggregates other than counts and sums."""
     for option, name, what in (
         ("--average", "averages", "to take the average of: the sum, the count and both divided"),
         ("--min", "mins", "to keep the least value of"),
         ("--max", "maxes", "to keep the greatest value of"),
-        ("--distinct", "distinct", "whose distinct values are counted: exactly below 1,024, then about"),
+        ("--distinct", "distinct", "with distinct values to count: exactly below 1,024, then about"),
     ):
         parser.add_argument(
             option, dest=name, action="append", default=[], metavar="COLUMN", help=f"totals: a column {what}"
@@ -226,7 +227,7 @@ def _add_totals_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_client_options(parser: argparse.ArgumentParser) -> None:
-    """Kafka's clients, Spark, and what the run says of itself."""
+    """Add the options for Kafka's clients, Spark, and the output of the run."""
     parser.add_argument("--max-records", type=int, default=MAX_RECORDS, metavar="N", help="offsets per commit, at most")
     parser.add_argument(
         "--kafka-option",
@@ -249,7 +250,7 @@ def _add_client_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--master", default="local[*]", help="where Spark runs (not under spark-submit)")
     parser.add_argument(
-        "--metrics-port", type=int, metavar="N", help="serve metrics for Prometheus meanwhile; 0: on a free port"
+        "--metrics-port", type=int, metavar="N", help="serve metrics for Prometheus during the run; 0: on a free port"
     )
     parser.add_argument("--metrics-host", default="127.0.0.1", metavar="H", help="address to serve them on")
     parser.add_argument("--metrics-file", metavar="F", help="write them to this file at the end (F.prom)")

@@ -1,4 +1,4 @@
-"""A job that another process has started ends with that process, however that one ends."""
+"""End of a job together with the process that has started it, however that one ends."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 import threading
 
 VARIABLE = "SPARK_SINK_ENDS_WITH_STDIN"
-"""Set by whoever starts the job, holds the write end of its standard input and never writes to it. The kernel closes
-that end when the owner dies, also by SIGKILL; and nothing else does."""
+"""Variable for a parent that holds the write end of the job's standard input, and never writes. The kernel closes that
+end when the parent dies, even by SIGKILL; no other event does."""
 
 
 def end_with_parent() -> None:
-    """From now on, end the whole process group at once when standard input ends.
+    """End the whole process group at once when standard input ends, from now on.
 
-    The group is this process, Spark's JVM and what that has started, so that nothing of it commits any more. It has to
-    be the job's own. Nothing is half-done by it: the next run goes on from the last commit.
+    The group is this process, Spark's JVM and its children, so that none of them commits any more. It has to be the
+    job's own. It leaves nothing half-done: the next run goes on from the last commit.
     """
     if os.environ.pop(VARIABLE, "") and os.getpgrp() == os.getpid():
         threading.Thread(target=_watch, args=(sys.stdin.fileno(),), name="owner", daemon=True).start()

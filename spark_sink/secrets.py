@@ -1,7 +1,7 @@
-"""Values that are never written: passwords, keys, urls with a password. A safety net: no message of ours has them.
+"""Values that are never written: passwords, keys, urls with a password.
 
-Whoever reads such a value from settings or environment calls `keep`; what is printed, logged or raised to the top goes
-through `hidden`. A library's error text may quote any of its arguments.
+This is a safety net: no message of ours has them. Readers of such a value from settings or environment call `keep`; all
+printed, logged or raised text goes through `hidden`. A library's error text may quote any of its arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 HIDDEN: Final = "***"
 LEAST: Final = 8
-"""Shorter values are part of ordinary words; to replace them would make every text unreadable."""
+"""Least length of a value: shorter ones are part of ordinary words, and a replacement would make every text
+unreadable."""
 
 WORDS: Final = frozenset(
     {
@@ -34,33 +35,33 @@ WORDS: Final = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
-"""Client options whose values are words of every text (PLAIN, ratchet), and are therefore not looked for in what is
-written. No message of ours quotes them either."""
+"""Client options with ordinary words as values (PLAIN, ratchet), which are therefore not replaced in written text. No
+message of ours quotes them either."""
 
 _kept: dict[str, None] = {}
 
 
 def keep(values: Iterable[str | None]) -> None:
-    """Remember values that must not be written, and the password in those that are urls."""
+    """Remember values that must not be written, and the passwords of urls among them."""
     for value in values:
         if value is None:
             continue
         for text in (value, _password(value)):
             if text is not None and len(text) >= LEAST:
-                # As they stand in a message, in a repr, in JSON and in a url.
+                # In the forms of a message, a repr, JSON and a url.
                 spellings = (text, repr(text)[1:-1], json.dumps(text)[1:-1], quote(text, safe=""), unquote(text))
                 _kept.update(dict.fromkeys(each for each in spellings if len(each) >= LEAST))
 
 
 def of_client(options: Mapping[str, object]) -> Iterator[str]:
-    """Those values of client options that must not be written, in librdkafka's names or in Java's."""
+    """Return the values of client options to hide, in librdkafka's names or Java's."""
     for name, value in options.items():
         if isinstance(value, str) and name not in WORDS:
             yield value
 
 
 def of_registry(options: Mapping[str, str]) -> Iterator[str]:
-    """Those values of a schema registry's options that must not be written: the addresses only where they say who."""
+    """Return the values of a schema registry's options to hide, with addresses only if they have credentials."""
     for name, value in options.items():
         if name != "url":
             yield value
@@ -73,26 +74,26 @@ def of_registry(options: Mapping[str, str]) -> Iterator[str]:
 
 
 def hidden(text: str) -> str:
-    """The text with *** in the place of every value that was kept."""
+    """Return the text with *** in place of every kept value."""
     for value in sorted(_kept, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     return text
 
 
 class HidingFormatter(logging.Formatter):
-    """What another formatter makes of a record, hidden. A traceback is part of it."""
+    """Formatter that hides kept values in the text of another one, tracebacks included."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
         self._inner = inner
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record as text."""
+        """Format one record as text."""
         return hidden(self._inner.format(record))
 
 
 def hide_in_tracebacks() -> None:
-    """What ends this process, or one of its threads, is written hidden too."""
+    """Hide kept values in the tracebacks that end this process or one of its threads, too."""
 
     def said(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Kafka's topic ids (KIP-516), as stores keep them beside the offsets and as people read them.
+"""Topic ids of Kafka (KIP-516), as numbers for stores and as text for users.
 
 In code an id is an integer of 128 bits, and 0 stands for "not known". Tables of earlier versions know 63 of its bits.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 HALF = 2**64 - 1
 POSITIVE_63_BITS = 2**63 - 1
-"""What fits into the signed integers that stores have."""
+"""Bits that fit into the signed integers of stores."""
 
 
 def of_halves(high: int, low: int) -> int:
@@ -19,38 +19,38 @@ def of_halves(high: int, low: int) -> int:
 
 
 def text(topic_id: int) -> str:
-    """The id as Kafka's own tools print it; "" where it is not known."""
+    """Return the id as Kafka's own tools print it; "": unknown."""
     if not topic_id:
         return ""
     return base64.urlsafe_b64encode(topic_id.to_bytes(16)).decode("ascii").rstrip("=")
 
 
 def first_bits(topic_id: int) -> int:
-    """The 63 bits that earlier versions have stored."""
+    """Return the 63 bits that earlier versions have stored."""
     return (topic_id >> 64) & POSITIVE_63_BITS
 
 
 def parts(topic_id: int) -> tuple[int, int, int]:
-    """Split an id into three numbers that are not negative: 63 bits of each half, and the two that are left."""
+    """Split an id into three nonnegative numbers: 63 bits of each half, and the two remaining."""
     high, low = topic_id >> 64, topic_id & HALF
     return high & POSITIVE_63_BITS, low & POSITIVE_63_BITS, (high >> 63) * 2 + (low >> 63)
 
 
 def of_parts(high: int, low: int, rest: int) -> int:
-    """The id that `parts` has split."""
+    """Join the parts of an id from `parts`."""
     return (high | (rest >> 1) << 63) << 64 | low | (rest & 1) << 63
 
 
 @dataclass(frozen=True)
 class StoredId:
-    """What a table knows of the topic that its offsets belong to."""
+    """Stored knowledge of the topic that a table's offsets belong to."""
 
     text: str = ""
-    """Empty: an earlier version wrote it, or the broker gave no id."""
+    """Parts of the id; empty: an earlier version wrote the table, or the broker gave no id."""
     first_bits: int = 0
 
     def is_other(self, topic_id: int) -> bool:
-        """Whether it is certainly not this topic; 0 is no topic in particular."""
+        """Return whether it is certainly another topic; 0 is no topic in particular."""
         if not topic_id:
             return False
         if self.text:

@@ -1,4 +1,4 @@
-"""`... spark_sink vacuum`: removes what killed and fenced jobs have left, without Spark and without Kafka."""
+"""Command `... spark_sink vacuum`: removes orphans of killed and fenced jobs, without Spark and without Kafka."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kafka_ratchet.spark_sink.stores.vacuum import OLDER_THAN_S, vacuum
 
 
 def run_vacuum(arguments: Sequence[str]) -> None:
-    """Remove what is left, or list it with --dry-run, and print how much it is.
+    """Remove the orphans, or list them with --dry-run, and print their number and size.
 
     Args:
-        arguments: the command line behind the word `vacuum`.
+        arguments: the command line after the word `vacuum`.
 
     Raises:
         SinkError: see `vacuum`.
@@ -31,7 +31,11 @@ def run_vacuum(arguments: Sequence[str]) -> None:
     )
     add_location_options(parser)
     parser.add_argument(
-        "--older-than", type=_hours, default=OLDER_THAN_S / 3600, metavar="HOURS", help="keep what is younger (1)"
+        "--older-than",
+        type=_hours,
+        default=OLDER_THAN_S / 3600,
+        metavar="HOURS",
+        help="keep files of the last HOURS (1)",
     )
     parser.add_argument("--dry-run", action="store_true", help="list, and remove nothing")
     parser.add_argument("--json", action="store_true", help="print one line of JSON at the end")
@@ -47,14 +51,14 @@ def run_vacuum(arguments: Sequence[str]) -> None:
 
 
 def summary(location: TableLocation, found: Sequence[Orphan], *, dry_run: bool) -> str:
-    """What the command prints: on a dry run a line for each file, then how many and how large they are."""
+    """Return the output: on a dry run a line for each file, then their number and size."""
     lines = [f"{orphan.bytes:>15,}  {orphan.name!a}" for orphan in found] if dry_run else []
     size = sum(orphan.bytes for orphan in found)
     return "\n".join([*lines, f"{location}: {len(found):,} {'would be ' if dry_run else ''}removed, {size:,} bytes"])
 
 
 def as_dict(location: TableLocation, found: Sequence[Orphan], *, dry_run: bool) -> dict[str, object]:
-    """The line that `--json` prints."""
+    """Return the line that `--json` prints."""
     return {
         "store": location.kind,
         "table": str(location),

@@ -44,7 +44,7 @@ ILLEGAL_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 """Characters that Parquet columns of a Delta table may not have. (Delta protocol, without column mapping.)"""
 
 LEAVES = frozenset(TYPES.values())
-"""Types known to from_json and to Delta, as Spark names them in JSON; decimal, array, map and struct come on top."""
+"""Types known to from_json and to Delta, as Spark names them in JSON. Decimal, array, map and struct come on top."""
 
 
 NUL_IN_JSON = r"(?<!\\)(?:\\\\)*\\u0000"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 INFER = "infer"
-"""Setting for columns that are inferred from the values."""
+"""Setting for columns inferred from the values."""
 
 SAMPLE_OFFSETS = 100_000
 """Offsets of a first sample; more offsets are read only if these have no values."""

@@ -59,7 +59,7 @@ class RowPipeline:
     keep_value: bool = False
     """True: `_kafka_value` of every record is kept, even if the columns hold all that they name of it."""
     takes_up: bool = False
-    """With `INFER` only: new fields become columns of the table at the start of a run."""
+    """True: new fields become columns of the table at the start of a run; only with `INFER`."""
     registry: RegistryValues | None = None
     """Schema registry of the values' schemas; None: there is none. The columns are `columns`."""
 

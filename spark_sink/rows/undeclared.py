@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 SAMPLE_OFFSETS = 10_000
-"""Offsets that are sampled, the first of a run: enough to show the fields of events, and a fraction of a second's
-work."""
+"""Offsets of the sample, the first of a run: enough to show the fields of events, and a fraction of a second's work."""
 
 MAX_NAMES = 100
 """Names to remember: each object may have new ones."""
@@ -30,8 +29,8 @@ NAME_LENGTH = 63
 """Characters shown of a name, which may be a megabyte long."""
 
 Plan = Mapping[str, Any] | None
-"""Known fields by name, each with the known fields within it; under "" the items of an array or the values of a map.
-None: a plain value."""
+"""Known fields by name, each with the known fields within it; None: a plain value. The items of an array and the values
+of a map are under ""."""
 
 
 def report_undeclared(pipeline: RowPipeline, topic: str, records: DataFrame) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 WINDOW_COLUMN: Final = "_window"
-"""Column of a table of totals with windows: the begin of the window, in UTC."""
+"""Column of a table of totals with windows: the start of the window, in UTC."""
 
 RECORD_TIME: Final = "_kafka_timestamp"
 """Column with the record's own time in Kafka, null if it has none: the event time unless another column is named."""
@@ -43,7 +43,7 @@ class Windows:
     """Column of the rows with the event time."""
     length_s: int
     slide_s: int
-    """Seconds from the begin of one window to the next; `length_s` if they do not overlap."""
+    """Seconds from the start of one window to the next; `length_s` if they do not overlap."""
 
     @property
     def overlap(self) -> int:

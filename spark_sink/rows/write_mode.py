@@ -94,7 +94,7 @@ class WriteMode:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """Return the columns that identify a row: the key and, with windows, the begin of the window."""
+        """Return the columns that identify a row: the key and, with windows, the start of the window."""
         return self.key if self.windows is None else (*self.key, WINDOW_COLUMN)
 
     @property

@@ -1,4 +1,4 @@
-"""What releases of Spark say in different ways, behind one name for all of them."""
+"""Differences between releases of Spark, with one name for all of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ AS_JSON = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""How arrays, maps and structs become text, in stores that keep them as JSON: every value as it is."""
+"""Options for arrays, maps and structs as text, in stores that keep them as JSON: every value stays."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns as Arrow has them; times with a zone are in UTC."""
+    """Return the columns as Arrow has them; times with a zone are in UTC."""
     import inspect
 
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -44,20 +44,20 @@ def in_utc(moment: Column) -> Column:
 
 
 def is_valid_utf8(value: Column) -> Column:
-    """Whether bytes are UTF-8; null where they are null."""
+    """Return whether bytes are UTF-8; null for null."""
     from pyspark.sql import functions as F
 
     if hasattr(F, "is_valid_utf8"):
         return F.is_valid_utf8(value.cast("string"))
-    # Spark 3.5 reads what is not UTF-8 as replacement characters, which are written as other bytes.
+    # Spark 3.5 reads invalid UTF-8 as replacement characters, which are written as other bytes.
     return F.encode(F.decode(value, "UTF-8"), "UTF-8") == value
 
 
 def keeps_state(batch: DataFrame, checkpoint: Path) -> bool:
-    """Whether the query of a micro-batch keeps state, asked before anything of the micro-batch is computed.
+    """Return whether a micro-batch's query keeps state, before anything of it is computed.
 
     Args:
-        batch: what `foreachBatch` was given.
+        batch: argument of `foreachBatch`.
         checkpoint: folder of the query.
     """
     if (checkpoint / "state").exists():
@@ -71,7 +71,7 @@ def keeps_state(batch: DataFrame, checkpoint: Path) -> bool:
 
 
 def to_arrow(dataframe: DataFrame) -> pa.Table:
-    """The rows in the driver, as Arrow."""
+    """Return the rows in the driver, as Arrow."""
     import pyarrow as pa
 
     if hasattr(type(dataframe), "toArrow"):
@@ -82,7 +82,7 @@ def to_arrow(dataframe: DataFrame) -> pa.Table:
 
 
 def from_arrow(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
-    """Hand rows that the driver has to Spark, in columns of that schema."""
+    """Return a frame of the driver's rows, in columns of that schema."""
     if int(spark.version.split(".")[0]) >= 4:
         return spark.createDataFrame(rows.cast(arrow_schema(schema)), schema)
     return spark.createDataFrame(list(zip(*(column.to_pylist() for column in rows.columns), strict=True)), schema)

@@ -1,4 +1,4 @@
-"""One set of client options for two clients: librdkafka plans in the driver, the Java client reads in the executors."""
+"""Client options for two clients: librdkafka plans in the driver, the Java client reads in the executors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 SAME_IN_JAVA = frozenset({"client.id", "client.rack", "sasl.kerberos.service.name", "ssl.key.password"})
 
 OF_THE_JOB = frozenset({"isolation.level", "bootstrap.servers"})
-"""Java's options that the job sets itself: with others Spark would read aborted records, or from another Kafka than the
-one that the offsets are of."""
+"""Options of Java's client that the job sets itself. With others Spark would read aborted records, or from another
+Kafka than that of the offsets."""
 
 LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -27,25 +27,25 @@ OIDC_LOGIN = {
 OIDC_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 TOKEN = "sasl.oauthbearer."  # noqa: S105 - how options begin
 OIDC_OPTIONS = frozenset(f"{TOKEN}{name}" for name in ("method", "client.id", "client.secret", "scope"))
-"""librdkafka's options for a token server that are part of the login in Java."""
+"""Options of librdkafka for a token server that belong to the login in Java."""
 
 PEM_TEXTS = {
     "ssl.ca": "ssl.truststore.certificates",
     "ssl.certificate": "ssl.keystore.certificate.chain",
     "ssl.key": "ssl.keystore.key",
 }
-"""librdkafka's prefix (`.location` for a file, `.pem` for the text itself) and Java's option for the text (KIP-651)."""
+"""Prefix of librdkafka (`.location` for a file, `.pem` for the text) with Java's option for the text (KIP-651)."""
 
 
 def java_options(client: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
     """Translate the security options of `client` into Java's names.
 
-    PEM files are sent as text, so that executors on other machines need no files. Options of `client` that tune
-    librdkafka and say nothing about security are left out.
+    PEM files are sent as text, so that executors on other machines need no files. Options of `client` that only tune
+    librdkafka are left out.
 
     Args:
         client: options in librdkafka's names.
-        extra: options in Java's names; they win, and an option that has no translation may be given here.
+        extra: options in Java's names; they win, and may include options without a translation.
 
     Raises:
         OptionRefused: a security option has no translation, or names a file that cannot be read; or an option is one
@@ -115,7 +115,7 @@ def _login(mechanism: str, client: Mapping[str, str]) -> str:
 
 
 def _token_login(client: Mapping[str, str]) -> str:
-    """Java's client asks the token server by itself, as librdkafka does."""
+    """Return the login options with which Java's client contacts the token server, as librdkafka does."""
     needed = [f"{TOKEN}{name}" for name in ("token.endpoint.url", "client.id", "client.secret")]
     missing = [name for name in needed if not client.get(name)]
     if client.get(f"{TOKEN}method", "").lower() != "oidc" or missing:
@@ -128,5 +128,5 @@ def _token_login(client: Mapping[str, str]) -> str:
 
 
 def _quoted(value: str) -> str:
-    """A JAAS string: a quote or a backslash in a password must not end it."""
+    """Quote a JAAS string: a quote or a backslash in a password must not end it."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

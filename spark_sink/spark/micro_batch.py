@@ -23,7 +23,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 """Local property of a thread with a micro-batch."""
 
 KAFKA_PREFIX: Final = "kafka."
-"""Beginning of the client's options in those of Spark's Kafka source."""
+"""Prefix of the client's options in those of Spark's Kafka source."""
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 """Milliseconds that Kafka has to describe a topic."""
@@ -31,7 +31,7 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Range of offsets of one topic that a micro-batch has."""
+    """Range of offsets of one topic in a micro-batch."""
 
     topic: str
     start: Mapping[int, int]

@@ -13,20 +13,21 @@ from pathlib import Path
 from kafka_ratchet.spark_sink.errors import OptionRefused
 
 SCRIPT = "sink_job.py"
-"""spark-submit starts a file and no zip. Not spark_sink.py: that name would hide the package from the script."""
+"""Name of the script: spark-submit starts a file and no zip. Not spark_sink.py, which would hide the package from the
+script."""
 
 BEGINNING = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that a zip can say; all files have it, so that the same source gives the same bytes."""
+"""Earliest time of a zip. All files have it, so that the same source gives the same bytes."""
 
 READABLE = 0o100644 << 16
-"""A plain file that everybody may read, where zip keeps Unix's modes."""
+"""Mode of a plain file that all users may read, at the place where zip keeps Unix's modes."""
 
 
 def write_package(path: Path) -> str:
-    """Write the package into a zip, and `sink_job.py` beside it.
+    """Write the package into a zip, and `sink_job.py` next to it.
 
     Args:
-        path: the zip, which is replaced where it is there; spark-submit takes names that end with .zip only.
+        path: the zip, replaced if it exists; spark-submit only takes names that end with .zip.
 
     Returns:
         SHA-256 of the zip, in hexadecimal digits; the same wherever it was written from the same source.
@@ -39,14 +40,14 @@ def write_package(path: Path) -> str:
     package = Path(__file__).parents[1]
     rule = package.parent / "rule"
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:  # releases of zlib differ in what they write
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:  # releases of zlib differ in their output
         for module in [package.parent / "__init__.py", *sorted(rule.rglob("*.py")), *sorted(package.rglob("*.py"))]:
             entry = zipfile.ZipInfo(module.relative_to(package.parents[1]).as_posix(), BEGINNING)
             entry.create_system, entry.external_attr = 3, READABLE
             packed.writestr(entry, module.read_bytes())
     try:
         for target, content in ((path, archive.getvalue()), (path.with_name(SCRIPT), _script(package))):
-            # Whole or not at all: a job may be starting from the one that is there.
+            # Whole or not at all: a job may be starting from the existing file.
             partial = target.with_name(f".{target.name}.partial")
             partial.write_bytes(content)
             partial.replace(target)

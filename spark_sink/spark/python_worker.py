@@ -1,4 +1,4 @@
-"""The Python process that runs the tasks of an executor, one after another."""
+"""Python process that runs the tasks of an executor, one after another."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Task = Callable[[Iterable[Any]], Iterator[Any]]
-"""Arrow batches in, Arrow batches out."""
+"""Function from Arrow batches to Arrow batches."""
 
 
 def map_batches(dataframe: DataFrame, task: Task, schema: StructType | str) -> DataFrame:
-    """`DataFrame.mapInArrow`, after which the worker's next task begins without reading archives.
+    """Call `DataFrame.mapInArrow` with a task after which the worker reads no archives.
 
-    Before each task pyspark has Python forget what it knows of its import path, and up to Python 3.11 that reads the
-    listings of all archives on it anew: spark-core's jar with its thousands of classes among them, which took more
-    time than all else in a task of few rows (CPython gh-103200, SPARK-54744). Archives that no finder is cached for
-    are not read; the next import that needs one makes it again.
+    Before each task pyspark makes Python forget the contents of its import path. Up to Python 3.11 that reads the
+    listings of all archives on it again, including spark-core's jar with its thousands of classes, which took more time
+    than the rest of a task of few rows (CPython gh-103200, SPARK-54744). Archives without a cached finder are not read;
+    the next import that needs one makes it again.
 
     Args:
         dataframe: the rows.
         task: a nested function, so that executors need nothing of this package.
-        schema: of what it hands out.
+        schema: schema of its result.
     """
     return dataframe.mapInArrow(_forgetting_archives(task), schema)
 

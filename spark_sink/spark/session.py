@@ -1,4 +1,4 @@
-"""Starting Spark for the job."""
+"""Start of Spark for the job."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ ROW_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # All or nothing per JSON value; see `columns.rows`.
     "spark.sql.json.enablePartialResults": "false",
-    # Records may be of a megabyte each, and Spark's default of 10,000 to an Arrow batch knows no bytes.
+    # Records may have a megabyte each, and Spark's default of 10,000 to an Arrow batch knows no bytes.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
 }
-"""Settings that the rows depend on; they are set in every session, also in one that was there before."""
+"""Settings that the rows depend on; they are set in every session, even one of the caller."""
 
 BATCH_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 FEW_RECORDS = 1_000
-"""To an Arrow batch at most, where Spark counts no bytes (3.5): of the largest that Kafka takes by default, a gigabyte,
-which is half of what a batch may have."""
+"""Rows in an Arrow batch, at most, if Spark counts no bytes (3.5): with Kafka's largest default record a gigabyte, half
+of a batch's limit."""
 
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -40,16 +40,16 @@ LOCAL_SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.catalogImplementation": "in-memory",
 }
-"""A job on this machine alone: nothing listens to the outside, nothing but the job's own lines is printed."""
+"""Settings of a job on this machine alone: no port is open to the outside, and only the job's own lines are printed."""
 
 
 REMOTE = "SPARK_REMOTE"
-"""pyspark's variable with the address of a Spark Connect server, such as sc://host:15002."""
+"""Variable of pyspark with the address of a Spark Connect server, such as sc://host:15002."""
 
 
 @contextmanager
 def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]") -> Iterator[SparkSession]:
-    """A running Spark; stopped at the end, unless the program had it before: see `existing_session`.
+    """Run Spark, and stop it at the end, unless the program had it before: see `existing_session`.
 
     Under spark-submit, and with a Spark Connect server, theirs are the master, jars and memory; only the job's own
     settings are made.
@@ -97,14 +97,14 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
             zone.setDefault(zone.getTimeZone("UTC"))
         for key, value in _row_settings(spark).items():
             spark.conf.set(key, value)
-        if REMOTE not in os.environ:  # the log of a Spark Connect server is its own affair
+        if REMOTE not in os.environ:  # the log of a Spark Connect server is its operator's
             spark.sparkContext.setLogLevel("WARN")
         yield spark
 
 
 @contextmanager
 def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """A Spark that was there before and stays: a notebook's, a platform's, or one of Spark Connect.
+    """Use a running Spark, which stays: a notebook's, a platform's, or one of Spark Connect.
 
     The settings that the rows depend on are set, and restored at the end.
 
@@ -126,7 +126,7 @@ def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def require_release(spark: SparkSession) -> SparkRelease:
-    """Return the release that runs.
+    """Return the running release.
 
     Raises:
         OptionRefused: Ratchet was not tested on it, or not by way of Spark Connect.
@@ -148,7 +148,7 @@ def is_connect() -> bool:
 
 
 def _row_settings(spark: SparkSession) -> dict[str, str]:
-    """`ROW_SETTINGS` for the release that runs.
+    """Return `ROW_SETTINGS` for the running release.
 
     Raises:
         OptionRefused: see `require_release`.
@@ -160,7 +160,7 @@ def _row_settings(spark: SparkSession) -> dict[str, str]:
 
 
 def under_spark_submit() -> bool:
-    """Whether it is decided elsewhere where Spark runs: by spark-submit, or a Spark Connect server.
+    """Return whether spark-submit or a Spark Connect server decides where Spark runs.
 
     spark-submit starts the JVM first and tells the driver's Python the port to talk to it.
     """

@@ -1,4 +1,4 @@
-"""A bar and a spinner, where rich is installed and standard error is a terminal; else log lines have to do."""
+"""Bar and spinner, if rich is installed and standard error is a terminal; otherwise log lines suffice."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 TEXT = "{task.description}"
-"""A column of text, in rich's form."""
+"""Column of text, in rich's form."""
 
 
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields what moves the bar on by so many of `total`."""
+    """Show a bar; yield a function that moves it on by so many of `total`."""
     with _shown(TEXT, "BarColumn", "MofNCompleteColumn", "TimeElapsedColumn", "TimeRemainingColumn") as bar:
         if bar is None:
             yield lambda _: None
@@ -32,7 +32,7 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def starting(what: str) -> Iterator[None]:
-    """Say that something takes its time to start: with the seconds, in a terminal; else in lines of the log."""
+    """Announce a slow start: with the seconds, in a terminal; else in lines of the log."""
     with _shown("SpinnerColumn", TEXT, "TimeElapsedColumn", transient=True) as spinner:
         if spinner is not None:
             spinner.add_task(f"Starting {what}", total=None)
@@ -45,7 +45,10 @@ def starting(what: str) -> Iterator[None]:
 
 @contextmanager
 def _shown(*columns: str, transient: bool = False) -> Iterator[Progress | None]:
-    """A display of rich with these columns, `TEXT` or names of its classes. None: there is no rich, or no terminal."""
+    """Return a display of rich with these columns; None: there is no rich, or no terminal.
+
+    A column is `TEXT` or the name of one of rich's classes.
+    """
     try:
         from rich import progress
         from rich.console import Console
@@ -62,13 +65,13 @@ def _shown(*columns: str, transient: bool = False) -> Iterator[Progress | None]:
 
 @contextmanager
 def _lines_above() -> Iterator[None]:
-    """While a bar is there, log lines go through it: they stand above it, and do not run into it."""
+    """Pass log lines through the bar while it is shown, so that they stand above it."""
     handlers = [
         handler
         for handler in logging.getLogger().handlers
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.__stderr__
     ]
-    # rich has put a file of its own in the place of sys.stderr, for those who look there now.
+    # rich has put its own file in the place of sys.stderr, for other readers of it.
     before = [handler.setStream(sys.stderr) for handler in handlers]
     try:
         yield

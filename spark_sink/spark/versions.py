@@ -1,4 +1,4 @@
-"""The one place that says which releases of Spark the job runs on, and which Kafka connector goes with each."""
+"""Releases of Spark that the job runs on, with the Kafka connector of each; the only such list."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 
 @dataclass(frozen=True)
 class SparkRelease:
-    """A release of Spark that the tests of the job have run on."""
+    """Release of Spark that the tests of the job have run on."""
 
     version: str
-    """The newest of the release whose Kafka connector Maven Central had with all of its dependencies."""
+    """Newest version of the release with a complete Kafka connector on Maven Central."""
     scala: str = "2.13"
-    """Scala's version in pyspark's jars."""
+    """Version of Scala in pyspark's jars."""
 
     @property
     def connector(self) -> str:
-        """Maven coordinate of the Kafka connector: it calls into Spark's internals and goes with its release only."""
+        """Return the Maven coordinate of the Kafka connector, which goes with one release of Spark only."""
         return f"org.apache.spark:spark-sql-kafka-0-10_{self.scala}:{self.version}"
 
 
@@ -31,16 +31,16 @@ RELEASES: Final[Mapping[str, SparkRelease]] = {
     "4.1": SparkRelease("4.1.1"),
     "4.2": SparkRelease("4.2.0"),
 }
-"""By the first two numbers of their versions; `./ratchet test -m spark-versions` runs each. 3.5.8, 3.5.9, and the later
-ones of 4.0, 4.1 and 4.2 have no whole connector on Maven Central as seen by us: theirs, or their token provider's, is
-missing."""
+"""Releases by the first two numbers of their versions; `./ratchet test -m spark-versions` runs each. 3.5.8, 3.5.9, and
+the later ones of 4.0, 4.1 and 4.2 have no complete connector on Maven Central as seen by us: theirs, or their token
+provider's, is missing."""
 
 DEFAULT: Final = "4.2"
 """Release of the pyspark in the lock files."""
 
 
 def release_of(spark_version: str) -> SparkRelease:
-    """The release that a version belongs to, such as 3.5.4 or a vendor's 3.5.6-amzn-1.
+    """Return the release of a version, such as 3.5.4 or a vendor's 3.5.6-amzn-1.
 
     Raises:
         OptionRefused: the job was not tested on it.
@@ -55,7 +55,7 @@ def release_of(spark_version: str) -> SparkRelease:
 
 
 def installed_release() -> SparkRelease:
-    """That of the pyspark which this Python finds; the lock files' where there is none.
+    """Return the release of this Python's pyspark; without one, the lock files'.
 
     A pyspark of Spark's distribution is on the import path without being an installed package.
 

@@ -30,7 +30,7 @@ class TableLocation:
     path: str = ""
     """Folder or file; empty if the kind of store has neither."""
     table: str = "results"
-    """Name of the table; unused by delta, whose folder is the table."""
+    """Name of the table; unused by delta: its folder is the table."""
     url: str = field(default="", repr=False)
     """Url of a database; it may have a password."""
     password: str | None = field(default=None, repr=False)

@@ -32,7 +32,7 @@ class Types(NamedTuple):
     nested: str
     """Type of arrays, maps and structs."""
     borrowed: frozenset[str]
-    """Types of Spark that are stored as a larger one, and come back as it."""
+    """Types of Spark stored as a larger one; they come back as it."""
 
 
 def type_of(name: str, data_type: DataType, types: Types) -> str:

@@ -1,7 +1,7 @@
 """Tree of an Avro schema, for the comparison of a writer's with a reader's.
 
 Unlike `avro`, it takes every schema of Avro's specification: unions of any types, and types that contain themselves.
-The comparison decides what a column can hold.
+The comparison shows the limits of a column.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "byt
 
 
 class SchemaWrong(Exception):
-    """Error of a text that is no Avro schema; its message is the reason."""
+    """Error of a text without an Avro schema; its message is the reason."""
 
 
 @dataclass
@@ -159,7 +159,7 @@ LOGICAL = frozenset(
     {("int", "date")}
     | {("long", f"{local}timestamp-{unit}") for local in ("", "local-") for unit in ("millis", "micros")}
 )
-"""Logical types of columns besides decimal; of any other the annotated type counts."""
+"""Logical types of columns, without decimal; of any other the annotated type counts."""
 
 
 def _full_name(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:

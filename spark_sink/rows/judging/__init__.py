@@ -1,1 +1,1 @@
-"""Judging a raw topic in Spark: whose each record is, its sequence, and whether it is new."""
+"""Judging of a raw topic in Spark: the identity and sequence of each record, and whether it is new."""

@@ -1,8 +1,8 @@
-"""Which records of a slice are new: against those before them in the slice, and the last sequences from before it.
+"""New records of a slice, by its earlier records and the last sequences from before it.
 
-State is kept per input partition, as a worker keeps it: an identity that arrives in two partitions is two. Spark's
-Kafka source reads a partition in one task, in the order of its offsets. So a task can judge what it reads, one record
-after the other, and no record has to be sorted or sent to another task.
+State is kept per input partition, as in a worker: an identity that arrives in two partitions is two. Spark's Kafka
+source reads a partition in one task, in the order of its offsets. So a task can judge its records one after the other,
+and no record has to be sorted or sent to another task.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """What a slice comes to."""
+    """Outcome of a slice."""
 
     fresh: DataFrame
-    """The records that are new, in the columns of Spark's Kafka source that become rows."""
+    """New records, in the columns of Spark's Kafka source that become rows."""
     rejected: DataFrame
-    """Those that cannot be judged, or are dead letters by their verdict; and their `REASON`."""
+    """Records that cannot be judged, or are dead letters by their verdict, with their `REASON`."""
     sequences: DataFrame
-    """Last sequences of the identities that had a new record, see `sequences_schema`. Those of a Kafka partition are in
-    one partition of the frame."""
+    """Last sequences of the identities with a new record, see `sequences_schema`. Those of a Kafka partition are in one
+    partition of the frame."""
 
 
 def sequences_schema(rule: JudgeRule) -> StructType:
-    """Columns of last sequences. Needs no running Spark."""
+    """Return the columns of last sequences. Needs no running Spark."""
     from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
     return StructType(
@@ -47,10 +47,10 @@ def judged(records: DataFrame, rule: JudgeRule, known: Known | None) -> Iterator
     """Judge a slice. The judged records are cached for as long as the block runs.
 
     Args:
-        records: what Spark's Kafka source read, with headers: the slice, whole. All records of a Kafka partition are in
+        records: records of Spark's Kafka source, with headers: the whole slice. All records of a Kafka partition are in
             one partition of the frame, in the order of their offsets.
-        rule: how.
-        known: last sequences of the records before it. None: there are none.
+        rule: the job's rule.
+        known: last sequences of the records before it. None: there are no such records.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as F
@@ -73,7 +73,7 @@ def judged(records: DataFrame, rule: JudgeRule, known: Known | None) -> Iterator
 
 
 def merged(sequences: DataFrame, rule: JudgeRule) -> DataFrame:
-    """One row for each identity, of several: the highest last sequence, and what was seen below it."""
+    """Merge several rows of an identity into one: the highest last sequence, with the seen ones below it."""
     from pyspark.sql import functions as F
 
     last = F.max(LAST).alias(LAST)
@@ -81,7 +81,7 @@ def merged(sequences: DataFrame, rule: JudgeRule) -> DataFrame:
         return sequences.groupBy("_kafka_partition", "_identity").agg(last)
     seen = F.flatten(F.collect_list(F.array_union(F.col(SEEN), F.array(F.col(LAST))))).alias(SEEN)
     whole = sequences.groupBy("_kafka_partition", "_identity").agg(last, seen)
-    # Without those that no record can ask for any more.
+    # Without those that no record can need any more.
     reachable = F.filter(
         F.array_distinct(SEEN), lambda each: (each < F.col(LAST)) & (each >= F.col(LAST) - rule.reorder_window)
     )

@@ -1,4 +1,4 @@
-"""Identity and sequence of each record, read by Spark's own functions; a record without them has the reason why.
+"""Identity and sequence of each record, read by Spark's own functions; records without them have a reason.
 
 The reasons, and which of several comes first, are those of a worker's dead letters (`ratchet-reason`).
 """
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 IDENTITY, SEQUENCE, REASON, REPLAYED = "_ratchet_identity", "_ratchet_sequence", "_ratchet_reason", "_ratchet_replayed"
-"""Columns beside those of Spark's Kafka source, and never of a table: bytes; a whole number; text, null where the
-record can be judged; whether it was sent again from a dead letter."""
+"""Further columns than those of Spark's Kafka source, never of a table: bytes; a whole number; text, null for records
+that can be judged; whether it was sent again from a dead letter."""
 
 RECORD = ("partition", "offset", "timestamp", "key", "value")
 """Columns of Spark's Kafka source that become rows."""
@@ -25,24 +25,24 @@ _FOUND, _TIMES = "_ratchet_found", "_ratchet_times"
 _NAMES, _VALUES = "_ratchet_names", "_ratchet_values"
 
 SHORT_PART = 127
-"""Bytes of a part of an identity whose length is one byte as a varint."""
+"""Longest part of an identity in bytes with a varint length of one byte."""
 
 
 def read(records: DataFrame, rule: JudgeRule) -> DataFrame:
-    """The records with their identity, sequence and reason.
+    """Add identity, sequence and reason to the records.
 
     Args:
-        records: what Spark's Kafka source read, with headers.
-        rule: where they stand.
+        records: records of Spark's Kafka source, with headers.
+        rule: the places of identity and sequence.
     """
     from pyspark.sql import functions as F
 
     names = [rule.sequence_header, *rule.headers]
-    # Functions that Spark compiles: of those with a lambda (`filter`, `exists`) it makes objects for each header.
+    # Functions that Spark compiles: those with a lambda (`filter`, `exists`) make objects for each header.
     found = records.select(*RECORD, F.col("headers.key").alias(_NAMES), F.col("headers.value").alias(_VALUES))
     all_names, all_values = F.col(_NAMES), F.col(_VALUES)
     replayed = F.coalesce(F.array_contains(all_names, REPLAYS_HEADER), F.lit(False)).alias(REPLAYED)
-    # One step for each thing that is looked at more than once: Spark would compute it as often.
+    # One step for each value that is used more than once: otherwise Spark would compute it as often.
     values, times = [], []
     for n, name in enumerate(names):
         if name is None:
@@ -63,7 +63,7 @@ def read(records: DataFrame, rule: JudgeRule) -> DataFrame:
         why_no_sequence.alias(f"{REASON}_1"),
         why_no_identity.alias(f"{REASON}_2"),
     )
-    # What reads as a whole number and is none of 64 bits is null; so is what is negative as eight bytes.
+    # A whole number beyond 64 bits is null; so is a negative one in eight bytes.
     reason = F.coalesce(F.col(f"{REASON}_1"), F.when(F.col(SEQUENCE) < 0, "sequence-negative"), F.col(f"{REASON}_2"))
     found = found.select(*kept, SEQUENCE, IDENTITY, reason.alias(REASON))
     good = F.col(REASON).isNull()
@@ -76,7 +76,7 @@ def read(records: DataFrame, rule: JudgeRule) -> DataFrame:
 
 
 def _sequence(rule: JudgeRule) -> tuple[Column, Column]:
-    """The number, and why there is none. Where it is negative, that is for the caller to say."""
+    """Return the number, and the reason if there is none. The caller handles negative ones."""
     from pyspark.sql import functions as F
 
     nothing = F.lit(None).cast("string")
@@ -97,7 +97,7 @@ def _sequence(rule: JudgeRule) -> tuple[Column, Column]:
 
 
 def sequence_of(name: str, form: str) -> Column:
-    """Read the sequence of a header's bytes; null where they are none from 0 to 2^63 - 1.
+    """Read the sequence in a header's bytes; null unless it is from 0 to 2^63 - 1.
 
     Args:
         name: column with the bytes.
@@ -111,7 +111,7 @@ def sequence_of(name: str, form: str) -> Column:
 
 
 def _forms(name: str, form: str) -> tuple[Column, Column, Column, Column]:
-    """Return, for a column of bytes: is it digits, their number, is it eight bytes, their number or -1."""
+    """Return four columns for a column of bytes: is it digits, their number, is it eight bytes, their number or -1."""
     from pyspark.sql import functions as F
 
     value = F.col(name)
@@ -128,7 +128,7 @@ def _forms(name: str, form: str) -> tuple[Column, Column, Column, Column]:
 
 
 def _identity(rule: JudgeRule) -> tuple[Column, Column]:
-    """The identity, and why there is none."""
+    """Return the identity, and the reason if there is none."""
     from pyspark.sql import functions as F
 
     reasons: list[Column] = []
@@ -144,7 +144,7 @@ def _identity(rule: JudgeRule) -> tuple[Column, Column]:
         parts.append(value)
     if len(parts) == 1:
         return parts[0], reasons[0]
-    # As a worker joins them, with the length as a varint before each part: one or two bytes.
+    # Joined as in a worker, with the length as a varint before each part: one or two bytes.
     whole = F.concat(*[each for part in parts for each in (_varint(F.length(part)), part)])
     lengths = [F.length(part) + F.when(F.length(part) > SHORT_PART, 2).otherwise(1) for part in parts]
     too_long = F.when(reduce(lambda one, other: one + other, lengths) > MAX_IDENTITY_BYTES, "identity-too-long")

@@ -1,4 +1,4 @@
-"""By what the records of a raw topic are judged, and what of a worker's rule Spark has no words for."""
+"""Rule for the records of a raw topic, and the parts of a worker's rule that Spark lacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_ratchet.rule.settings import DEFAULTS, Late, RuleSettings
 from kafka_ratchet.spark_sink.errors import OptionRefused
 
 REPLAYS_HEADER: Final = "ratchet-replays"
-"""Header of a record that `ratchet dead-letters replay` has sent again: where it is not new, it is a reject."""
+"""Header of a record that `ratchet dead-letters replay` has sent again: if it is not new, it is a reject."""
 
 IDENTITIES: Final = "producer, key, partition or header:NAME, or a list of key and header:NAME"
 SEQUENCES: Final = "header:NAME or none"
@@ -22,14 +22,14 @@ WORKERS: Final = (
 
 @dataclass(frozen=True)
 class JudgeRule:
-    """How records are judged. The words are those of a stream's settings.
+    """Rule of judging records, in the words of a stream's settings.
 
     Raises:
-        OptionRefused: a part of it cannot be, or only workers have it.
+        OptionRefused: a part of it is impossible, or only workers have it.
     """
 
     topic: str
-    """The raw topic. It is part of the rule: last sequences of one topic say nothing of another."""
+    """Raw topic. It is part of the rule: last sequences of one topic mean nothing for another."""
     identity: tuple[str, ...] = (str(DEFAULTS["identity"]),)
     sequence: str = str(DEFAULTS["sequence"])
     sequence_form: str = DEFAULTS["sequence_form"].value
@@ -51,24 +51,24 @@ class JudgeRule:
 
     @property
     def settings(self) -> RuleSettings:
-        """The rule as a stream has it."""
+        """Return the rule of a stream."""
         identity, sequence = Identity.parse(self.identity), SequenceSource.parse(self.sequence)
         return RuleSettings(identity, sequence, SequenceForm(self.sequence_form), self.reorder_window, self.late)
 
     @property
     def headers(self) -> tuple[str | None, ...]:
-        """For each part of the identity the header's name; None: it is no header."""
+        """Return the header's name for each part of the identity; None: the part is no header."""
         is_header = ("header", "producer")
         parts = self.settings.identity.parts
         return tuple((part.name or PRODUCER_HEADER) if part.kind in is_header else None for part in parts)
 
     @property
     def sequence_header(self) -> str | None:
-        """The header with the sequence; None: there are no sequences, and an identity is either seen or not."""
+        """Return the header with the sequence; None: there are no sequences, and an identity is either seen or not."""
         return self.settings.sequence.name or None
 
     def as_dict(self) -> dict[str, Any]:
-        """What is stored beside the rows, and compared at each start."""
+        """Return the text that is stored with the rows, and compared at each start."""
         return {
             "topic": self.topic,
             "identity": list(self.identity),
@@ -79,7 +79,7 @@ class JudgeRule:
 
 
 def described(rule: dict[str, Any] | None) -> str:
-    """A stored rule, in words; None: the rows were judged by workers."""
+    """Describe a stored rule; None: workers judged the rows."""
     if rule is None:
         return "records that workers have judged"
     parts = [f"{name} {value if isinstance(value, str | int) else ', '.join(value)}" for name, value in rule.items()]
@@ -87,7 +87,7 @@ def described(rule: dict[str, Any] | None) -> str:
 
 
 def identity_parts(given: str) -> tuple[str, ...]:
-    """Split an identity, as the settings and the command line write it, into its parts.
+    """Split an identity of settings and command line into its parts.
 
     Raises:
         OptionRefused: it is no identity.
@@ -102,10 +102,10 @@ def require_without(what: Sequence[str]) -> None:
     """Refuse settings of a stream that only workers follow.
 
     Args:
-        what: them, as the settings say them.
+        what: the settings, by their names.
 
     Raises:
-        OptionRefused: there is one.
+        OptionRefused: there are such settings.
     """
     if what:
         raise OptionRefused(

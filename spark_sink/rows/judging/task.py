@@ -1,7 +1,7 @@
-"""The task that judges: it reads the records of a Kafka partition one after the other, and says which are new.
+"""Task that judges: it reads the records of a Kafka partition one after the other, and reports the new ones.
 
-What runs in the executors are nested functions with their own imports: cloudpickle sends them by value, so executors
-need pyarrow and nothing of this package.
+The executors run nested functions with their own imports: cloudpickle sends them by value, so executors need pyarrow
+and nothing of this package.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LAST, SEEN = "_last", "_seen"
-"""Columns of last sequences, with partition and `_identity`. SEEN, with a reorder window: the sequences below the
-last that have come, as far as the window reaches."""
+"""Columns of last sequences, with partition and `_identity`. SEEN, with a reorder window: the seen sequences below the
+last, as far as the window reaches."""
 
 TOO_LATE, NOT_NEW = "too-late", "replay-not-new"
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
-"""Of records that a task judges at a time. For each chunk it looks up the last sequences of identities that it has not
-met before, so there should be few chunks; and it has them in memory."""
+"""Records that a task judges at a time. For each chunk it looks up the last sequences of identities that are new to it,
+so there should be few chunks; and it has them in memory."""
 
 STATE_ROWS: Final = 50_000
-"""Last sequences that a task hands out at a time."""
+"""Last sequences that a task returns at a time."""
 
 Known = Callable[[int, Sequence[bytes]], Iterable[tuple[bytes, int, Sequence[int] | None]]]
-"""Last sequences from before a slice: asked for identities of a Kafka partition, it yields those that it knows, with
-the last sequence and what was seen below it. An identity may come several times, and the highest counts. It is called
-in the executors."""
+"""Function for last sequences from before a slice. For identities of a Kafka partition it yields the known ones, with
+the last sequence and the seen ones below it. An identity may come several times, and the highest counts. Executors call
+it."""
 
 
 def judging(rule: JudgeRule, known: Known | None) -> Task:
-    """What `map_batches` runs: from columns of `reading.read` to `RECORD`, `REASON`, `LAST` and, with a window, `SEEN`.
+    """Return a task from columns of `reading.read` to `RECORD`, `REASON`, `LAST` and, with a window, `SEEN`.
 
-    It hands out the records that are no duplicates, with the reason where one is a reject; and behind them the last
-    sequences that have changed, as rows with a `LAST`, the identity as `key` and all else null.
+    It yields the records that are no duplicates, with a reason for rejects. The changed last sequences follow, as rows
+    with a `LAST`, the identity as `key` and all else null.
 
-    The task raises ValueError where a Kafka partition's records are not in the order of their offsets, and where
-    sequences without a stated form seem to be little-endian.
+    The task raises ValueError if a Kafka partition's records are not in the order of their offsets, or if sequences
+    without a stated form seem to be little-endian.
     """
     partition_of, states = _partitions(rule, known), _states(rule)
     record, of_reason, of_last, of_seen, window = RECORD, REASON, LAST, SEEN, rule.reorder_window
     chunk_bytes = CHUNK_BYTES
 
     def tables(batches: Iterable[Any]) -> Iterator[Any]:
-        """Some batches at a time."""
+        """Yield some batches at a time."""
         import pyarrow as pa
 
         gathered, size = [], 0
@@ -91,7 +91,7 @@ def judging(rule: JudgeRule, known: Known | None) -> Task:
 
 
 def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
-    """What a task knows of a Kafka partition, by its number."""
+    """State of a task about a Kafka partition, by the partition's number."""
     window, late_is_rejected = rule.reorder_window, rule.late == "dead-letter"
     too_late, not_new = TOO_LATE, NOT_NEW
     is_guessed, header, is_misread = rule.sequence_form == "guess", rule.sequence_header, _misreading()
@@ -106,7 +106,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             self.changed: set[bytes] = set()
 
         def judge(self, table: pa.Table) -> tuple[list[bool], list[str | None]]:
-            """Which of the records are kept; and, of those, why they are rejects, or None where they are new."""
+            """Return the kept records, each with its reason for a reject, or None for a new one."""
             import pyarrow.compute as pc
 
             self.require_order(table["offset"].combine_chunks())
@@ -161,7 +161,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             self.offset = offsets[-1].as_py()
 
         def look_up(self, identities: set[bytes]) -> None:
-            """Take over what is known of identities that have not come before."""
+            """Look up the last sequences of identities that are new to the task."""
             if known is None or not identities:
                 return
             for identity, last, seen in known(self.number, list(identities)):
@@ -170,14 +170,14 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
                     self.seen.setdefault(identity, set()).update([*(seen or ()), last])
 
         def rise(self, identity: bytes, last: int, sequence: int) -> None:
-            """Remember the last sequence as one that was seen, now that another becomes the last."""
+            """Remember the last sequence as a seen one, now that another becomes the last."""
             seen = self.seen.setdefault(identity, set())
             seen.add(last)
-            if len(seen) > 2 * window + 64:  # some records at a time, as each time costs as much as there are
+            if len(seen) > 2 * window + 64:  # not each time, because it costs as much as there are seen ones
                 self.seen[identity] = {each for each in seen if each >= sequence - window}
 
         def fills_a_gap(self, identity: bytes, last: int, sequence: int) -> bool:
-            """Whether a sequence below the last is within the window, and has not come."""
+            """Return whether a sequence below the last is within the window, and is unseen."""
             if sequence == last or last - sequence > window or sequence in self.seen[identity]:
                 return False
             self.seen[identity].add(sequence)
@@ -187,7 +187,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
 
 
 def _misreading() -> Callable[[int, int, Sequence[int | None]], bool]:
-    """Return a function that tells a little-endian number, as `kafka_ratchet.rule.form_look` does in the driver."""
+    """Return a test for little-endian numbers, like `kafka_ratchet.rule.form_look` in the driver."""
     near, far, next_to, near_neighbour = forms.NEAR, forms.FAR, forms.NEXT_TO, forms.NEAR_NEIGHBOUR
     step_most, first_byte = forms.STEP, forms.FIRST_BYTE
 
@@ -195,7 +195,7 @@ def _misreading() -> Callable[[int, int, Sequence[int | None]], bool]:
         return int.from_bytes(number.to_bytes(8, "big"), "little", signed=True)
 
     def is_double(number: int) -> bool:
-        """Tell whether a number has the bits of a whole double from 1 to 2^53."""
+        """Return whether a number has the bits of a whole double from 1 to 2^53."""
         import struct
 
         (found,) = struct.unpack(">d", number.to_bytes(8, "big"))
@@ -225,7 +225,7 @@ def _misreading() -> Callable[[int, int, Sequence[int | None]], bool]:
 
 
 def _states(rule: JudgeRule) -> Callable[[Any, pa.Schema], Iterator[Any]]:
-    """Last sequences of a `Partition` that have changed, as batches of that schema."""
+    """Yield the changed last sequences of a `Partition`, as batches of that schema."""
     window, of_last, of_seen, state_rows = rule.reorder_window, LAST, SEEN, STATE_ROWS
 
     def states(partition: Any, schema: pa.Schema) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""A whole topic judged at once by window functions, which spill to disk: for a count that does not trust the job's own.
+"""Judging of a whole topic at once by window functions, which spill to disk: for an independent count.
 
 The job judges by `task`, slice by slice. This is the same rule in other words, and holds no identities in memory.
 """
@@ -21,11 +21,11 @@ _TIMES = "_ratchet_times"
 
 @contextmanager
 def judged_at_once(records: DataFrame, rule: JudgeRule) -> Iterator[tuple[DataFrame, DataFrame]]:
-    """Records that are new, and those that are rejects, with their `REASON`; cached for as long as the block runs.
+    """Return the new records, and the rejects with their `REASON`; cached while the block runs.
 
     Args:
-        records: what Spark's Kafka source read, with headers, from the topic's beginning; in any order.
-        rule: how.
+        records: records of Spark's Kafka source, with headers, from the topic's start; in any order.
+        rule: the job's rule.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as F
@@ -39,12 +39,12 @@ def judged_at_once(records: DataFrame, rule: JudgeRule) -> Iterator[tuple[DataFr
 
 
 def _verdicts(found: DataFrame, rule: JudgeRule) -> DataFrame:
-    """The records that are no duplicates: `REASON` is null where one is new."""
+    """Return the records that are no duplicates; a new one has null as `REASON`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    # Records that cannot be judged go through the same pass, each in a group of its own: a second one would read Kafka
-    # again, and in one group a flood of them would be one task's.
+    # Records that cannot be judged go through the same pass, each in its own group. A second pass would read Kafka
+    # again, and one group for a flood of them would be one task's.
     group = F.when(F.col(REASON).isNull(), F.lit(-1).cast("long")).otherwise(F.col("offset")).alias("_ratchet_group")
     of_identity = Window.partitionBy("partition", IDENTITY, "_ratchet_group").orderBy("offset")
     last = F.max(SEQUENCE).over(of_identity.rowsBetween(Window.unboundedPreceding, -1))
@@ -58,7 +58,7 @@ def _verdicts(found: DataFrame, rule: JudgeRule) -> DataFrame:
 
 
 def _reason(rule: JudgeRule) -> Column:
-    """Why a record that can be judged is not new; null: it is."""
+    """Return the reason why a judged record is not new; null: it is new."""
     from pyspark.sql import functions as F
 
     last, sequence = F.col(LAST), F.col(SEQUENCE)

@@ -37,7 +37,7 @@ READING = frozenset({"READ", "WRITEREAD"})
 
 
 class SchemaUnusable(Exception):
-    """Error of a schema that is missing or cannot read values; its message is the reason."""
+    """Error of a missing schema, or one that cannot read values; its message is the reason."""
 
 
 @dataclass(frozen=True)

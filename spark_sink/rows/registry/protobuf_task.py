@@ -28,7 +28,7 @@ TAG_MOST, TAG_BYTES_MOST = 0xFFFFFFFF, 5
 """Greatest key of a field: 29 bits of its number and 3 of its wire type, as in Google's parsers."""
 
 MAX_GROUPS = 64
-"""Nested groups, at most, that are passed over."""
+"""Most nested groups to pass over."""
 
 WIRE = {
     "fixed64": FIXED64,

@@ -61,7 +61,7 @@ class RegistryValues:
     topic: str = ""
     """Name of the topic, for messages and for the subject."""
     subject: str | None = None
-    """Subject whose newest schema gives the columns and whose context (":.staging:orders-value") has the ids. None:
+    """Subject with the columns in its newest schema; its context (":.staging:orders-value") has the ids. None:
     `topic`-value."""
     record: str | None = None
     """Only accepted record (Avro), message (Protobuf) or title (JSON Schema); None: any."""
@@ -285,5 +285,5 @@ def _keys(records: DataFrame, header: Column) -> dict[bytes | None, int]:
 
 
 def shown(key: bytes) -> str:
-    """Return an id or a GUID as people write it."""
+    """Return an id or a GUID as text."""
     return str(UUID(bytes=key[1:])) if key[:1] == b"\1" else str(int.from_bytes(key[1:], "big"))

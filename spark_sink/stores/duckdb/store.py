@@ -456,7 +456,7 @@ class _Staged:
         return sum(file.rows for file in self.written)
 
     def kept(self, rows: Any) -> int:
-        """Return the number of a dataset's rows that are to be in the table."""
+        """Return the number of a dataset's rows for the table."""
         import pyarrow.dataset as ds
 
         return self.rows if not self.deletes else int(rows.count_rows(filter=~ds.field(DELETED)))

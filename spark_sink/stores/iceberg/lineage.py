@@ -123,7 +123,7 @@ def inconsistency(table: Table, job: str, *, has_key: bool, may_be_emptied: bool
     """
     mark, found = table.properties.get(mark_key(job)), marks(table)
     noted = int(table.properties.get(rows_key(job), "-1"))
-    if mark is None:  # an earlier version has left none; only newer snapshots that lie aside can be looked for
+    if mark is None:  # an earlier version has left none; only newer snapshots that lie aside can be found
         return "" if _is_newest(table) else "the table was rolled back to an older snapshot"
     if found is None:
         if (total_rows(table) == noted and not has_key) or (may_be_emptied and not total_rows(table)):

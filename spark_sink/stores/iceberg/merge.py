@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WIDE_DIGITS = 39
-"""Digits of the sum of two decimals of 38, at most; it is brought back to 38, and one too large is an error."""
+"""Digits of the sum of two decimals of 38, at most. It is brought back to 38, and a larger one is an error."""
 
 
 def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Table:

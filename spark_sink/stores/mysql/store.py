@@ -46,8 +46,8 @@ SIGNAL = 1644
 """Number of the server for an error that a trigger raises."""
 
 DEADLOCK, DEADLOCKS = 1213, 10
-"""Number of the server for a transaction that it rolled back because of a deadlock, as between two jobs over one table;
-and the attempts of such a commit."""
+"""Number of the server for a deadlock's rollback, as between two jobs over one table; and the attempts of such a
+commit."""
 
 
 class MysqlStore(SqlStore["Database", list[Column]]):

@@ -21,7 +21,7 @@ KEY_COLUMN = "ratchet_key_"
 """Prefix of a column that stands for a key; readers need not know its text."""
 
 TOKEN = "ratchet_token"  # noqa: S105 - a column
-"""Column of staging tables for the task's attempt that has written the row."""
+"""Column of staging tables for the token of the task's attempt."""
 
 JSON, UTC = "JSON", "UTC"
 """Comments of columns with an ambiguous type: text for JSON; times of day in UTC."""

@@ -28,7 +28,7 @@ KEY: Final = (JOB, "_kafka_partition", "_identity")
 """Longest identity in bytes: it has 1,024 at most, and PostgreSQL indexes 2,700."""
 
 ASKED: Final = 10_000
-"""Identities in one query of a task; each is looked up in the index of the primary key."""
+"""Identities in one query of a task, for the index of the primary key."""
 
 
 class SequenceTable:

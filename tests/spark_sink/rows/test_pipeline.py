@@ -232,7 +232,7 @@ def test_a_function_of_the_users_makes_the_rows_and_its_mistakes_are_sentences(
         run_batch(job, TopicPlanner(broker, topic, {}), site.make(topic=topic), lambda: nullcontext(spark))
         write(topic, [b"three"])
         failing = [
-            (job.pipeline, r"offsets 0: 3-5 \(ValueError: invalid literal for int.*'three'\)\. What was committed"),
+            (job.pipeline, r"offsets 0: 3-5 \(ValueError: invalid literal for int.*'three'\)\. Earlier commits stay"),
             (
                 RowPipeline(
                     transform=sql_transform("SELECT int(raise_error(decode(_kafka_value, 'utf-8'))) AS n FROM records")

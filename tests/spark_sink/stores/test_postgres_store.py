@@ -356,7 +356,7 @@ def test_a_table_that_was_renamed_is_not_a_new_one(place: PostgresSite) -> None:
     url, password = place.server.url, place.server.password
     renamed = postgres_store(url, f"{place.schema}.clicks", "job", "events", password=password)
     for ask in (renamed.require_write_mode, lambda: renamed.open(record_schema())):
-        with pytest.raises(StoreError, match=r"clicks has rows, .* is gone"):
+        with pytest.raises(StoreError, match=r"clicks has rows, .* is missing"):
             ask()
     postgres_store(url, f"{place.schema}.empty", "job", "events", password=password).open(record_schema())
 
