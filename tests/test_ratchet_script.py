@@ -184,6 +184,27 @@ def test_the_documentation_needs_the_developers_packages(clone: Clone) -> None:
     assert f"{clone.root}/build/site" in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_of_a_release_builds_nothing(clone: Clone, option: str) -> None:
+    built = clone.root / "dist" / "before.whl"
+    built.parent.mkdir()
+    built.touch()
+    result = clone.run("release", option)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("Usage: ./ratchet release\n")
+    assert "wheel and sdist" in result.stdout
+    assert "Example: " in result.stdout
+    assert built.exists()
+    assert not clone.record.exists(), "no environment is made"
+
+
+def test_a_release_takes_no_arguments(clone: Clone) -> None:
+    result = clone.run("release", "--dry-run")
+    assert result.returncode == 2
+    assert "takes no argument '--dry-run'" in result.stderr
+    assert not clone.record.exists()
+
+
 def test_an_environment_for_developers_follows_their_lock(clone: Clone) -> None:
     clone.complete().run("setup", "--dev")
     clone.recorded()
