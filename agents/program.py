@@ -89,7 +89,7 @@ class Agent:
     Attributes:
         function: an async generator function, or a coroutine function where nothing is yielded.
         stream: stream of its events.
-        on_error: treatment of a record for which it raises.
+        on_error: treatment of a record that makes it raise.
         deterministic: True if equal events give equal outputs; see `ratchet verify --replay`.
         name: name of the function.
     """
@@ -345,7 +345,7 @@ class App(Timers):
 
         Args:
             stream: of this app.
-            on_error: "halt": the partition halts at a record for which the function raises, until the program is
+            on_error: "halt": the partition halts at a record that makes the function raise, until the program is
                 corrected; "dead-letter": the record goes to the dead-letter topic with the reason, its table
                 changes and outputs are undone, and the next record follows.
             deterministic: False: its outputs or tables depend on more than its events and tables (a clock, chance,

@@ -81,7 +81,7 @@ class StreamSettings(_Section):
     conflicts: Conflicts = DEFAULTS["conflicts"]
     dense: bool = DEFAULTS["dense"]
     repartition_by: Literal["identity"] | None = None
-    """Key of an internal topic to which records go before their verdict; see `app.repartition`."""
+    """Key of an internal topic that gets records before their verdict; see `app.repartition`."""
     deduplicate: bool | None = None
     """True: judge records; False: forward them unjudged; None: unset here.
 
@@ -173,7 +173,7 @@ class StreamSettings(_Section):
             raise ValueError("input, output and dead_letters must be three different topics")
         if self.duplicates in (self.input, self.output, self.dead_letters):
             raise ValueError(
-                f"duplicates is {self.duplicates!r}, which this stream has for something else. Name another topic"
+                f"duplicates is {self.duplicates!r}, which is another topic of this stream already. Name a new one"
             )
         return self
 
@@ -227,7 +227,7 @@ class WebSettings(_Section):
     trusted_proxy: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_networks)] = ()
     """Addresses or networks of proxies with a trusted `user_header`."""
     user_header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]{1,64}$")
-    """Header in which such a proxy names its user."""
+    """Header with the user's name from such a proxy."""
     write: bool = False
     """True if callers with the token may make changes through the page."""
 

@@ -17,7 +17,7 @@ NUMBER_AT: Final = slice(11, 21)
 """Fixed place of a value's number, so that a count of millions need not parse JSON."""
 ID_BYTES: Final = 16
 REMEMBERED_S: Final = 7 * 24 * 3600
-"""Seconds for which every program remembers an id."""
+"""Seconds that every program remembers an id."""
 
 
 @dataclass(frozen=True, slots=True)

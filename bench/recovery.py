@@ -33,7 +33,7 @@ PER_SECOND: Final = 500
 QUIET_S: Final = 3.0
 """Seconds after the last commit, before the kill: stores are written now and then, and a crash hits any moment."""
 WORKER: Final = "ratchet"
-"""Subject with several processes, one of which can be killed."""
+"""Subject with several processes; a run kills one."""
 KILLED: Final = 0
 """Number of the killed process."""
 ANSWER_S: Final = 30.0

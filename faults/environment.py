@@ -77,7 +77,7 @@ class Worker:
         """Start the process, without waiting until it is ready.
 
         Args:
-            clock_shift_s: seconds by which its wall clock is ahead; below 0 late.
+            clock_shift_s: seconds that its wall clock is ahead; below 0 late.
             crash_at: its point of death: POINT or POINT:N of `transactions/crash_points.py`.
         """
         self.wait_for_orphans()

@@ -140,7 +140,10 @@ class EmbeddedKafka(Kafka):
         self.close()
 
     def _wait_until_all_are_let_in(self) -> None:
-        """A node answers before the others know it, and no topic can be put on it until then."""
+        """Wait until each node is known to all others, and restart nodes that stay unknown.
+
+        A node answers before that, but no topic can be put on it yet.
+        """
         if not (missing := self._missing(LET_IN_LIMIT_S)):
             return
         # Seen once, on a busy machine, and unexplained. A run does not prove a start: the nodes are

@@ -62,7 +62,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """These JVMs live for seconds: optimising their code would take longer than running it."""
 
 JAVA_OPTIONS = {"request.timeout.ms": 5_000, "default.api.timeout.ms": 10_000}
-"""Client options by which Spark notices the loss of its Kafka within seconds: by default it takes a minute or two."""
+"""Client options that make Spark notice the loss of its Kafka within seconds: by default it takes a minute or two."""
 
 KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})
 """Exit codes of a job with a killed process group: the supervisor's own, or the reported one."""

@@ -27,7 +27,7 @@ class Place:
     device: int
     inode: int
     mark: FileMark | None = None
-    """Mark by which the file is recognised."""
+    """Mark that identifies the file."""
 
 
 class Recognised:

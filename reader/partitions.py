@@ -1,4 +1,4 @@
-"""Partitions that a reader reads, from topic or group, as far as the database agrees."""
+"""Partitions of a reader: those of its topic or group, while the database confirms the ownership."""
 
 from __future__ import annotations
 

@@ -50,6 +50,6 @@ def in_columns(batch: RecordBatch, identity: Identity) -> Identities:
     if identity == Identity.KEY:
         return Identities(batch.data, columns[records.KEY], columns[records.KEY_LENGTH])
     if identity.header is None:
-        raise ValueError(f"identity {identity} stands in no column")
+        raise ValueError(f"identity {identity} has no column in the batch: read it from each record")
     header = columns[records.SECOND], columns[records.SECOND_LENGTH], columns[records.SECOND_TIMES]
     return Identities(batch.data, *header, least=1)

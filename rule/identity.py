@@ -1,4 +1,4 @@
-"""Identity and sequence source by which a stream judges."""
+"""Identity and sequence source of a stream's verdicts."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 An entry of the changelog for each, committed with the change itself, under a key of its own: compaction keeps them all.
 So a request is applied once however often a lane meets it, and the author of each change stays known.
 
-    b"g" + number     8-byte big-endian, counted from 0 in the order in which they were applied
+    b"g" + number     8-byte big-endian, counted from 0 in the order of their application
     value             JSON, see `Edit`
 
 The change itself is an entry of the identity, a null where it is forgotten. Kafka keeps nulls for a time only, so

@@ -119,7 +119,7 @@ class Eviction:
             take: function that takes entries of the store into the map.
             known: number of identities, those added by the transaction included.
             now: seconds, time of this transaction.
-            judged_until: seconds, input watermark by which inactive identities are evicted; None: none are.
+            judged_until: seconds, input watermark for evicting inactive identities; None: none are.
 
         Returns:
             number of evicted identities.
@@ -187,7 +187,7 @@ class Eviction:
             self.tell()
 
     def recognised_for_s(self, displaced: int) -> int | None:
-        """Return the seconds after its last record for which each identity was recognised, at least.
+        """Return how many seconds after its last record each identity was recognised, at least.
 
         None: identities are kept for ever, and none was displaced; or some were displaced by other workers, so that
         it is unknown. displaced: number of identities displaced by all workers so far.

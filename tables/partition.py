@@ -79,7 +79,7 @@ class SequencePartition(CommittedPartition):
 
     @property
     def recognised_for_s(self) -> int | None:
-        """Return the seconds after its last record for which each identity was recognised here, at least.
+        """Return how many seconds after its last record each identity was recognised here, at least.
 
         None: identities are kept for ever; or have been, so far; or others displaced some while they had the
         partition.

@@ -3,7 +3,7 @@
 Each has an entry of the changelog, committed with its records, under a key of its own. Compaction keeps them all, so
 that the judged intervals are known later.
 
-    b"s" + number     8-byte big-endian, counted from 0 in the order in which they happened
+    b"s" + number     8-byte big-endian, counted from 0 in the order of their time
     value             version byte, 1 where judged, then start, end, policy, unjudged: big-endian integers
 
 Where nothing was ever switched there is none, and everything was judged.

@@ -44,7 +44,7 @@ FINGERPRINT_BYTES: Final = 16
 
 
 def letter_of(headers: Iterable[Header], letters: bytes) -> bytes | None:
-    """Return the dead letter of this stream from which a record was re-sent; None: of none.
+    """Return this stream's dead letter of a re-sent record; None: there is none.
 
     Args:
         headers: headers of the record; any program may have written or copied them.
@@ -65,7 +65,7 @@ def letter_of(headers: Iterable[Header], letters: bytes) -> bytes | None:
 
 
 def identity_of(letter: bytes, key: bytes | None, value: bytes | None) -> bytes:
-    """Return the identity by which a re-sent record is judged. Other content cannot take its place."""
+    """Return the identity for judging a re-sent record. Other content cannot take its place."""
     found = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
     for part in (key, value):
         found.update(b"-" if part is None else b"%d:%b" % (len(part), part))

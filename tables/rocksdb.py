@@ -23,7 +23,7 @@ WRITE_BUFFER: Final = 16 << 20
 would be more than the sequences themselves."""
 
 FLUSH_WORTH: Final = 50_000
-"""Entries in RocksDB's log from which on `flush_much` writes a file.
+"""Least number of entries in RocksDB's log that makes `flush_much` write a file.
 
 The next start reads the log again, 1 µs an entry; a file for every few entries would be merged over and over.
 """

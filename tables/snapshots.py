@@ -15,14 +15,14 @@ from kafka_ratchet.tables.store import LAYOUT, Store
 from kafka_ratchet.tables.totals import Evicted, Progress
 
 SNAPSHOT_EVERY_S: Final = 1.0
-"""Seconds by which the store on disk may lag the last commit.
+"""Seconds that the store on disk may lag the last commit.
 
 After a crash so much of the changelog is replayed: a second's worth takes a fraction of one. Writing it at
 every commit cost a third of the worker's CPU (docs/decisions/0004-snapshots.md).
 """
 SNAPSHOT_TAKES_S: Final = 0.02
 SNAPSHOT_LATER: Final = 30.0
-"""Largest factor by which a slow snapshot delays the next one.
+"""Largest factor of the pause after a slow snapshot.
 
 One that takes longer than `SNAPSHOT_TAKES_S` is due that much later: where a million keys change every
 second, writing them would cost more than judging them. No other work of the partition runs during it.

@@ -80,7 +80,7 @@ class Store(Database):
 
     @property
     def layout(self) -> int:
-        """Return the `LAYOUT` with which it was written."""
+        """Return the `LAYOUT` of its writer."""
         value = self.get(_LAYOUT)
         return 1 if value is None else int.from_bytes(value, "big")
 

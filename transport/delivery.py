@@ -51,7 +51,7 @@ The lane can still name the agent then.
 SHARE_AT_FIRST: Final = 512
 """Records of the first batch that agents get: 48 s at 94 ms each, which is a slow call of another service."""
 SHARE_STEP: Final = 8
-"""Factor by which a share grows or shrinks at once."""
+"""Factor of one growth or reduction of a share."""
 AGENT_WAIT_S: Final = 10.0
 """Seconds that a stopping lane waits for the agent to release a batch.
 

@@ -98,7 +98,7 @@ With so many, and nothing more to read, a lane commits early, so that results of
 once.
 """
 BEHIND_S: Final = 0.1
-"""Seconds for which a lagging lane lets a smaller transaction wait for that many records.
+"""Seconds that a lagging lane lets a smaller transaction wait for that many records.
 
 Its input has waited longer. At 10 ms the ends of transactions took most of the broker's time, and with it
 more than half of the throughput.

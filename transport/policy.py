@@ -44,7 +44,7 @@ class Forget(NamedTuple):
     ends: tuple[int, ...] = ()
 
     def holds_from(self, partition: int, topic: str) -> int:
-        """Return the input offset from which on the request applies.
+        """Return the first input offset that the request applies to.
 
         Records that waited below it came before the request.
 

@@ -27,7 +27,7 @@ Fields = Callable[[Sequence[bytes | None]], list[list[Any]]]
 
 
 class Records(Protocol):
-    """Records of which some columns are asked for."""
+    """Records with some requested columns."""
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each."""

@@ -27,7 +27,7 @@ from kafka_ratchet.tables.eviction import NULLS_LAST_S
 ASK_S: Final = 10.0
 GROUPS_TOPIC: Final = "__consumer_offsets"
 CLOCK_MS: Final = 5_000
-"""Milliseconds by which Kafka's newest time stamp may be ahead of this machine's clock."""
+"""Milliseconds that Kafka's newest time stamp may be ahead of this machine's clock."""
 READS: Final = {AclOperation.READ, AclOperation.DESCRIBE_CONFIGS}
 WRITES: Final = {*READS, AclOperation.WRITE}
 

@@ -34,7 +34,7 @@ POLL_S: Final = 0.25
 class Applied(msgspec.Struct, frozen=True):
     """Effect of a request on a partition: last sequences before and after, None where there is none.
 
-    position: input offset from which on it holds
+    position: first input offset that it holds for
     """
 
     partition: int

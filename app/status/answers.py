@@ -101,7 +101,7 @@ class TableStatus:
 class Forgotten:
     """Parts of an identity that an operator has forgotten (`ratchet forget`), in one partition.
 
-    at: ISO 8601, UTC; position: input offset from which on it holds; above: only sequences above it, None: all;
+    at: ISO 8601, UTC; position: first input offset that it holds for; above: only sequences above it, None: all;
     before, after: the last sequence; None: none
     """
 

@@ -308,7 +308,7 @@ def _recognised_for_s(rows: list[PartitionView]) -> int | None:
 
 
 def window(stream: StreamSettings, recognised_for_s: int | None, rows: list[PartitionView]) -> str:
-    """Return the least time for which an identity is recognised, as a sentence."""
+    """Return how long an identity is recognised at least, as a sentence."""
     if not stream.is_bounded:
         return "Identities are never forgotten."
     if recognised_for_s is not None:

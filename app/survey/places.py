@@ -14,7 +14,7 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import Identity, path_names, split_parts
 
 PLACES_MOST: Final = 60
-"""Bits of the word with which the compiled pass follows the paths of fields."""
+"""Bits of the word that guides the compiled pass through the paths of fields."""
 
 
 class Place(NamedTuple):

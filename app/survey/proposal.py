@@ -21,13 +21,13 @@ CONFLICTS_MOST: Final = 0.05
 LATE_MOST: Final = 0.05
 """Largest share of new records with a late number; those that no window passes count last."""
 ALIKE: Final = 0.98
-"""Share of the best identity's duplicates from which on another one is as good."""
+"""Least share of the best identity's duplicates that makes another one as good."""
 AGES_LEAST: Final = 30
 """Least number of duplicates with an age."""
 AGE_MARGIN: Final = 2
 ENTRIES_MARGIN: Final = 2
 IDENTITIES_MANY: Final = 100_000
-"""Number of identities with a number from which on forgetting is worthwhile."""
+"""Least number of identities with a number that makes forgetting worthwhile."""
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 TIMES_S: Final = (

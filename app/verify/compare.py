@@ -105,7 +105,7 @@ class ExpectedPartition:
         self._starts: list[Known] = []
         """Known state of each identity before its first record here."""
         self._since: list[int] = []
-        """Input offset from which on that number stands for the identity; -1: from the beginning."""
+        """First input offset with that number for the identity; -1: from the beginning."""
         self._is_complete = self.baseline.complete
         self._imported_from = -1
         """Input offset of the last import; the output's front says nothing of what began after it."""

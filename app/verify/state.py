@@ -320,7 +320,7 @@ class Baseline:
     saved_from: int | None = None
     """Input offset where the last run of `--state` ended; None: there was none."""
     decided: str = ""
-    """Time up to which a replay has followed operators' decisions; ISO 8601."""
+    """Time of the last operators' decisions that a replay has followed; ISO 8601."""
 
     @classmethod
     def after_retention(cls, input_begin: int, output_begin: int) -> Baseline:

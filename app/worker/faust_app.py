@@ -20,7 +20,7 @@ from kafka_ratchet.transport.assignment import FAUST_LOGGER, LaneTableManager
 from kafka_ratchet.transport.assignor import RuledAssignor
 
 REQUEST_SLACK_S: Final = 5.0
-"""Seconds by which a request may outlast a rebalance.
+"""Seconds that a request may outlast a rebalance.
 
 Otherwise its answer comes too late: the group then waits for an absent member, and so do all others. A
 rebalance itself need not wait for longer than a session: members learn of it with their next heartbeat, and

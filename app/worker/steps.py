@@ -23,7 +23,7 @@ from kafka_ratchet.topic_log.clients import ADMIN_TIMEOUT_S, all_topics, committ
 from kafka_ratchet.topic_log.reading import records
 
 COMMITTED_S: Final = 5.0
-"""Seconds for which Kafka is asked for committed offsets. A client that asked a coordinator too early asks it for good
+"""Seconds of requests to Kafka for committed offsets. A client that asked a coordinator too early asks it for good
 (librdkafka 2.16, seen once for 30 s); the worker's start asks again with another one."""
 
 

@@ -28,7 +28,7 @@ from kafka_ratchet.transport.client.topic_id import TopicState
 log = structlog.get_logger(__name__)
 
 DEAD_LETTER_ROOM: Final = 64 * 1024
-"""Bytes by which dead letters and duplicates may exceed their originals: reason and origin."""
+"""Bytes that dead letters and duplicates may add to their originals: reason and origin."""
 COMPACTED: Final = {
     "cleanup.policy": "compact",
     # Segments roll at least once a day, so that the cleaner gets at them: it never touches the active one.

@@ -41,7 +41,7 @@ ENDINGS: Final[dict[Rule, str]] = {
     "hashes": "_hashes",
     "distinct": "_distinct",
 }
-"""Suffixes of such columns' names, after the name of the aggregated column."""
+"""Suffixes of the names of computed columns, by rule; the name of the aggregated column comes first."""
 
 
 class Aggregate(NamedTuple):

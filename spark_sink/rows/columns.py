@@ -138,8 +138,8 @@ def value_schema(columns: StructType, paths: Mapping[str, Path]) -> StructType:
             same = spelled.setdefault(tuple(name.lower() for name in path[:depth]), path[:depth])
             if same != path[:depth]:
                 raise OptionRefused(
-                    f"column {field.name} reads field {'.'.join(path[:depth])}, and another one {'.'.join(same)}: "
-                    "Spark does not tell cases apart. Leave one out"
+                    f"column {field.name} reads field {'.'.join(path[:depth])}, and another column reads "
+                    f"{'.'.join(same)}: Spark does not tell cases apart. Leave one out"
                 )
         for other, column in whole.items():
             if other == path[: len(other)] or path == other[: len(path)]:

@@ -25,10 +25,10 @@ SAMPLE_OFFSETS = 100_000
 """Offsets of a first sample; more offsets are read only if these have no values."""
 
 SAMPLE_OBJECTS = 10_000
-"""Objects that each task samples, the first it reads."""
+"""Number of objects that each task samples: the first ones it reads."""
 
 MAX_NAMES = 10_000
-"""Names that each task remembers: each object may have new ones."""
+"""Number of names that each task remembers: each object may have new ones."""
 
 MAX_COLUMNS = 500
 """Columns of a table, at most; the most frequent ones. PostgreSQL allows 1,600, and readers fewer."""

@@ -83,13 +83,13 @@ class RowPipeline:
             )
         if self.keep_value and self.parses and self.transform is not None and not self.rejects:
             raise OptionRefused(
-                "keep_value leaves sql and transform no way to tell values that do not parse: _kafka_value "
-                "would never be null. Switch rejects on, or leave keep_value out"
+                "with keep_value, sql and transform cannot recognise values that do not parse: _kafka_value is "
+                "never null. Switch rejects on, or leave keep_value out"
             )
         if self.parses and not self.rejects and self.transform is None and self.write_mode.kind != "append":
             raise OptionRefused(
                 f"a result of kind {self.write_mode.kind} has no place for values that do not parse. Switch rejects "
-                "on, or say in sql what becomes of them (WHERE _kafka_value IS NULL leaves them out)"
+                "on, or handle them in sql (WHERE _kafka_value IS NULL leaves them out)"
             )
 
     @property

@@ -96,7 +96,7 @@ def test_topics_of_a_stream_must_differ(tmp_path: Path, old: str, new: str) -> N
 def test_duplicates_of_a_stream_have_a_topic_of_their_own(tmp_path: Path, topic: str) -> None:
     sentence = refusal(tmp_path, STREAM + f'duplicates = "{topic}"')
     assert sentence == (
-        f"streams.events: duplicates is {topic!r}, which this stream has for something else. Name another topic"
+        f"streams.events: duplicates is {topic!r}, which is another topic of this stream already. Name a new one"
     )
 
 

@@ -95,7 +95,7 @@ GROUP, TRANSACTION = 0, 1
 """Coordinator types of FindCoordinator (KIP-98)."""
 
 GONE_AFTER_S: Final = 10.0
-"""Seconds for which a topic may be missing, or an epoch unknown, before that is believed.
+"""Seconds that a topic may be missing, or an epoch unknown, before that is believed.
 
 A broker that has just returned lists no topics for a moment, and a replaced leader does not know its
 successor's epoch.

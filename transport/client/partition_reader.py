@@ -33,13 +33,10 @@ class Place(NamedTuple):
 class Fetching(NamedTuple):
     """Options of each fetch.
 
-    connection: connection of the fetches.
-    max_bytes: size of an answer.
-    wait_ms: time for which the broker may hold back an empty answer.
-    batch_most: bytes that one batch may unpack to.
-    sequence_header, identity_header: headers to find in every record; b"" for none.
-    committed: False: records of aborted transactions too.
-    in_thread: unpack in a thread, so that the event loop goes on.
+    connection: connection of the fetches. max_bytes: size of an answer. wait_ms: time that the broker may hold back an
+    empty answer. batch_most: bytes that one batch may unpack to. sequence_header, identity_header: headers to find in
+    every record; b"" for none. committed: False: records of aborted transactions too. in_thread: unpack in a thread, so
+    that the event loop goes on.
     """
 
     connection: Hashable

@@ -213,10 +213,10 @@ async def last_end(
     connection: Hashable,
     remembered: HangingTransaction | None = None,
 ) -> HangingTransaction | None:
-    """Return the left-open transaction of an id, retried until there is an answer.
+    """Return the left-open transaction of an id, with retries until there is an answer.
 
-    It waits for another owner that has taken the id over and not yet ended it. After OWNER_S it ends that transaction
-    itself, by the recorded outcome.
+    Another owner may have taken the id over without ending the transaction. After waiting OWNER_S for it, this call
+    ends the transaction itself, by the recorded outcome.
 
     Raises:
         TransactionError: this user lacks the right, Kafka is too old for the request, or the intended end is unknown.

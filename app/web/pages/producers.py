@@ -22,7 +22,7 @@ from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.rule.identity import Identity
 
 LIVE_S: Final = 60
-"""Seconds since its last judged record in which a producer counts as live."""
+"""Most seconds since the last judged record of a live producer."""
 
 
 async def producers_page(request: web.Request) -> web.StreamResponse:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 UNKNOWN_ROWS = 2**62
-"""Number of rows that is stored if only the merge knows it; no table has as many."""
+"""Number of rows noted in a merge's entry: only the merge knows the real one, and no table has as many."""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def test_ids_are_judged_as_plain_dictionaries_do(
 
 
 def test_what_stands_in_no_column_is_refused() -> None:
-    with pytest.raises(ValueError, match=r'identity \["key", "header:a"\] stands in no column'):
+    with pytest.raises(ValueError, match=r'identity \["key", "header:a"\] has no column in the batch'):
         in_columns(fetched([Sent()]), Identity.parse("key,header:a"))
 
 
