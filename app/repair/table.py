@@ -158,7 +158,7 @@ class RepairedTable:
             crash_points.passing("taken-over")
             # A job moves the offsets. Another repair moves the generation alone.
             if stored != plan.offsets or self._store.generation() != seen + 1:
-                plan = self._look(spark, job)  # from now on nobody else commits
+                plan = self._look(spark, job)  # from now on no other job commits
             if not plan.mends:
                 return Repaired(plan)
             note = repair_note(self._asked.reason, plan.counted())
