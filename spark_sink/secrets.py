@@ -54,14 +54,14 @@ def keep(values: Iterable[str | None]) -> None:
 
 
 def of_client(options: Mapping[str, object]) -> Iterator[str]:
-    """Return the values of client options to hide, in librdkafka's names or Java's."""
+    """Yield the values of client options to hide, in librdkafka's names or Java's."""
     for name, value in options.items():
         if isinstance(value, str) and name not in WORDS:
             yield value
 
 
 def of_registry(options: Mapping[str, str]) -> Iterator[str]:
-    """Return the values of a schema registry's options to hide, with addresses only if they have credentials."""
+    """Yield the values of a schema registry's options to hide, with addresses only if they have credentials."""
     for name, value in options.items():
         if name != "url":
             yield value

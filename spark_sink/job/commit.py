@@ -102,7 +102,7 @@ Frames = tuple["DataFrame", "DataFrame | None", "DataFrame | None"]
 
 @contextmanager
 def _frames(read: DataFrame, job: Job, store: ResultStore) -> Iterator[Frames]:
-    """Return the rows, the rejects if they have a table, and the new sequences if the job judges."""
+    """Yield the rows, the rejects if they have a table, and the new sequences if the job judges."""
     from pyspark.sql import functions as F
 
     pipeline, restricted = job.pipeline, store.restricted_values

@@ -108,7 +108,7 @@ def _narrowed(
 def _frames(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-    """Return rows in the table's columns, and rejects in theirs."""
+    """Yield rows in the table's columns, and rejects in theirs."""
     with rows_and_rejects(spark, job, start, end, restricted_values=restricted_values) as (rows, rejects):
         if job.pipeline.write_mode.kind == "totals":
             yield modes.reduced(rows, job.pipeline.write_mode), rejects

@@ -45,7 +45,7 @@ class RunCollector:
         self._run, self._where = run, [sink, topic]
 
     def collect(self) -> Iterator[Metric]:
-        """Return the labels: sink (the job's name), topic, and partition for a metric by partition."""
+        """Yield the metric families. Labels: sink (the job's name), topic, and partition for one per partition."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         found, labels = self._run.snapshot(), ["sink", "topic"]

@@ -181,7 +181,7 @@ def _digesting() -> Task:
 def rows_and_rejects(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-    """Return the rows before their reduction, and the rejects.
+    """Yield the rows before their reduction, and the rejects.
 
     A raw topic is judged as if it were one slice.
     """

@@ -173,7 +173,7 @@ def _in_driver(spark: SparkSession, job: Source, partition: int, start: int, end
 
 @contextmanager
 def unreadable_named(job: Source, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
-    """Raise `TimestampsUnreadable` in place of Spark's error, once the unreadable records are known.
+    """Turn Spark's error in the block into `TimestampsUnreadable`, once the unreadable records are known.
 
     Raises:
         TimestampsUnreadable: there are some; the next attempt reads around them.

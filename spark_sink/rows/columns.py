@@ -318,7 +318,7 @@ def _read_as(data_type: DataType) -> DataType:
 
 
 def _decimal_names(schema: StructType) -> Iterator[str]:
-    """Return the names of decimal fields, also within objects and lists."""
+    """Yield the names of decimal fields, also within objects and lists."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     for field in schema.fields:

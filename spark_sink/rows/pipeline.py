@@ -173,7 +173,7 @@ class RowPipeline:
 
     @contextmanager
     def frames(self, records: DataFrame, *, restricted_values: int) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-        """Return the rows of the result and, if they have a table, the rejects.
+        """Yield the rows of the result and, if they have a table, the rejects.
 
         Args:
             records: records of Spark's Kafka source.
@@ -184,7 +184,7 @@ class RowPipeline:
 
     @contextmanager
     def read(self, records: DataFrame, *, restricted_values: int) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-        """Return one row for each record before the user's transform; with `deletes`, `DELETED` comes last."""
+        """Yield one row for each record before the user's transform; with `deletes`, `DELETED` comes last."""
         from pyspark import StorageLevel
         from pyspark.sql import functions as F
 

@@ -45,7 +45,7 @@ def starting(what: str) -> Iterator[None]:
 
 @contextmanager
 def _shown(*columns: str, transient: bool = False) -> Iterator[Progress | None]:
-    """Return a display of rich with these columns; None: there is no rich, or no terminal.
+    """Yield a display of rich with these columns; None: there is no rich, or no terminal.
 
     A column is `TEXT` or the name of one of rich's classes.
     """

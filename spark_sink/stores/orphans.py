@@ -30,7 +30,7 @@ def file_orphan(folder: Folder, file: FileInfo, *folders: str) -> Orphan:
 
 
 def files_of_older_holders(folder: Folder, files: Iterable[FileInfo], newest: Callable[[str], int]) -> Iterator[Orphan]:
-    """Return the files that a fenced holder's tasks have written.
+    """Yield the files that a fenced holder's tasks have written.
 
     Args:
         folder: the table's folder.

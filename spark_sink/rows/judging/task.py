@@ -91,7 +91,7 @@ def judging(rule: JudgeRule, known: Known | None) -> Task:
 
 
 def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
-    """State of a task about a Kafka partition, by the partition's number."""
+    """Return the class of a task's state about a Kafka partition, made from its number."""
     window, late_is_rejected = rule.reorder_window, rule.late == "dead-letter"
     too_late, not_new = TOO_LATE, NOT_NEW
     is_guessed, header, is_misread = rule.sequence_form == "guess", rule.sequence_header, _misreading()

@@ -21,7 +21,7 @@ _TIMES = "_ratchet_times"
 
 @contextmanager
 def judged_at_once(records: DataFrame, rule: JudgeRule) -> Iterator[tuple[DataFrame, DataFrame]]:
-    """Return the new records, and the rejects with their `REASON`; cached while the block runs.
+    """Yield the new records, and the rejects with their `REASON`; cached while the block runs.
 
     Args:
         records: records of Spark's Kafka source, with headers, from the topic's start; in any order.

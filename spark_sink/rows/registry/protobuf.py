@@ -88,7 +88,7 @@ def file_of(schema: Schema) -> FileDescriptor:
 
 
 def messages(file: FileDescriptor) -> Iterator[tuple[tuple[int, ...], Descriptor]]:
-    """Return each message of a file with its list of indexes, including nested messages.
+    """Yield each message of a file with its list of indexes, including nested messages.
 
     Raises:
         SchemaUnusable: there are more than `MAX_MESSAGES`.
