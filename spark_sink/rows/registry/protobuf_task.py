@@ -63,10 +63,7 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
 
 
 def message(plan: Any, restricted_values: int) -> Read:
-    """Return the function that reads a message.
-
-    The plan is ("message", fields by number, values of absent columns that are not null).
-    """
+    """Return the reader of a message's plan: "message", fields by number, values of absent columns if not null."""
     fields = {
         number: (name, many, others, _kind(kind, restricted_values), WIRE.get(kind[0], VARINT))
         for number, (name, many, others, kind) in plan[1].items()

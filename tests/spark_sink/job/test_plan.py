@@ -183,7 +183,7 @@ def test_an_unreachable_broker_is_named() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(KafkaUnavailable, match=rf"events: Kafka at {address} does not say"):
+        with pytest.raises(KafkaUnavailable, match=rf"events: Kafka at {address} does not give"):
             TopicPlanner(address, "events", {}, timeout_s=1).offset_range()
 
 
