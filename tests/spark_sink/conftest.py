@@ -140,19 +140,24 @@ def folder_store() -> Iterator[None]:
         yield
 
 
+def make_site(request: pytest.FixtureRequest, folder: Path) -> Site:
+    """Make an empty site of the kind that a fixture was asked for."""
+    if request.param == ON_MARIADB:
+        return MysqlSite(request.getfixturevalue("mariadb"), f"base of {folder.name}"[:56])
+    if request.param == IN_A_BUCKET:
+        return BucketSite(folder.name, request.getfixturevalue("s3"))
+    if request.param == OF_THE_TESTS:
+        request.getfixturevalue("folder_store")
+        return FolderSite(folder)
+    if request.param in LOCAL:
+        return LOCAL[request.param](folder)
+    return SERVED[request.param](request.getfixturevalue("postgres"), f"schema of {folder.name}")
+
+
 @pytest.fixture(params=[*params(*LOCAL, *SERVED), *AT_LENGTH])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     """A result table of each kind."""
-    if request.param == ON_MARIADB:
-        return MysqlSite(request.getfixturevalue("mariadb"), f"base of {tmp_path.name}"[:56])
-    if request.param == IN_A_BUCKET:
-        return BucketSite(tmp_path.name, request.getfixturevalue("s3"))
-    if request.param == OF_THE_TESTS:
-        request.getfixturevalue("folder_store")
-        return FolderSite(tmp_path)
-    if request.param in LOCAL:
-        return LOCAL[request.param](tmp_path)
-    return SERVED[request.param](request.getfixturevalue("postgres"), f"schema of {tmp_path.name}")
+    return make_site(request, tmp_path)
 
 
 @pytest.fixture

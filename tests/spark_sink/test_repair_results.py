@@ -34,8 +34,8 @@ from tests.spark_sink.followed import Follow, Followed, as_toml, values
 from tests.spark_sink.sites import DeltaSite, PostgresSite, Rows, Site, params
 
 MYSQL = pytest.param("mysql", marks=pytest.mark.matrix)
-STORES = [*params("delta", "iceberg", "duckdb", "postgres"), MYSQL]
-ON_STORES = pytest.mark.parametrize("site", STORES, indirect=True)
+KINDS = ("delta", "iceberg", "duckdb", "postgres")
+ON_STORES = pytest.mark.parametrize("site", [*params(*KINDS, by_default=("delta",)), MYSQL], indirect=True)
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
 
 COLUMNS = "who string, amount decimal(9,2), heat double, at timestamp"
@@ -228,7 +228,7 @@ def test_totals_whose_input_is_gone_are_not_touched(follow: Follow, site: Site) 
     assert (in_order(site.rows()), followed.generation()) == (before, generation)
 
 
-@ON_STORES
+@pytest.mark.parametrize("site", [*params(*KINDS, by_default=("postgres",)), MYSQL], indirect=True)
 def test_the_last_row_of_each_key_is_mended(follow: Follow, site: Site) -> None:
     followed = follow(kind="upsert", key=("_kafka_key",), columns=COLUMNS, rejects=True)
     before = filled(followed, keys=60)
@@ -246,7 +246,7 @@ def test_the_last_row_of_each_key_is_mended(follow: Follow, site: Site) -> None:
     assert repaired(followed).plan.is_right
 
 
-@pytest.mark.parametrize("site", [*params("delta", "duckdb", "postgres"), MYSQL], indirect=True)
+@pytest.mark.parametrize("site", [*params("delta", "duckdb", "postgres", by_default=("delta",)), MYSQL], indirect=True)
 def test_totals_are_counted_again(follow: Follow, site: Site) -> None:
     more = {} if site.location.kind == "mysql" else {"averages": ("amount",), "distinct": ("at",), "window": "1 hour"}
     if more:
@@ -347,8 +347,16 @@ def test_rejects_are_mended(follow: Follow, site: Site) -> None:
     require_right(followed, before)
 
 
-@pytest.mark.parametrize("kind", ["append", pytest.param("totals", marks=pytest.mark.matrix)])
-@ON_STORES
+@pytest.mark.timeout(900)  # twenty repairs by Spark
+@pytest.mark.parametrize(
+    ("site", "kind"),
+    [
+        *(pytest.param(kind, "append", marks=pytest.mark.matrix) for kind in ("delta", "postgres")),
+        *(pytest.param(kind, "append", marks=pytest.mark.long) for kind in ("iceberg", "duckdb", "mysql")),
+        *(pytest.param(kind, "totals", marks=pytest.mark.long) for kind in (*KINDS, "mysql")),
+    ],
+    indirect=["site"],
+)
 def test_a_repair_that_dies_at_any_step_ends_the_same(
     follow: Follow, site: Site, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -381,7 +389,7 @@ def test_a_repair_that_dies_at_any_step_ends_the_same(
         repaired(followed)
         assert in_order(site.rows()) == before
         assert followed.offsets() == offsets
-        assert repaired(followed).plan.is_right
+    assert repaired(followed).plan.is_right
     assert sum(died) >= 5  # a store passes the points that its commit has
     require_right(followed, before)
 
@@ -479,7 +487,7 @@ def test_columns_of_a_partition_are_kept(follow: Follow, site: Site) -> None:
 
 
 @pytest.mark.timeout(900)  # starts of Spark, each seconds on an idle machine
-@pytest.mark.parametrize("site", params("delta", "postgres", by_default=("delta",)), indirect=True)
+@pytest.mark.parametrize("site", params("delta", "postgres", by_default=()), indirect=True)
 def test_the_command_killed_and_run_again(follow: Follow, site: Site, tmp_path: Path) -> None:
     followed = follow(columns=COLUMNS)
     before = filled(followed)

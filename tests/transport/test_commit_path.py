@@ -62,10 +62,10 @@ class Forgetting(CommitPath):
 @pytest.mark.parametrize(
     ("machine", "runs", "evicts"),
     [
-        (Unbounded, 40, None),
-        (Displacing, 25, "displaced"),
-        (Forgetting, 25, "inactive"),
-        (Decided, 15, FOREIGN_COMMIT),
+        (Unbounded, 20, None),
+        (Displacing, 12, "displaced"),
+        (Forgetting, 12, "inactive"),
+        (Decided, 10, FOREIGN_COMMIT),
     ],
 )
 def test_the_commit_path(machine: type[CommitPath], runs: int, evicts: str | None) -> None:

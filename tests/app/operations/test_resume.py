@@ -197,6 +197,7 @@ def test_an_offset_of_another_client_is_restored_or_accepted(
     assert proof.returncode == 0, proof.stdout + proof.stderr
 
 
+@pytest.mark.matrix
 def test_an_offset_of_another_client_in_a_new_group_needs_a_decision(
     broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
 ) -> None:
@@ -247,6 +248,7 @@ def test_a_new_stream_begins_where_resume_says(
     proven(place)
 
 
+@pytest.mark.matrix
 def test_an_input_that_the_changelog_knows_is_not_made_anew(
     broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
 ) -> None:
@@ -337,6 +339,7 @@ def test_dead_letters_of_a_rule_that_was_corrected_are_proven(
     assert told == [(7, "invalid"), (57, "fresh"), (7, "fresh"), (57, "invalid")], why.stdout
 
 
+@pytest.mark.matrix
 def test_an_application_that_was_renamed_over_the_same_topics(
     broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
 ) -> None:
@@ -384,6 +387,7 @@ def test_an_application_that_was_renamed_over_the_same_topics(
     assert (nowhere.returncode, "Say --from where" in nowhere.stderr) == (2, True), nowhere.stderr
 
 
+@pytest.mark.matrix
 def test_what_resume_does_not_take(broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]) -> None:
     place = site(tmp_path, broker)
     assert "there is no topic" in place.command("resume").stderr

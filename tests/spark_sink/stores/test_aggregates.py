@@ -17,7 +17,7 @@ from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.windows import read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
-from tests.spark_sink.sites import LOCAL, Site
+from tests.spark_sink.sites import LOCAL, Site, param
 
 Ingest = Callable[..., Outcome]
 Write = Callable[..., None]
@@ -28,12 +28,12 @@ AT_LENGTH = pytest.mark.parametrize(
     "site",
     [
         "delta",
-        pytest.param("postgres", marks=pytest.mark.postgres),
+        param("postgres", by_default=False),
         *(pytest.param(name, marks=pytest.mark.long) for name in LOCAL if name != "delta"),
     ],
     indirect=True,
 )
-"""Half a minute for each store; by default a store that merges files and one of another SQL."""
+"""Half a minute for each store; by default a store that merges files, in CI one of another SQL too."""
 
 COLUMNS = "flag boolean, who string, at timestamp, text string, amount decimal(12,2), n long, real double, day date"
 MODE = WriteMode(
