@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -149,7 +150,7 @@ def test_each_letter_goes_once_whatever_it_dies_of(
 def test_a_process_that_is_killed_and_one_that_is_fenced_send_nothing_twice(
     broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(broker, new_topic, 2)
+    stage = Stage(broker, partial(new_topic, retention_ms=30 * 24 * 3600 * 1000), 2)
     old = letter(stage, 5, b"agent a: old")
     stage.write(LETTERS, 0, [letter(stage, n, b"agent a: x") for n in range(5)])
     given, output, dead = stage.topics
