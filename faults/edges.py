@@ -14,7 +14,7 @@ EVERY: Final = 40
 """Records per one with a timestamp at an edge, and per one with such a value."""
 
 TIMESTAMPS_MS: Final = (FIRST_MS, 1_790_000_000_000_000_000, -2, END_MS - 1, END_MS, 2**63 - 1, -12_219_292_800_001)
-"""Timestamps that Spark's source reads as others, or not at all, among them."""
+"""Timestamps at the edges of stores and readers. Spark's source misreads some of them, and fails on others."""
 
 HELD: Final = (
     '"d": 5e-324',

@@ -16,7 +16,7 @@ from kafka_ratchet.app.worker.application import Application
 
 
 class Route(NamedTuple):
-    """Workers of the keys of a table or topic. topic: Faust's, which makes bytes of a key."""
+    """Stream with the keys of a table or topic. topic: Faust's topic, which encodes a key."""
 
     stream: str
     topic: Any

@@ -22,7 +22,7 @@ class DataFile:
     partition: str = ""
     """Partition of the file; files of different partitions are never merged."""
     entry: Any = field(default=None, compare=False, repr=False)
-    """Entry of the store about the file."""
+    """Entry of the file in the store's own form."""
     statistics: str = field(default="", compare=False, repr=False)
     """Statistics of a new file, see `files.statistics`."""
 

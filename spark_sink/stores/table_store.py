@@ -233,9 +233,9 @@ class TableStore(ResultStore):
         if start == end:
             raise ValueError("a commit needs at least one offset that moves")
         if (rejects is None) != (self._rejects is None):
-            raise ValueError("every commit to a store with rejects, and no other, has rejects")
+            raise ValueError("a commit needs rejects if the store was made with rejects, and may have none otherwise")
         if (sequences is not None) != self.judges:
-            raise ValueError("every commit to a store that judges, and no other, has last sequences")
+            raise ValueError("a commit needs last sequences if the store judges, and may have none otherwise")
         return self._generation
 
     def _require_generation(

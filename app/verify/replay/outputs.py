@@ -73,7 +73,7 @@ class _Ahead:
         return self._held[self._at + number]
 
     def take(self, count: int) -> list[Output]:
-        """Go on by so many, which were seen ahead."""
+        """Return the next outputs, already seen by `peek`, and go on after them."""
         found = self._held[self._at : self._at + count]
         self._at += len(found)
         if self._at >= AHEAD or self._at == len(self._held):

@@ -72,7 +72,7 @@ def whole(value: bytes, prefix: bytes, read: Read) -> Any:
 
 
 def to_end(value: bytes, at: int, read: Read) -> Any:
-    """Decode a value with `read`; None: its bytes do not match, up to the last."""
+    """Decode a value with `read`; None: malformed bytes, or further bytes after its end."""
     try:
         found, end = read(value, at)
     except MALFORMED:

@@ -15,8 +15,8 @@ Key = bytes
 """Key of a schema: the magic byte 0 and an id of four bytes, or the magic byte 1 and a GUID of sixteen."""
 
 Decode = Callable[[bytes, int], Any]
-"""Function from a value and the start of its payload to a dictionary of columns. None: its bytes do not match the plan,
-up to the last."""
+"""Function from a value and the start of its payload to a dictionary of columns. None: malformed bytes, or further ones
+after its end."""
 
 KEY_BYTES = {0: 5, 1: 17}
 """Length of a key by its magic byte."""

@@ -156,7 +156,7 @@ class Log:
         return None
 
     def version_of_rows(self) -> int | None:
-        """Return the job's entry that the present rows go back to; -1: none of its; None: unknown."""
+        """Return the job's entry that the present rows stem from; -1: from none; None: unknown."""
         at = self._table.version()
         while at >= 0:
             entry = read_entry(self._folder, at)

@@ -256,7 +256,7 @@ def test_a_commit_without_sequences_is_a_mistake(site: Site, spark: SparkSession
     stored = store.open(raw.pipeline.schema(spark))
     rows = spark.createDataFrame([], raw.pipeline.schema(spark))
     rejects = spark.createDataFrame([], "_kafka_partition int, _kafka_offset long, _kafka_timestamp timestamp, _kafka_key binary, _kafka_value binary, _reason string")  # fmt: skip # noqa: E501
-    with pytest.raises(ValueError, match="every commit to a store that judges"):
+    with pytest.raises(ValueError, match="a commit needs last sequences if the store judges"):
         store.commit(rows, stored, {0: 11, 1: 10}, rejects)
 
 
