@@ -132,7 +132,7 @@ async def test_a_global_table_is_what_its_topic_is_whatever_becomes_of_that(
 
 
 def test_topics_of_global_tables_are_made_or_refused(broker: str, new_topic: Callable[..., str]) -> None:
-    expires, settings = new_topic(1, cleanup_policy="delete"), Settings()
+    expires, settings = new_topic(1, cleanup_policy="delete", retention_ms=3_600_000), Settings()
     with pytest.raises(TopicError, match=rf"table t: cleanup.policy of topic {expires} is delete"):
         prepare_global_tables(broker, settings, [GlobalTable("t", expires)])
     hasty = new_topic(1, cleanup_policy="compact", delete_retention_ms=60_000)
