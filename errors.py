@@ -102,6 +102,10 @@ class ReaderError(RatchetError):
     """A reader that keeps rows and offsets in a database of the user's own cannot go on."""
 
 
+class BatchUnread(ReaderError):
+    """Batch of records that librdkafka does not read to its end, such as a gzip batch of several members."""
+
+
 class ReaderFenced(ReaderError):
     """Another process reads under the name; nothing of this one's transaction is in the database."""
 

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 import structlog
 
 from kafka_ratchet.errors import (
+    BatchUnread,
     BrokerUnavailable,
     PositionLost,
     ReaderMisused,
@@ -223,6 +224,7 @@ class Reader:
             ReaderFenced: another process has taken over the partitions.
             ReaderMisused: the program has ended the transaction.
             TopicReplaced, TopicMissing, PositionLost: the topic is another one, or has lost records.
+            BatchUnread: librdkafka does not read a batch to its end.
             PositionNotStored: a trigger, rule or policy of the database prevents storing the positions.
             BrokerUnavailable, DatabaseUnavailable: with `until_end`, no answer within `timeout_s`.
         """
@@ -270,7 +272,7 @@ class Reader:
                         self._heard_at = time.monotonic()
                         if transaction.is_open:
                             transaction.try_commit()
-                except PositionLost:
+                except (PositionLost, BatchUnread):
                     self._topic.same_shape(self._partitions.shape.id)  # the offset may be one of another topic
                     raise
                 except BrokerUnavailable as error:

@@ -11,7 +11,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import KafkaError as Codes
 
-from kafka_ratchet.errors import PositionLost, ReaderError, TopicMissing
+from kafka_ratchet.errors import BatchUnread, PositionLost, ReaderError, TopicMissing
 from kafka_ratchet.producers import (
     END_OF_PARTITION,
     PASSING,
@@ -156,7 +156,8 @@ class Source:
         Raises:
             PositionLost: the topic no longer holds a position, or it belongs to another log.
             TopicMissing: the topic was deleted.
-            ReaderError: Kafka refuses, or librdkafka does not read a batch to its end.
+            BatchUnread: librdkafka does not read a batch to its end, or reads another topic of the name.
+            ReaderError: Kafka refuses.
         """
         # The client gives its records once. Until they are read there is no position, so a caller that goes
         # on after an error, Ctrl-C among them, calls `read_from` first.
@@ -182,9 +183,9 @@ class Source:
             partition, place = stuck
             raise self._unread(partition, place.offset, place.end)
 
-    def _unread(self, partition: int, offset: int, end: int) -> ReaderError:
+    def _unread(self, partition: int, offset: int, end: int) -> BatchUnread:
         """Return the error of a batch that librdkafka does not read to its end."""
-        return ReaderError(
+        return BatchUnread(
             f"topic {self._topic!r} partition {partition}: committed records stand at offsets {offset} to {end - 1}, "
             f"and librdkafka requests offset {offset} again and again without giving one. It does not read the batch "
             "there to its end, such as a gzip batch of several members. Nothing was left out: the database's position "

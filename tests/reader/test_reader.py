@@ -13,10 +13,19 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from kafka_ratchet.errors import PositionLost, ReaderFenced, ReaderMisused, SettingsError, TopicMissing, TopicReplaced
+from kafka_ratchet.errors import (
+    BatchUnread,
+    PositionLost,
+    ReaderFenced,
+    ReaderMisused,
+    SettingsError,
+    TopicMissing,
+    TopicReplaced,
+)
 from kafka_ratchet.producers import create_topic
 from kafka_ratchet.reader import AsyncReader, Reader, Sqlite, Transaction
 from kafka_ratchet.reader.reader import Reader as ReaderClass
+from kafka_ratchet.reader.source import Fetched, Source
 from kafka_ratchet.reader.stores.sqlite import SqliteDatabase
 from tests.reader.conftest import Fill, copy, rows
 
@@ -215,6 +224,29 @@ def test_a_topic_made_again_while_it_is_read_is_noticed_before_the_commit(
         admin.delete_topics([topic])[topic].result()
         create_topic(admin, topic, partitions=1, timeout_s=60, say=print)
         fill(topic, 30, partitions=1, first=100)
+        with pytest.raises((TopicReplaced, TopicMissing)):
+            write_for_each(reader.transactions())
+    assert rows(bill) == list(range(10))
+
+
+def test_a_batch_that_is_not_read_may_be_of_another_topic_of_the_name(
+    broker: str, new_topic: NewTopic, fill: Fill, bill: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that asks a new topic for an old offset may stand still, as at a batch that it cannot read."""
+    topic = new_topic(1)
+    fill(topic, 10, partitions=1)
+    admin = AdminClient(options)
+
+    def stand_still(source: Source, most: int, wait_s: float) -> Fetched:
+        raise source._unread(0, 11, 31)
+
+    with reader_of(topic, bill, options) as reader:
+        copy(reader)
+        monkeypatch.setattr(Source, "fetch", stand_still)
+        with pytest.raises(BatchUnread):
+            write_for_each(reader.transactions())
+        admin.delete_topics([topic])[topic].result()
+        create_topic(admin, topic, partitions=1, timeout_s=60, say=print)
         with pytest.raises((TopicReplaced, TopicMissing)):
             write_for_each(reader.transactions())
     assert rows(bill) == list(range(10))
