@@ -33,6 +33,7 @@ from kafka_ratchet.app.faust_host.worker_settings import (
     write_for_commands,
 )
 from kafka_ratchet.app.local.connectivity import wait_until_reachable
+from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings, given
 from kafka_ratchet.app.status.answers import INCOMPLETE
 from kafka_ratchet.app.status.group import ask_group
@@ -48,7 +49,7 @@ from kafka_ratchet.app.worker.topics import create
 from kafka_ratchet.errors import BrokerUnavailable, PartitionsDiffer, RatchetError, SettingsError, StateError
 from kafka_ratchet.producers import admin_client
 from kafka_ratchet.spark_sink.secrets import hidden
-from kafka_ratchet.topic_log.clients import partition_counts
+from kafka_ratchet.topic_log.clients import consumer, offset_ranges, partition_counts
 from kafka_ratchet.transport.client.security import client_options
 
 log = structlog.get_logger(__name__)
@@ -299,12 +300,16 @@ def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
 def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> None:
     """Refuse to go on where plain Faust workers have committed: the tables would begin empty.
 
+    Where lanes have run, the offset is another client's, and the partition halts on its own.
+
     Raises:
         SettingsError: the group has their offsets.
     """
     group = ask_group(bootstrap, settings, GROUP_S)
-    topics = {*hosted.inputs.values()}
-    theirs = sorted(place for place in group.foreign if place[0] in topics)
+    theirs = sorted(place for place in group.foreign if place[0] in {*hosted.inputs.values()})
+    if theirs:
+        begun = _begun(hosted, settings, bootstrap, {topic for topic, _ in theirs})
+        theirs = [place for place in theirs if place[0] not in begun]
     if theirs:
         topic, number = theirs[0]
         raise SettingsError(
@@ -313,6 +318,21 @@ def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> No
             "`ratchet state import --faust MODULE:NAME` takes them over, once no worker runs. Or give faust.App "
             "another id, or version=, and it begins with the first record"
         )
+
+
+def _begun(hosted: Hosted, settings: Settings, bootstrap: str, topics: set[str]) -> set[str]:
+    """Return those of the topics whose lanes have committed: their changelog has records."""
+    options = {"bootstrap.servers": bootstrap, **settings.kafka}
+    changelogs = {
+        topic: changelog_name(settings.app, stream) for stream, topic in hosted.inputs.items() if topic in topics
+    }
+    counts = partition_counts(admin_client(options), list(changelogs.values()))
+    with consumer(options, settings.app) as asked:
+        return {
+            topic
+            for topic, changelog in changelogs.items()
+            if changelog in counts and any(held.end > 0 for held in offset_ranges(asked, changelog, counts[changelog]))
+        }
 
 
 def prepare_changelogs(hosted: Hosted, settings: Settings, bootstrap: str) -> None:

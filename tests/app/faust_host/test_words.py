@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.app.faust_host.hosted import HostedProgram, free_port
 
@@ -101,6 +102,26 @@ def test_a_running_program_moves_over_with_its_tables(program: HostedProgram) ->
     again = program.run("-m", "kafka_ratchet", "state", "import", "--faust", "words:app")
     assert again.returncode == 2, again.stdout
     assert "lanes have committed" in again.stderr
+
+
+@pytest.mark.matrix
+def test_offsets_of_another_client_halt_partitions_of_a_program_that_has_run(program: HostedProgram) -> None:
+    program.start()
+    program.publish("posts", POSTS[:100])
+    program.wait_until_read("posts")
+    program.stop()
+    posts = program.topic("posts")
+    client = Consumer({"bootstrap.servers": program.broker, "group.id": program.id})
+    client.commit(offsets=[TopicPartition(posts, number, 0) for number in range(2)], asynchronous=False)
+    client.close()
+    program.start()
+    program.wait_for(lambda: program.text().count("another client has committed offset 0") >= 2, "the halt")
+    for_good = ("--stream", "posts", "--reason", "a test", "--execute")
+    assert program.command("resume", *for_good)["executed"]
+    program.publish("posts", POSTS[100:200])
+    program.wait_until_read("posts")
+    check_words(program, POSTS[:200])
+    program.stop()
 
 
 @pytest.mark.matrix
