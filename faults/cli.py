@@ -29,6 +29,12 @@ def everything(
     agent: Annotated[
         bool, typer.Option("--agent", help="Use an agent that counts the events of each stream into a table.")
     ] = False,
+    faust: Annotated[
+        bool,
+        typer.Option(
+            "--faust", help="Run a Faust program: words, sets, windows that close, two topics with one table."
+        ),
+    ] = False,
     processes: Annotated[
         int,
         typer.Option(
@@ -43,14 +49,18 @@ def everything(
     # Handle SIGTERM as Ctrl-C: frozen processes, servers and a full disk must not remain.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if context.invoked_subcommand is not None:
-        if short or agent or json or processes > 1 or seed is not None or folder is not None:
+        if short or agent or faust or json or processes > 1 or seed is not None or folder is not None:
             raise typer.BadParameter(f"write the options after {context.invoked_subcommand}")
         return
+    if agent and faust:
+        raise typer.BadParameter("name one program: --agent or --faust")
+    from faults.environment import Style
     from faults.run import LONG, SHORT, run
 
     say = _speaker(json)
-    result = run(SHORT if short else LONG, _drawn(seed), say, folder, agent=agent, processes=processes)
-    _tell(result, say, json=json)
+    style = Style.AGENT if agent else Style.FAUST if faust else Style.RECORDS
+    result = run(SHORT if short else LONG, _drawn(seed), say, folder, style=style, processes=processes)
+    _tell(result, say, None if style is Style.RECORDS else result.tables, json=json)
 
 
 @faults.command()
@@ -142,14 +152,15 @@ def _speaker(json: bool) -> Callable[..., None]:
     return Console(stderr=json, markup=False, highlight=False, soft_wrap=True, file=sys.stderr if json else None).print
 
 
-def _tell(result: Result, say: Callable[..., None], *, json: bool) -> None:
+def _tell(result: Result, say: Callable[..., None], tables: int | None = None, *, json: bool) -> None:
     told = result.as_dict()
     if json:
         print(json_text.dumps(told), flush=True)
     else:
         say(", ".join(f"{name} {value}" for name, value in told.items()))
         say(
-            f"lost {result.lost}, doubled {result.doubled}, reordered {result.reordered}",
+            f"lost {result.lost}, doubled {result.doubled}, reordered {result.reordered}"
+            + ("" if tables is None else f", tables {tables}"),
             style="bold green" if result.ok else "bold red",
         )
     if not result.ok:

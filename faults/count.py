@@ -30,13 +30,17 @@ CountsByKey = dict[tuple[int, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Wrong records of one stream, and events that its agent's table lacks, or has twice."""
+    """Wrong records of one stream, and events that its agent's table lacks, or has twice.
+
+    table_wrong: entries of a hosted program's tables that differ.
+    """
 
     lost: int = 0
     doubled: int = 0
     reordered: int = 0
     table_lost: int = 0
     table_doubled: int = 0
+    table_wrong: int = 0
 
     def __add__(self, other: Difference) -> Difference:
         return Difference(*(mine + yours for mine, yours in zip(astuple(self), astuple(other), strict=True)))
@@ -72,8 +76,11 @@ def fresh(sent: Iterable[Event], kind: str) -> Iterator[Event]:
     """Yield the fresh events by the plainest form of the rules.
 
     A sequence counts if it is higher than all before it of its identity; of ids, the first of each counts, which is
-    the same here. Within a window it counts if it is new and not too far below the highest.
+    the same here. Within a window it counts if it is new and not too far below the highest. Without a rule all count.
     """
+    if kind == "all":
+        yield from sent
+        return
     if kind == "window":
         yield from _fresh_in_window(sent, kind)
         return

@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -27,10 +28,11 @@ from faults.count import (
     messages,
     table,
 )
-from faults.events import IDENTITIES, PARTITIONS, SETTINGS, Event, Feed
+from faults.events import EVERY_KIND, IDENTITIES, PARTITIONS, SETTINGS, Event, Feed
+from faults.hosted import KINDS, count_hosted
 from faults.kafka import Kafka
 from faults.process import named, tree
-from faults.programs import agents
+from faults.programs import agents, hosted
 from kafka_ratchet.app.local.child_process import ChildProcess
 from kafka_ratchet.app.settings import Settings, load
 from kafka_ratchet.app.verify import verify
@@ -58,6 +60,28 @@ TERMINATED = 128 + signal.SIGTERM
 Positions = dict[tuple[str, int], int]
 
 
+class Style(Enum):
+    """Program of a run's workers."""
+
+    RECORDS = "records"
+    """None: records are forwarded as they are."""
+    AGENT = "agent"
+    """An agent for each stream (faults/programs/agents.py)."""
+    FAUST = "faust"
+    """A Faust program (faults/programs/hosted.py)."""
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Return the kinds of streams that it can be counted over."""
+        # Agents count what moves a sequence forward.
+        return {Style.RECORDS: EVERY_KIND, Style.AGENT: IDENTITIES, Style.FAUST: KINDS}[self]
+
+    @property
+    def options(self) -> list[str]:
+        """Return the options of `ratchet worker`."""
+        return {Style.RECORDS: [], Style.AGENT: ["--app", agents.NAME], Style.FAUST: ["--faust", hosted.NAME]}[self]
+
+
 class Worker:
     """One worker of an environment, with its own state folder and its own network; `started` is its process, if any."""
 
@@ -83,7 +107,7 @@ class Worker:
         self.wait_for_orphans()
         self._seen = len(self.output())
         command = ["worker", "-c", str(self.environment.config), "--state-folder", str(self.state)]
-        command += self.environment.program
+        command += self.environment.style.options
         if self.environment.processes > 1:
             command += ["--processes", str(self.environment.processes)]
         module = "kafka_ratchet"
@@ -210,7 +234,7 @@ class Environment:
         seed: int,
         app: str = "faults",
         *,
-        agent: bool = False,
+        style: Style = Style.RECORDS,
         kinds: Sequence[str] = IDENTITIES,
         processes: int = 1,
     ) -> None:
@@ -222,15 +246,13 @@ class Environment:
             workers: how many there may be.
             seed: of the events.
             app: names the group, and begins the name of every topic.
-            agent: whether an agent counts the events of each stream (faults/programs/agents.py).
+            style: program of the workers.
             kinds: of streams, each of `faults.events.SETTINGS`.
             processes: of each worker.
         """
         folder.mkdir(parents=True)
         self.kafka, self.folder, self.config = kafka, folder, folder / "ratchet.toml"
-        self.app, self.agent, self.processes = app, agent, processes
-        self.program = ["--app", agents.NAME] if agent else []
-        """Options of `ratchet worker`."""
+        self.app, self.style, self.processes = app, style, processes
         self.inputs = {f"{app}.{kind}.in": PARTITIONS for kind in kinds}
         self.kinds = kinds
         self.read_again = Counter[str]()
@@ -346,12 +368,34 @@ session_timeout_ms = {SESSION_TIMEOUT_MS}
         sent = self.feed.finish()
         total = len(sent) * len(self.inputs)
         caught_up_s = self.wait_for(lambda: sum(self.positions().values()) >= total, "lag 0", 2 * PATIENCE_S)
+        if self.style is Style.FAUST:
+            caught_up_s += self._wait_for_steps()
         for worker in self.running():
             worker.stop()
+        if self.style is Style.FAUST:
+            return sent, count_hosted(self.kafka.bootstrap, self._topics(), sent), caught_up_s
         difference = Difference()
         for kind in self.kinds:
-            difference += (self._counted_with_agent if self.agent else self._counted)(kind, sent)
+            difference += (self._counted_with_agent if self.style is Style.AGENT else self._counted)(kind, sent)
         return sent, difference, caught_up_s
+
+    def _topics(self) -> list[str]:
+        return sorted(self.kafka.admin().list_topics(timeout=PATIENCE_S).topics)
+
+    def _wait_for_steps(self) -> float:
+        """Wait until the steps have read all that the inputs' lanes have sent them, and return for how long."""
+        inner = [name for name in self._topics() if name.startswith((f"{self.app}-repartition", hosted.COUNTED_BY))]
+        last = {
+            (message.topic() or "", message.partition() or 0): message.offset() or 0
+            for name in inner
+            for message in messages(self.kafka.bootstrap, name)
+        }
+
+        def are_read() -> bool:
+            read = self.kafka.positions(self.app, dict.fromkeys(inner, PARTITIONS))
+            return read is not None and all(read[place] > offset for place, offset in last.items())
+
+        return self.wait_for(are_read, f"lag 0 of {', '.join(inner)}", 2 * PATIENCE_S)
 
     def _counted(self, kind: str, sent: list[Event]) -> Difference:
         counted = compare(expected(sent, kind), delivered(self.kafka.bootstrap, f"{self.app}.{kind}.out", kind))

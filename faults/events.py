@@ -22,9 +22,10 @@ SETTINGS = {
     **{kind: f'identity = "{kind}"' for kind in IDENTITIES},
     "ids": 'identity = ["key", "header:ratchet-sequence"]\nsequence = "none"\ninactive_after_s = 604800',
     "window": f'identity = "partition"\nreorder_window = {WINDOW}',
+    "all": "deduplicate = false",
 }
 """Rules of the stream of each kind."""
-EVERY_KIND = tuple(SETTINGS)
+EVERY_KIND = tuple(kind for kind in SETTINGS if kind != "all")
 PARTITIONS = 4
 KEYS = 200
 PRODUCERS = 20

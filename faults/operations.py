@@ -8,7 +8,7 @@ from pathlib import Path
 from confluent_kafka.admin import NewTopic
 
 from faults.count import Difference
-from faults.environment import Environment, Worker
+from faults.environment import Environment, Style, Worker
 from faults.events import IDENTITIES, PARTITIONS
 from faults.kafka import EmbeddedKafka
 from kafka_ratchet.app.local.child_process import ChildProcess
@@ -21,7 +21,7 @@ REFUSED = 2
 """The exit code of a command that says why it will not."""
 
 
-def operations(folder: Path, seed: int, *, agent: bool = False) -> tuple[Difference, int, int]:
+def operations(folder: Path, seed: int, *, style: Style = Style.RECORDS) -> tuple[Difference, int, int]:
     """Recreate policies, edit a rule, rename an application, move a partition back.
 
     Returns:
@@ -29,7 +29,7 @@ def operations(folder: Path, seed: int, *, agent: bool = False) -> tuple[Differe
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
-        Environment(kafka, folder / "environment", workers=1, seed=seed, agent=agent) as environment,
+        Environment(kafka, folder / "environment", workers=1, seed=seed, style=style) as environment,
     ):
         worker = environment.workers[0]
         worker.start()
@@ -77,7 +77,7 @@ def _an_application_renamed(environment: Environment) -> int:
         environment.config.read_text("utf-8").replace(f'app = "{environment.app}"', 'app = "renamed"'), "utf-8"
     )
     state = str(environment.folder / "renamed-state")
-    command = ("worker", "-c", str(renamed), "--state-folder", state, *environment.program)
+    command = ("worker", "-c", str(renamed), "--state-folder", state, *environment.style.options)
     code, said = _command(environment, "renamed", *command)
     if code != REFUSED or "is written by application" not in said:
         raise FaultRunFailed(f"a renamed application was not refused: {code}, {said[-2000:]}")

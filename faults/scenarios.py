@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from faults.count import Difference
 from faults.disk import SmallDisk
-from faults.environment import Environment
+from faults.environment import Environment, Style
 from faults.events import PARTITIONS
 from faults.kafka import EmbeddedKafka
 from kafka_ratchet.app.worker.topics import COMPACTED
@@ -37,7 +37,7 @@ BROKER_DISK = 400 << 20
 """Bytes: Kafka preallocates ten megabytes of index for each log; a tmpfs only holds touched pages."""
 
 
-def three_nodes(folder: Path, restarts: int, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
+def three_nodes(folder: Path, restarts: int, seed: int, *, style: Style = Style.RECORDS) -> tuple[Difference, int]:
     """Kill and stop nodes of a cluster of three in turn; two of three are always there.
 
     Returns:
@@ -45,7 +45,7 @@ def three_nodes(folder: Path, restarts: int, seed: int, *, agent: bool = False) 
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=3, workers=2) as kafka,
-        Environment(kafka, folder / "environment", workers=2, seed=seed, agent=agent) as environment,
+        Environment(kafka, folder / "environment", workers=2, seed=seed, style=style) as environment,
     ):
         since = environment.positions()
         for worker in environment.workers:
@@ -63,12 +63,14 @@ def three_nodes(folder: Path, restarts: int, seed: int, *, agent: bool = False) 
         return difference, len(sent)
 
 
-def full_disk_of_a_worker(folder: Path, times: int, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
+def full_disk_of_a_worker(
+    folder: Path, times: int, seed: int, *, style: Style = Style.RECORDS
+) -> tuple[Difference, int]:
     """Return the worker's local stores cannot be written: it halts without a commit, and goes on when there is room."""
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
         SmallDisk(folder / "disk", STATE_DISK) as disk,
-        Environment(kafka, folder / "environment", workers=1, seed=seed, agent=agent) as environment,
+        Environment(kafka, folder / "environment", workers=1, seed=seed, style=style) as environment,
     ):
         worker = environment.workers[0]
         worker.state = disk.folder / "state"
@@ -114,12 +116,14 @@ def _create(admin: AdminClient, topic: NewTopic) -> bool:
     return True
 
 
-def full_disk_of_the_broker(folder: Path, times: int, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
+def full_disk_of_the_broker(
+    folder: Path, times: int, seed: int, *, style: Style = Style.RECORDS
+) -> tuple[Difference, int]:
     """Fill the broker's disk: Kafka ends, and the workers continue once it is back with room."""
     with SmallDisk(folder / "kafka", BROKER_DISK) as disk:
         with (
             EmbeddedKafka(disk.folder, nodes=1, workers=1) as kafka,
-            Environment(kafka, folder / "environment", workers=1, seed=seed, agent=agent) as environment,
+            Environment(kafka, folder / "environment", workers=1, seed=seed, style=style) as environment,
         ):
             node = kafka.nodes[0]
             environment.workers[0].start()
@@ -134,7 +138,7 @@ def full_disk_of_the_broker(folder: Path, times: int, seed: int, *, agent: bool 
             return difference, len(sent)
 
 
-def lost_changelogs(folder: Path, seed: int, *, agent: bool = False) -> tuple[Difference, int]:
+def lost_changelogs(folder: Path, seed: int, *, style: Style = Style.RECORDS) -> tuple[Difference, int]:
     """Check that changelogs without the counted records are refused by name, and nothing is forwarded.
 
     Returns:
@@ -142,7 +146,7 @@ def lost_changelogs(folder: Path, seed: int, *, agent: bool = False) -> tuple[Di
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
-        Environment(kafka, folder / "environment", workers=1, seed=seed, agent=agent) as environment,
+        Environment(kafka, folder / "environment", workers=1, seed=seed, style=style) as environment,
     ):
         worker = environment.workers[0]
         worker.start()
@@ -173,7 +177,7 @@ def lost_changelogs(folder: Path, seed: int, *, agent: bool = False) -> tuple[Di
         return Difference(), len(before) - len(healthy)
 
 
-def killed_around_commits(folder: Path, seed: int) -> tuple[Difference, int]:
+def killed_around_commits(folder: Path, seed: int, *, style: Style = Style.AGENT) -> tuple[Difference, int]:
     """Kill a worker with agents at every point of a transaction, the third time it comes there.
 
     Returns:
@@ -181,7 +185,7 @@ def killed_around_commits(folder: Path, seed: int) -> tuple[Difference, int]:
     """
     with (
         EmbeddedKafka(folder / "kafka", nodes=1, workers=1) as kafka,
-        Environment(kafka, folder / "environment", workers=1, seed=seed, agent=True) as environment,
+        Environment(kafka, folder / "environment", workers=1, seed=seed, style=style, kinds=style.kinds) as environment,
     ):
         worker = environment.workers[0]
         for point in AROUND_A_COMMIT:

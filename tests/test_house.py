@@ -61,6 +61,7 @@ EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
         "bench/cli.py compare",
         "bench/cli.py recovery",
         "bench/cli.py run",
+        "faults/cli.py everything",
         "faults/cli.py sink",
     ),
     "compiled pass: its arrays are parameters, and a call between passes costs time": (

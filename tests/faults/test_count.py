@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from faults.count import Difference, compare, compare_counts, expected, expected_counts
+from faults.environment import Style
 from faults.events import EVERY_KIND, IDENTITIES, PARTITIONS, WINDOW, Event, events
 from faults.programs import agents
 from faults.run import LONG, SHORT, RunResult
@@ -103,14 +104,14 @@ def test_an_event_that_a_table_has_twice_is_not_ok() -> None:
 def test_agents_are_asked_for_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[object]()
 
-    def ran(form: object, seed: int, say: object, folder: object, *, agent: bool, processes: int) -> RunResult:
-        asked.append((form, seed, agent, processes))
+    def ran(form: object, seed: int, say: object, folder: object, *, style: Style, processes: int) -> RunResult:
+        asked.append((form, seed, style, processes))
         return RunResult(seed, table_lost=seed)
 
     monkeypatch.setattr("faults.run.run", ran)
-    for arguments in (["--short", "--agent"], ["--agent"], ["--short", "--processes", "2"]):
+    for arguments in (["--short", "--agent"], ["--faust"], ["--short", "--processes", "2"]):
         assert (
             CliRunner().invoke(cli, ["faults", *arguments, "--seed", "7"]).exit_code == 1
         )  # a table has lost something
-    assert asked == [(SHORT, 7, True, 1), (LONG, 7, True, 1), (SHORT, 7, False, 2)]
+    assert asked == [(SHORT, 7, Style.AGENT, 1), (LONG, 7, Style.FAUST, 1), (SHORT, 7, Style.RECORDS, 2)]
     assert CliRunner().invoke(cli, ["faults", "--agent", "producer", "file"]).exit_code == 2

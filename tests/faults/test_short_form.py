@@ -34,6 +34,14 @@ def test_every_fault_once_with_an_agent_that_counts(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(PATIENCE_S + 60)
+def test_every_fault_of_the_schedule_with_a_faust_program(tmp_path: Path) -> None:
+    told = ran(tmp_path / "run", "--faust", others=())
+    assert told["table_wrong"] == 0
+    assert told["crash_points"] >= 9
+
+
+@pytest.mark.long
+@pytest.mark.timeout(PATIENCE_S + 60)
 def test_every_fault_of_the_schedule_with_workers_of_two_processes(tmp_path: Path) -> None:
     told = ran(tmp_path / "run", "--processes", "2", others=())
     assert told["process_kills"] >= 1 <= told["frozen_processes"]
