@@ -78,7 +78,7 @@ def own_id(topic_id: str, partition: int, offset: int) -> str:
     return f"{topic_id}/{partition}/{offset}"
 
 
-def id_in(headers: Iterable[Header], name: str) -> str | None:
+def id_in(headers: Iterable[tuple[str, bytes | None]], name: str) -> str | None:
     """Return the id in the last header of a name.
 
     None where it is missing, empty, no UTF-8 or too long.

@@ -58,9 +58,9 @@ def count_hosted(bootstrap: str, topics: Iterable[str], sent: list[Event]) -> Di
         if (letter := next(messages(bootstrap, topic), None)) is not None:
             raise FaultRunFailed(f"{topic}: has a dead letter with {letter.headers()}")
     changelogs = [name for name in names if name.startswith(f"{APP}-changelog.")]
-    outputs = [[*_rows(bootstrap, f"{APP}.{name}")] for name in ("counted", "closed", "balance-log")]
+    counted, closed, log = ([*_rows(bootstrap, f"{APP}.{name}")] for name in ("counted", "closed", "balance-log"))
     entries = Entries(entry for topic in changelogs for entry in _entries(messages(bootstrap, topic)))
-    return compare_hosted(sent, Read(*outputs, entries))
+    return compare_hosted(sent, Read(counted, closed, log, entries))
 
 
 def compare_hosted(sent: list[Event], found: Read) -> Difference:

@@ -171,6 +171,11 @@ def _of_arrival(arrival: Arrival, *, told: bool) -> list[str]:
         lines.append(f"    {_SAID[arrival.verdict]}{_against(arrival)}")
     if arrival.forwarded is not None:
         lines.append(f"    forwarded to {arrival.forwarded}")
+    for sent in arrival.sent[:SHOWN]:
+        state = "" if sent.read is None else ", read there" if sent.read else ", where it waits for a worker"
+        lines.append(f"    sent on to {sent.at}{state}")
+    if len(arrival.sent) > SHOWN:
+        lines.append(f"    and {len(arrival.sent) - SHOWN:,} more records (--json has all)")
     if arrival.kept is not None:
         lines.append(f"    kept in {arrival.kept}")
     if arrival.dead_letter is not None:

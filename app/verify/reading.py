@@ -34,6 +34,7 @@ from kafka_ratchet.tables.policy_intervals import POLICY_INTERVAL, PolicyInterva
 from kafka_ratchet.topic_log.clients import (
     Consumers,
     OffsetRange,
+    all_topics,
     committed_positions,
     offset_ranges,
     partition_count,
@@ -350,6 +351,14 @@ class TopicReader:
         """Return the application; name and id, as Kafka's tools print it, of the stream's topic of dead letters."""
         topic = self._stream.dead_letters
         return self._settings.app, topic, plain_id(self.topic_ids[topic])
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics.
+
+        Raises:
+            BrokerUnavailable: Kafka does not answer.
+        """
+        return sorted(all_topics(self._admin))
 
     def spans(self, topic: str) -> Mapping[int, tuple[int, int]]:
         """First offset and end of each partition, at the end of a transaction; empty where there is no such topic."""

@@ -91,6 +91,14 @@ class Result:
 
 
 @dataclass(slots=True)
+class Sent:
+    """Record that agents have sent on for an event. read: whether the next lane has taken it; None: it has none."""
+
+    at: Place
+    read: bool | None = None
+
+
+@dataclass(slots=True)
 class Arrival:
     """Record of the input in question.
 
@@ -116,6 +124,8 @@ class Arrival:
     """The first of `results`."""
     results: list[Result] = field(default_factory=list)
     """Results by sink that reads the output, in the order of the settings."""
+    sent: list[Sent] = field(default_factory=list)
+    """Records of the agents: those of steps with the event's id, and those of the output with its identity."""
     lag: int | None = None
     blocked: str | None = None
     """Sentence about the open transaction before it."""

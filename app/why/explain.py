@@ -18,13 +18,12 @@ from kafka_ratchet.app.verify.state import Baseline
 from kafka_ratchet.app.verify.windows import judging_of
 from kafka_ratchet.app.why.answer import ARRIVALS_MOST, Answer, Arrival, Place, Verdict, moment, shown
 from kafka_ratchet.app.why.changelog import Log, read_log
-from kafka_ratchet.app.why.follow import DROPPED, Following
+from kafka_ratchet.app.why.follow import DROPPED, Following, is_of_agents
 from kafka_ratchet.app.why.origin import Origin, origin_of
 from kafka_ratchet.app.why.scan import Scan, Watch
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import Identity
 from kafka_ratchet.tables.edits import FORGET
-from kafka_ratchet.transport.owner import AGENTS
 
 
 class Explanation:
@@ -97,7 +96,7 @@ class Explanation:
                 judged everything. Only later records are searched there, and the answer says so
 
         Raises:
-            SettingsError: there is no such partition, or the output is made by a program's agents.
+            SettingsError: there is no such partition.
             TransportError: a partition cannot be read.
         """
         if partitions:  # the least and the largest are enough: each is a question to Kafka about all partitions
@@ -147,7 +146,7 @@ class Explanation:
         """Explain the record at an offset of the input, or the origin of one in another topic.
 
         Raises:
-            SettingsError: it is no topic of the stream, there is no such partition, or the output is made by agents.
+            SettingsError: it is no topic of the stream, or there is no such partition.
             TransportError: a partition cannot be read.
         """
         stream = self._stream
@@ -293,7 +292,7 @@ class Explanation:
         answer.arrivals.append(arrival)
         if verdict == "waiting":
             self._note_wait(arrival)
-        if verdict == "unjudged":
+        if verdict == "unjudged" and not is_of_agents(log):
             arrival.notes.append("it was forwarded; its record in the output is unknown without a sequence")
         self._following.follow(answer, self._logs)
         return answer
@@ -416,11 +415,6 @@ class Explanation:
     def _expected(
         self, log: Log, number: int, leg: Leg, before: tuple[ExpectedPartition, Leg] | None
     ) -> ExpectedPartition:
-        if log.owner is not None and log.owner.rule.get("output") == AGENTS:
-            raise SettingsError(
-                f"streams.{self._name}: its output comes from a program's agents, and this follows records "
-                "forwarded unchanged"
-            )
         unjudged = [interval for interval in log.intervals if not interval.deduplicate]
         first = Baseline.after_retention(self._ranges.input_begins[number], 0)
         decided = DecidedPartition(self._stream, self._reader, self._rules, self._ranges, Report(self._name), number)

@@ -13,12 +13,19 @@ from kafka_ratchet.app.why.changelog import Log, who_wrote
 from kafka_ratchet.app.why.origin import Origin, origin_of
 from kafka_ratchet.app.why.result import find_rows, id_number
 from kafka_ratchet.app.why.scan import Scan
+from kafka_ratchet.app.why.sent import SentOn
+from kafka_ratchet.transport.owner import AGENTS
 
 WRITERS_MOST = 20
 """Most arrivals with a look-up of their transaction's writer: each is a request to Kafka."""
 DROPPED = ("duplicate", "too-late", "content-differs")
 LETTERED = ("invalid", "too-late", "content-differs")
 """Verdicts that may make dead letters; the last two where the stream's settings said so at the time."""
+
+
+def is_of_agents(log: Log) -> bool:
+    """Return whether a program's agents make the output of a partition."""
+    return log.owner is not None and log.owner.rule.get("output") == AGENTS
 
 
 class Following:
@@ -38,6 +45,7 @@ class Following:
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
         self._stream = settings.streams[name]
         self._reader, self._ranges, self._rule, self._scan = reader, ranges, rule, scan
+        self._sent = SentOn(settings, name, reader, rule, scan)
 
     def follow(self, answer: Answer, logs: Mapping[int, Log]) -> None:
         """Say of each arrival where it went.
@@ -51,15 +59,13 @@ class Following:
             TransportError: a partition cannot be read.
         """
         judged = [each for each in answer.arrivals if each.at.topic == self._stream.input]
+        agents: list[Arrival] = []
         for number in sorted({each.at.partition for each in judged}):
             mine = [each for each in judged if each.at.partition == number]
-            if answer.identity is not None and self._stream.forward:
-                self._find_forwarded(answer, number, [each for each in mine if each.verdict in ("fresh", "unjudged")])
-            self._find_kept(number, [each for each in mine if each.verdict in DROPPED and each.kept is None])
-            missing = [each for each in mine if each.verdict in LETTERED and each.kept is None]
-            self._find_letters(number, missing)
-            for each in mine:
-                self._find_transaction(each, logs[number])
+            agents += self._follow_partition(answer, number, mine, logs[number])
+        if agents:
+            output = self._ranges.output_begins, self._ranges.output_ends
+            self._sent.find(answer, agents, output)
         self._find_writers(answer)
         forwarded = [each.forwarded for each in answer.arrivals if each.forwarded is not None]
         topic_id = id_number(self._reader.topic_id(self._stream.output)) if forwarded else None
@@ -71,6 +77,19 @@ class Following:
         if self._scan.stopped:
             answer.read_all = False
             answer.limits += self._scan.stopped
+
+    def _follow_partition(self, answer: Answer, number: int, mine: list[Arrival], log: Log) -> list[Arrival]:
+        """Complete the arrivals of one partition, and return those that agents have had."""
+        passed = [each for each in mine if each.verdict in ("fresh", "unjudged")]
+        agents = passed if is_of_agents(log) else []
+        if not agents and answer.identity is not None and self._stream.forward:
+            self._find_forwarded(answer, number, passed)
+        self._find_kept(number, [each for each in mine if each.verdict in DROPPED and each.kept is None])
+        missing = [each for each in mine if each.verdict in LETTERED and each.kept is None]
+        self._find_letters(number, missing + agents)  # an agent may have raised
+        for each in mine:
+            self._find_transaction(each, log)
+        return agents
 
     def _find_forwarded(self, answer: Answer, number: int, arrivals: list[Arrival]) -> None:
         """Pair them with the records of the output of their sequence, in order."""

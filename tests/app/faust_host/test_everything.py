@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.app.faust_host.hosted import HostedProgram
+from tests.app.worker_process import read_all
 
 USERS = 5
 ROWS = 600
@@ -66,6 +67,20 @@ def check(program: HostedProgram, sent: list[tuple[str, Any]], back: list[tuple[
     assert len(program.read("log")) == len(sent) + len(back) - sum(value["amount"] == 13 for _, value in back)
 
 
+def check_traces(program: HostedProgram) -> None:
+    """Follow records through steps: each bears the id of its event, and an undone one has its dead letter."""
+    place = ("--topic", program.topic("orders"), "--partition", "0", "--offset", "2")
+    (arrival,) = program.command("why", *place)["arrivals"]
+    steps = {(each["at"]["topic"].rpartition(".")[2], each["read"]) for each in arrival["sent"]}
+    assert steps == {("merged-amounts-balance", True), ("everything-regroup-order-amount", True)}
+    letters = f"{program.id}-merged-amounts-balance-dead-letters"
+    partition = next(number for number, found in read_all(program.broker, letters).items() if found)
+    (arrival,) = program.command("why", "--topic", letters, "--partition", str(partition), "--offset", "0")["arrivals"]
+    assert arrival["dead_letter"] == {"topic": letters, "partition": partition, "offset": 0}
+    assert arrival["at"]["topic"] == f"{program.id}-repartition.merged-amounts-balance"
+    assert "agent" in arrival["reason"]
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     "points",
@@ -91,4 +106,5 @@ def run_through(program: HostedProgram, points: list[str]) -> None:
     program.start()
     program.wait_until_read("orders", "refunds")
     check(program, sent, back)
+    check_traces(program)
     program.stop()

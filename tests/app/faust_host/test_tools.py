@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -80,15 +79,16 @@ def test_tables_of_all_processes(program: HostedProgram, page: str) -> None:
 
 
 def test_the_trace_of_a_record_ends_at_agents(program: HostedProgram, page: str) -> None:
-    """As with agents of our own: outputs of agents are no copies of their input."""
+    """What agents send by name is another event: the answer has the verdict, the transaction, and the way on."""
     posts = program.topic("posts")
-    place = ("--topic", posts, "--partition", "0", "--offset", "3")
-    ran = program.run("-m", "kafka_ratchet", "why", *place, "--config", str(program.config))
-    assert ran.returncode == 2, ran.stdout
-    assert "streams.posts: its output comes from a program's agents" in ran.stderr
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        get(f"{page}/event.json?topic={posts}&partition=0&offset=3")
-    assert "its output comes from a program's agents" in refused.value.read().decode()
+    found = program.command("why", "--topic", posts, "--partition", "0", "--offset", "3")
+    (arrival,) = found["arrivals"]
+    assert (arrival["at"]["offset"], arrival["verdict"], arrival["sent"]) == (3, "unjudged", [])
+    assert arrival["transaction"]["changelog"]["topic"] == f"{program.id}-changelog.posts"
+    assert any("agents of a program make the output" in limit for limit in found["limits"])
+    assert "agents of a program make the output" in get(f"{page}/event?topic={posts}&partition=0&offset=3")
+    told = json.loads(get(f"{page}/event.json?topic={posts}&partition=0&offset=3"))
+    assert told["arrivals"] == found["arrivals"]
 
 
 def test_figures_standbys_and_digests_of_both_processes(program: HostedProgram, page: str) -> None:

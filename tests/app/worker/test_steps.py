@@ -152,6 +152,12 @@ def test_two_steps_count_each_event_once(shop: Site, worker: WorkerProcess) -> N
     assert [each["value"] for each in entry["values"]] == [sum(amount for user, amount in sent if user == "user-1")]
     overview = json.loads(shop.command("tables", "--json").stdout)
     assert ([each["stream"] for each in overview["streams"]], overview["problems"]) == (["orders", "by-user"], [])
+    trace = ("why", "--topic", f"{shop.app}.in", "--partition", "0", "--offset", "0", "--json")
+    arrival, *again = json.loads(shop.command(*trace).stdout)["arrivals"]
+    (sent_on,) = arrival["sent"]
+    assert (sent_on["at"]["topic"], sent_on["read"]) == (f"{shop.app}-repartition.by-user", True)
+    assert arrival["verdict"] == "fresh"
+    assert {(each["verdict"], len(each["sent"])) for each in again} <= {("duplicate", 0)}
     worker.stop()
     topic = f"{shop.app}-repartition.by-user"
     admin, resource = AdminClient({"bootstrap.servers": shop.broker}), ConfigResource(ResourceType.TOPIC, topic)
