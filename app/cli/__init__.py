@@ -170,7 +170,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _has_settings(arguments: Sequence[str]) -> bool:
-    """Return True if an argument, a variable or this folder names settings."""
+    """Return True if an argument, a variable or this folder names settings, or a Faust program with its own."""
     variables = any(name == "RATCHET_CONFIG" or name.startswith("RATCHET_STREAMS") for name in os.environ)
-    options = any(argument.split("=")[0] in ("-c", "--config") for argument in arguments)
+    options = any(argument.split("=")[0] in ("-c", "--config", "--faust") for argument in arguments)
     return variables or options or Path("ratchet.toml").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -28,6 +28,7 @@ OUTSIDE: Final = {
     "on_rebalance": "signal",
 }
 """Decorators of functions that run in no transaction."""
+AGENTS: Final = frozenset({"agent", "actor"})
 NO_ACK: Final = frozenset({"noack", "noack_take"})
 TAKES: Final = frozenset({"take", "take_events", "take_with_timestamp"})
 JOINS: Final = frozenset({"combine", "left_join", "inner_join", "outer_join"})
@@ -78,6 +79,8 @@ class Names:
     agents: dict[str, ast.AsyncFunctionDef] = field(default_factory=dict)
     reads: dict[str, str] = field(default_factory=dict)
     """Name of the topic by agent, where the decorator names one."""
+    functions: dict[str, ast.AsyncFunctionDef] = field(default_factory=dict)
+    """Async functions of all modules by name."""
 
 
 def check_program(text: str, folder: Path | None = None) -> list[Finding]:
@@ -195,13 +198,46 @@ def _argument(call: ast.Call, name: str) -> ast.expr | None:
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
 
+class Bound(NamedTuple):
+    """Function that `app.agent(topic)(function)` makes an agent, without a decorator.
+
+    Attributes:
+        name: of the function
+        options: call of `agent`
+        given: arguments that `functools.partial` gives before the stream
+    """
+
+    name: str
+    options: ast.Call
+    given: list[ast.expr]
+
+
+def _bound(node: ast.AST) -> Bound | None:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Call) or len(node.args) != 1:
+        return None
+    if not isinstance(node.func.func, ast.Attribute) or node.func.func.attr not in AGENTS:
+        return None
+    target, *given = [node.args[0]]
+    if isinstance(target, ast.Call) and _called(target) == "partial" and target.args:
+        target, *given = target.args
+    name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
+    return Bound(name, node.func, given)
+
+
 def _define(tree: ast.Module, names: Names) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef):
+            names.functions.setdefault(node.name, node)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             _assign(node.targets[0].id, node.value, names)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             _assign(node.target.id, node.value, names)
-        elif isinstance(node, ast.AsyncFunctionDef) and (decorator := _decorator(node, {"agent", "actor"})):
+        elif (bound := _bound(node)) is not None and bound.name in names.functions:
+            names.agents[bound.name] = names.functions[bound.name]
+            if bound.options.args and isinstance(bound.options.args[0], ast.Name):
+                names.reads[bound.name] = bound.options.args[0].id
+        elif isinstance(node, ast.AsyncFunctionDef) and (decorator := _decorator(node, AGENTS)):
             names.agents[node.name] = node
             if isinstance(decorator, ast.Call) and decorator.args and isinstance(decorator.args[0], ast.Name):
                 names.reads[node.name] = decorator.args[0].id
@@ -257,8 +293,10 @@ class _Checker:
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Call):
                 yield from self._call(node)
+                if (bound := _bound(node)) is not None:
+                    yield from self._bound_agent(bound)
             elif isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
-                if isinstance(node, ast.AsyncFunctionDef) and (decorator := _decorator(node, {"agent", "actor"})):
+                if isinstance(node, ast.AsyncFunctionDef) and (decorator := _decorator(node, AGENTS)):
                     yield from self._agent(node, decorator)
                 elif outside := next((each for each in OUTSIDE if _decorator(node, {each})), None):
                     yield from self._outside(node, OUTSIDE[outside])
@@ -294,17 +332,42 @@ class _Checker:
         else:
             yield self._at(call, "exact", label)
 
-    def _agent(self, node: ast.AsyncFunctionDef, decorator: ast.expr) -> Iterator[Finding]:
+    def _bound_agent(self, bound: Bound) -> Iterator[Finding]:
+        """Findings on `app.agent(topic)(function)`. A function of another kind is judged by its options alone."""
+        node = self._names.functions.get(bound.name)
+        if node is not None:
+            yield from self._agent(node, bound.options, bound.given)
+        else:
+            label = f"agent {bound.name}".rstrip()
+            yield from self._in_memory(bound.options, label) or [self._at(bound.options, "exact", label)]
+
+    def _in_memory(self, options: ast.Call, label: str) -> list[Finding]:
+        """Return the refusal of an agent that reads or fills a channel in memory."""
+        channel = options.args[0] if options.args else _argument(options, "channel")
+        if channel is not None and self._is_channel(channel):
+            why = "a channel in memory is gone with its worker. Give the agent a topic"
+            return [self._at(options, "refused", label, why)]
+        sinks = _argument(options, "sink")
+        if isinstance(sinks, ast.List | ast.Tuple) and any(map(self._is_channel, sinks.elts)):
+            why = "the channel in memory is gone with its worker. Name a topic as the sink"
+            return [self._at(options, "refused", label, why)]
+        return []
+
+    def _is_channel(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Call):
+            return _called(node) == "channel"
+        return isinstance(node, ast.Name) and node.id in self._names.channels
+
+    def _agent(
+        self, node: ast.AsyncFunctionDef, decorator: ast.expr, given: Sequence[ast.expr] = ()
+    ) -> Iterator[Finding]:
+        """Findings on an agent. given: arguments that `functools.partial` gives before the stream."""
         options = decorator if isinstance(decorator, ast.Call) else None
         label = f"agent {node.name}"
-        wrong = list(self._in_agent(node))
-        if options is not None and options.args:
-            channel = options.args[0]
-            in_memory = isinstance(channel, ast.Call) and _called(channel) == "channel"
-            if in_memory or (isinstance(channel, ast.Name) and channel.id in self._names.channels):
-                why = "a channel in memory is gone with its worker. Give the agent a topic"
-                yield self._at(decorator, "refused", label, why)
-                return
+        if options is not None and (refused := self._in_memory(options, label)):
+            yield from refused
+            return
+        wrong = list(self._in_agent(node, given))
         several = options is not None and any(
             _argument(options, each) is not None for each in ("concurrency", "isolated_partitions")
         )
@@ -327,8 +390,13 @@ class _Checker:
             isinstance(each, ast.Lambda | ast.Name) and getattr(each, "id", "") not in known for each in sinks.elts
         )
 
-    def _in_agent(self, node: ast.AsyncFunctionDef) -> Iterator[Finding]:
-        names, stream = self._names, node.args.args[0].arg if node.args.args else ""
+    def _in_agent(self, node: ast.AsyncFunctionDef, given: Sequence[ast.expr]) -> Iterator[Finding]:
+        names, parameters = self._names, [each.arg for each in node.args.args]
+        parameters = parameters[1:] if parameters[:1] == ["self"] else parameters
+        stream = parameters[len(given)] if len(parameters) > len(given) else ""
+        channels = names.channels | {
+            name for name, each in zip(parameters, given, strict=False) if self._is_channel(each)
+        }
         for each in ast.walk(node):
             if isinstance(each, ast.Call):
                 name, receiver = _called(each), _receiver(each)
@@ -339,7 +407,7 @@ class _Checker:
                     yield self._at(each, "refused", "a join of streams", why)
                 elif name in TAKES:
                     yield self._at(each, "rule", f"stream.{name}()", TAKE)
-                elif name in ("send", "put") and receiver in names.channels:
+                elif name in ("send", "put") and receiver in channels:
                     why = "what is in a channel in memory is gone with its worker. Send to a topic"
                     yield self._at(each, "refused", f"{receiver}.{name}() within agent {node.name}", why)
                 elif name in ("send", "send_soon", "cast") and self._is_own(node, receiver):

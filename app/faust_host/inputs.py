@@ -6,10 +6,12 @@ import gc
 import inspect
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
+from faust.channels import Channel
 from faust.tables.sets import SetTableManager
 from faust.tables.wrappers import WindowWrapper
 from faust.topics import Topic
@@ -26,14 +28,14 @@ DEPTH_MOST: Final = 12
 
 def place_of(function: Any) -> str:
     """Return "file.py:12" of a function's first line."""
-    function = inspect.unwrap(getattr(function, "__func__", function))
+    function = function_of(function)
     code = getattr(function, "__code__", None)
     return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code else repr(function)
 
 
 def sources_of(app: Any) -> list[Path]:
     """Return the files with an app's agents."""
-    functions = (inspect.unwrap(getattr(agent.fun, "__func__", agent.fun)) for agent in app.agents.values())
+    functions = (function_of(agent.fun) for agent in app.agents.values())
     found = {each.__code__.co_filename for each in functions if hasattr(each, "__code__")}
     return [path for path in map(Path, sorted(found)) if path.is_file()]
 
@@ -63,7 +65,7 @@ async def steps_of(agent: Any) -> list[Step]:
 
     Functions that name no step are not called.
     """
-    if not any(STEPS & set(code.co_names) for code in _codes(_function(agent.fun))):
+    if not any(STEPS & set(code.co_names) for code in _codes(function_of(agent.fun))):
         return []
     stream = stream_for(agent.app, LaneChannel(agent.app, None, {}))
     stream.steps = []
@@ -78,7 +80,10 @@ async def steps_of(agent: Any) -> list[Step]:
     raise SettingsError(f"{place_of(agent.fun)}: agent {agent.name} ends before its first event")
 
 
-def _function(found: Any) -> Any:
+def function_of(found: Any) -> Any:
+    """Return the function of the program within a bound method, a `functools.partial` or a wrapper."""
+    while isinstance(found, partial):
+        found = found.func
     return inspect.unwrap(getattr(found, "__func__", found))
 
 
@@ -110,12 +115,16 @@ def _search(value: Any, found: set[Any], seen: set[int], depth: int) -> None:
     if isinstance(value, CollectionT):
         found.add(value)
         return
+    if isinstance(value, partial):
+        for each in (value.func, *value.args, *value.keywords.values()):
+            _search(each, found, seen, depth - 1)
+        return
     owner = getattr(value, "__self__", None)
     if isinstance(owner, SetTableManager):
         found.add(owner.set_table)
     elif owner is not None and not isinstance(owner, ModuleType) and not inspect.isbuiltin(value):
         _search_object(owner, found, seen, depth)
-    function = _function(value)
+    function = function_of(value)
     if isinstance(function, FunctionType) and not is_library(function.__code__.co_filename):
         for each in _named(function):
             _search(each, found, seen, depth - 1)
@@ -175,6 +184,11 @@ def topics_at_hand(app: Any) -> dict[str, Any]:
         each for each in gc.get_objects() if issubclass(type(each), Topic) and each.app is app and not each.pattern
     ]
     return {name: topic for topic in found for name in topic.topics}
+
+
+def channels_at_hand(app: Any) -> list[Channel]:
+    """Return every channel in memory of an app."""
+    return [each for each in gc.get_objects() if type(each) is Channel and each.app is app]
 
 
 def wrappers_at_hand(app: Any) -> list[WindowWrapper]:

@@ -19,6 +19,7 @@ from kafka_ratchet.agents.program import App, StreamDefinition
 from kafka_ratchet.agents.run import Stream as Lane
 from kafka_ratchet.agents.topic import Topic, at_hand
 from kafka_ratchet.app.faust_host.inputs import (
+    channels_at_hand,
     place_of,
     sources_of,
     steps_of,
@@ -28,7 +29,7 @@ from kafka_ratchet.app.faust_host.inputs import (
     wrappers_at_hand,
 )
 from kafka_ratchet.app.faust_host.producer import Replies, send_at_once
-from kafka_ratchet.app.faust_host.refusals import add_program
+from kafka_ratchet.app.faust_host.refusals import add_program, not_exact
 from kafka_ratchet.app.faust_host.store import FaustCodec, GlobalStore, LaneSets, LaneStore, shorten, store_of
 from kafka_ratchet.app.faust_host.stream import FROM, LaneChannel, Step, stream_for
 from kafka_ratchet.app.faust_host.windows import AT_HAND, OpenWindows, goes_by_record, use_event_time
@@ -127,6 +128,7 @@ class _Host:
         for table in list(self.app.tables.values()):
             self._own(table, [unit for unit in units if table in unit.tables], wrappers)
         self._declare_topics()
+        self._close_channels()
         for unit in units:
             mine = {table: each for table, each in self._windows.items() if table in unit.tables}
             engine = self.hosted.engine
@@ -272,6 +274,11 @@ class _Host:
         )
         table._data = store
 
+    def _close_channels(self) -> None:
+        """Refuse what agents put into channels in memory."""
+        for channel in channels_at_hand(self.app):
+            refuse_puts(channel)
+
     def _declare_topics(self) -> None:
         """Declare where agents may send: a lane has to know before it starts."""
         engine = self.hosted.engine
@@ -413,6 +420,20 @@ def merge(origin: str, topic: Topic) -> Callable[[Any], Awaitable[None]]:
 
     run.__name__ = f"merge {origin}"
     return run
+
+
+def refuse_puts(channel: Any) -> None:
+    """Have a channel in memory refuse events of agents; tasks and timers may use it."""
+    usual = type(channel).put.__get__(channel)
+
+    async def put(event: Any) -> None:
+        if at_hand.get() is not None:
+            raise not_exact(
+                "a send to a channel in memory within an agent", "it would be gone with its worker. Send to a topic"
+            )
+        await usual(event)
+
+    channel.put = put
 
 
 def switch_off(app: Any) -> None:

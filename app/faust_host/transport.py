@@ -19,7 +19,7 @@ from yarl import URL
 
 from kafka_ratchet.app.faust_host.answers import Answers
 from kafka_ratchet.app.faust_host.check import refuse_shown
-from kafka_ratchet.app.faust_host.inputs import sources_of, topics_at_hand
+from kafka_ratchet.app.faust_host.inputs import function_of, sources_of, topics_at_hand
 from kafka_ratchet.app.faust_host.producer import LaneProducer
 from kafka_ratchet.app.faust_host.program import Hosted, host, switch_off
 from kafka_ratchet.app.faust_host.refusals import not_exact
@@ -197,7 +197,7 @@ class Lanes(Service):
         self._connect(hosted, made)
         pages = str(app.conf.canonical_url) if app.conf.web_enabled else None
         web = settings.web
-        digest = digest_of([agent.fun for agent in app.agents.values()])
+        digest = digest_of([function_of(agent.fun) for agent in app.agents.values()])
         self._status = StatusServer(
             made.answers, web.host, web.status_port, history=made.past, pages=pages, program=digest
         )
@@ -321,7 +321,7 @@ def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> No
 
 
 def _begun(hosted: Hosted, settings: Settings, bootstrap: str, topics: set[str]) -> set[str]:
-    """Return those of the topics whose lanes have committed: their changelog has records."""
+    """Return the topics with commits of lanes: their changelog has records."""
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     changelogs = {
         topic: changelog_name(settings.app, stream) for stream, topic in hosted.inputs.items() if topic in topics

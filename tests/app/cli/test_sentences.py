@@ -71,13 +71,14 @@ def test_an_empty_folder_gets_the_first_steps(
     assert "There is no ratchet.toml" not in "".join(capsys.readouterr())
 
 
-def test_a_named_file_needs_no_first_steps(
+def test_a_named_file_or_faust_program_needs_no_first_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RATCHET_CONFIG", raising=False)
-    assert run(["worker", "-c", "none.toml"]) == 2
-    assert "There is no ratchet.toml" not in capsys.readouterr().err
+    for arguments in (["worker", "-c", "none.toml"], ["worker", "--faust", "none:app"]):
+        assert run(arguments) == 2
+        assert "There is no ratchet.toml" not in capsys.readouterr().err
 
 
 def test_a_worker_without_a_stream_is_refused_before_any_kafka_is_started(

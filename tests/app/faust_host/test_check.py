@@ -122,6 +122,43 @@ def test_a_table_that_two_modules_use_is_one(folder: Path) -> None:
     assert [each.verdict for each in found] == ["rule"]
 
 
+BOUND = """import faust
+from functools import partial
+from helpers import work
+app = faust.App("bound")
+orders = app.topic("orders")
+async def first(letters, stream):
+    async for order in stream:
+        await letters.send(value=order)
+async def second(out, stream):
+    async for order in stream:
+        await out.send(value=order)
+def main():
+    memory, other = app.channel(), app.topic("other")
+    letters = app.channel()
+    app.agent(letters, name="a")(second)
+    app.agent(orders, name="b")(partial(first, letters))
+    app.agent(orders, name="c", sink=[letters])(work)
+    app.agent(orders, name="d")(partial(second, other))
+    app.agent(orders, name="e")(work)
+"""
+
+
+def test_agents_without_a_decorator_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bound.py").write_text(BOUND, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = check_program("bound:app")
+    numbers = {text: number for number, text in enumerate(map(str.strip, BOUND.splitlines()), 1)}
+    refused = {each.line for each in found if each.verdict == "refused"}
+    lines = (
+        "await letters.send(value=order)",
+        'app.agent(letters, name="a")(second)',
+        'app.agent(orders, name="c", sink=[letters])(work)',
+    )
+    assert refused == {numbers[line] for line in lines}
+    assert {each.what for each in found if each.verdict == "exact"} == {"agent second", "agent work"}
+
+
 def test_the_command_prints_the_list_and_fails_where_something_is_refused(folder: Path) -> None:
     ran = CliRunner().invoke(cli, ["doctor", "--faust", "shop:app"])
     assert ran.exit_code == 1, ran.output

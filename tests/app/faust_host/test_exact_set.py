@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import faust
@@ -398,6 +399,34 @@ def refused(app: Any, rows: Any = None) -> str:
     return str(found.value)
 
 
+@pytest.mark.parametrize("batch", [1, 100])
+def test_agents_that_are_bound_to_arguments(batch: int) -> None:
+    """Faust's example bound_agent, with topics in the place of its channels."""
+    app = new_app()
+    source, out, problems = app.topic("source", value_type=Order), app.topic("out"), app.topic("problems")
+    totals = app.Table("totals", default=int)
+
+    async def add(table: Any, stream: Any, *, letters: Any) -> Any:
+        async for order in stream:
+            table[order.user] += order.amount
+            if order.amount == 2:
+                await letters.send(value=order.amount)
+            else:
+                yield order.amount
+
+    async def ignore(stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    app.agent(source, name="bound", sink=[out])(partial(add, totals, letters=problems))
+    app.agent(app.topic("more"), name="another")(ignore)
+    ran = run(app, {"source": orders(1, 2, 3)}, batch=batch)
+    assert ran.tables == {"totals": {"ann": 6}}
+    assert [value for _, value in sent(ran, "out")] == [1, 3]
+    assert [value for _, value in sent(ran, "problems")] == [2]
+    assert not ran.dead_letters
+
+
 def test_what_cannot_be_exact_is_refused_with_its_line() -> None:
     app = new_app()
     source = app.topic("source", value_type=Order)
@@ -469,6 +498,29 @@ def test_patterns_channels_and_no_agents_are_refused() -> None:
 
     with pytest.raises(SettingsError, match=r"test_exact_set.py:\d+.*channel"):
         run(app, {"source": []})
+
+    app = new_app()
+
+    async def bound(limit: int, stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    app.agent(app.channel(), name="bound")(partial(bound, 1))
+    with pytest.raises(SettingsError, match=r"test_exact_set.py:\d+: agent bound: reads a channel"):
+        run(app, {"source": []})
+
+
+def test_what_an_agent_puts_into_a_channel_is_refused() -> None:
+    app = new_app()
+    source, held = app.topic("source", value_type=Order), {"channel": app.channel()}
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for order in stream:
+            await held["channel"].send(value=order.amount)
+
+    assert "test_exact_set.py:" in (text := refused(app))
+    assert "a send to a channel in memory within an agent" in text
 
 
 def test_a_refusal_that_the_program_catches_commits_nothing() -> None:
