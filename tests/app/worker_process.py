@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafka_ratchet.app.settings import Settings, load
+from kafka_ratchet.topic_log.clients import ranges_of
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
@@ -166,7 +167,8 @@ def read_all(broker: str, topic: str) -> dict[int, list[Message]]:
         found: dict[int, list[Message]] = {}
         for number in consumer.list_topics(topic, 60).topics[topic].partitions:
             place = TopicPartition(topic, number, 0)
-            _, end = consumer.get_watermark_offsets(place, timeout=30)
+            # A new topic may have no leader yet.
+            end = ranges_of(consumer, topic, [number], 30, settle_s=PATIENCE_S)[number].end
             consumer.assign([place])
             found[number] = []
             deadline = time.monotonic() + PATIENCE_S
