@@ -2,26 +2,75 @@
 
 from __future__ import annotations
 
-import struct
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka_ratchet.rule import number_forms as forms
 from kafka_ratchet.rule.number_forms import Doubt
 
-DIGITS = 19
-"""Digits of 2^63; fewer are a sequence."""
+Dismisses = Callable[[int, int, int], bool]
 
 
-def swapped(number: int) -> int:
-    """Return the signed number of the same eight bytes in the other order."""
-    return int.from_bytes(number.to_bytes(8, "big", signed=True), "little", signed=True)
+def number_look() -> tuple[Callable[[int, int], int], Dismisses]:
+    """Return functions that look at eight-byte numbers.
+
+    The first one takes a number and the last one of its identity, and returns the form; 0 for none. The second one
+    takes a form, a doubtful number and a neighbour, and returns whether the neighbour speaks for big-endian. They are
+    nested and need nothing of this package, so Spark can send them to its executors.
+    """
+    little, floating, near, far, step_most = forms.LITTLE, forms.FLOATING, forms.NEAR, forms.FAR, forms.STEP
+    first_byte, short, least, double_step = forms.FIRST_BYTE, forms.SHORT, forms.LEAST, forms.DOUBLE_STEP
+    next_to, near_neighbour = forms.NEXT_TO, forms.NEAR_NEIGHBOUR
+
+    def swapped(number: int) -> int:
+        """Return the signed number of the same eight bytes in the other order."""
+        return int.from_bytes(number.to_bytes(8, "big", signed=True), "little", signed=True)
+
+    def double(number: int) -> int:
+        """Return the whole number in a little-endian double, from 1 to 2^53; -1 for none."""
+        import struct
+
+        (found,) = struct.unpack("<d", number.to_bytes(8, "big", signed=True))
+        return int(found) if 1 <= found < 1 << 53 and found == int(found) else -1
+
+    def goes_on(number: int, last: int) -> bool:
+        """Tell whether a number is next to the last one as little-endian, and far from it as big-endian."""
+        step = swapped(number) - swapped(last)
+        if swapped(last) < 0 or step <= 0:
+            return False
+        if double(swapped(number)) > 0 and double(swapped(last)) > 0:
+            return False  # big-endian floating point numbers rise as integers
+        if number <= last:
+            return step < near
+        return (number | last) & 0xFFFFFFFF == 0 and number >= first_byte and step < step_most
+
+    def form_of(number: int, last: int) -> int:
+        if number < 0:
+            is_short = 0 <= swapped(number) < short and number != least
+            return little if is_short and number < -1 << 48 else 0  # no small negative number
+        if last < 0:
+            return 0
+        if abs(number - last) >= far:
+            return little if goes_on(number, last) else 0
+        before = double(last)
+        is_next = before > 0 and 0 < double(number) - before <= double_step
+        return floating if number < last and is_next else 0
+
+    def dismisses(form: int, number: int, other: int) -> bool:
+        distance = abs(number - other)
+        if form == floating:
+            return 0 < distance <= double_step and double(other) < 0
+        if distance == 0 or number < 0 or other < 0:
+            return False
+        one, another = swapped(number), swapped(other)
+        is_far = one < 0 or another < 0 or abs(one - another) >= near
+        return distance < next_to or (distance < near_neighbour and is_far)
+
+    return form_of, dismisses
 
 
-def double(number: int) -> int:
-    """Return the whole number in a little-endian double, from 1 to 2^53; -1 for none."""
-    (found,) = struct.unpack("<d", number.to_bytes(8, "big", signed=True))
-    return int(found) if 1 <= found < 1 << 53 and found == int(found) else -1
+_form, _dismisses = number_look()
 
 
 @dataclass(slots=True)
@@ -79,7 +128,7 @@ class FormLook:
         self.found = offset, forms.sentence(Doubt(0, form), self._header, text, last)
 
     def _add_text(self, offset: int, text: bytes) -> None:
-        self._decimal += text.isdigit() and len(text.lstrip(b"0")) < DIGITS
+        self._decimal += text.isdigit() and len(text.lstrip(b"0")) < forms.DIGITS
         if not forms.is_hexadecimal(text):
             return
         self._hexadecimal += 1
@@ -90,13 +139,11 @@ class FormLook:
     def _add_integer(self, offset: int, text: bytes, last: int) -> None:
         number = int.from_bytes(text, "big", signed=True)
         self._settle(number)
-        if number < 0:
-            if 0 <= swapped(number) < forms.SHORT and text[:2] != b"\xff\xff" and number != forms.LEAST:
-                self._note(offset, text, last, forms.LITTLE)
-        elif last >= 0:
-            form = _form(number, last)
-            if form and not any(_dismisses(form, number, other) for other in self._before):
-                self._waiting.append(Waiting(offset, text, number, last, form))
+        form = _form(number, last)
+        if form and number < 0:
+            self._note(offset, text, last, form)
+        elif form and not any(_dismisses(form, number, other) for other in self._before):
+            self._waiting.append(Waiting(offset, text, number, last, form))
         self._before.append(number)
 
     def _settle(self, number: int) -> None:
@@ -110,41 +157,3 @@ class FormLook:
                 self._note(each.offset, each.text, each.last, each.form)
             left.append(each)
         self._waiting = left
-
-
-def _form(number: int, last: int) -> int:
-    """Return the form that makes a number follow the last one; 0 for none."""
-    if abs(number - last) >= forms.FAR:
-        return forms.LITTLE if _goes_on(number, last) else 0
-    before = double(last)
-    is_next = before > 0 and 0 < double(number) - before <= forms.DOUBLE_STEP
-    return forms.FLOATING if number < last and is_next else 0
-
-
-def _dismisses(form: int, number: int, other: int) -> bool:
-    """Tell whether another integer near a doubtful one says that it is big-endian."""
-    if form == forms.LITTLE:
-        return _speaks_for_it(number, other)
-    return number != other and abs(number - other) <= forms.DOUBLE_STEP and double(other) < 0
-
-
-def _goes_on(number: int, last: int) -> bool:
-    """Tell whether a number is next to the last one as little-endian, and far from it as big-endian."""
-    step, distance = swapped(number) - swapped(last), abs(number - last)
-    if swapped(last) < 0 or step <= 0:
-        return False
-    if double(swapped(number)) > 0 and double(swapped(last)) > 0:
-        return False  # big-endian floating point numbers rise as integers
-    if number <= last:
-        return distance >= forms.FAR and step < forms.NEAR
-    is_short = (number | last) & 0xFFFFFFFF == 0 and number >= forms.FIRST_BYTE
-    return is_short and distance >= forms.FAR and step < forms.STEP
-
-
-def _speaks_for_it(number: int, other: int) -> bool:
-    """Tell whether a neighbour is near as big-endian, and not as little-endian."""
-    if number == other or number < 0 or other < 0:
-        return False
-    distance, little, other_little = abs(number - other), swapped(number), swapped(other)
-    is_far = little < 0 or other_little < 0 or abs(little - other_little) >= forms.NEAR
-    return distance < forms.NEXT_TO or (distance < forms.NEAR_NEIGHBOUR and is_far)

@@ -9,6 +9,7 @@ another form, is a doubt. Docs/decisions/0078 has the bounds and their limits.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 LITTLE, FLOATING, LETTERS, HEXADECIMAL = 1, 2, 3, 4
@@ -40,7 +41,11 @@ HEX_LEAST, HEX_SHARE = 3, 0.2
 """Least number and share of hexadecimal texts for a doubt about those of digits."""
 HEX_LOOKED_AT: Final = 256
 """Records without a number, at most, to compare in one batch."""
-_HEX: Final = re.compile(rb"(?=.*[0-9])(?=.*[A-Fa-f])(?![0-9]+[eE][0-9]+\Z)[0-9A-Fa-f]{2,}")
+HEX: Final = "(?=.*[0-9])(?=.*[A-Fa-f])(?![0-9]+[eE][0-9]+$)[0-9A-Fa-f]{2,}"
+"""Pattern of a whole hexadecimal text, in Python and in Java."""
+DIGITS: Final = 19
+"""Digits of 2^63; fewer are a sequence."""
+_HEX: Final = re.compile(HEX.encode())
 
 
 class Doubt(NamedTuple):
@@ -55,6 +60,46 @@ def is_hexadecimal(text: bytes) -> bool:
     return _HEX.fullmatch(text) is not None
 
 
+KEEP: Final = 'If they are big-endian integers all the same, set sequence_form = "integer"'
+TEXT_FORM: Final = 'set sequence_form = "text", which makes dead letters of other numbers'
+SENTENCES: Final = {
+    LITTLE: "the header {name} has the bytes {bytes}, which is {little}{after} as a little-endian number and {read} as "
+    'a big-endian one. Read so, new records look like duplicates. Set sequence_form = "little-endian". ' + KEEP,
+    FLOATING: "the header {name} has the bytes {bytes}, which is a little-endian floating point number. Read as an "
+    "integer, {read}, new records look like duplicates. Have the producer write whole numbers, or set sequence = "
+    f'"function:MODULE:NAME". {KEEP}',
+    LETTERS: "the header {name} has the text {text!r}, which would be read as the integer {read}, and all that follows "
+    f'would look like duplicates. To read such texts, set sequence = "function:MODULE:NAME"; or {TEXT_FORM}. {KEEP}',
+    HEXADECIMAL: "the header {name} has the text {text!r}, and others have digits only: they are hexadecimal numbers, "
+    "and those of digits would be read as decimal ones. To read them, set sequence = "
+    f'"function:MODULE:NAME"; or {TEXT_FORM}',
+}
+"""Sentences by form."""
+
+
+def sentence_maker() -> Callable[[int, str, bytes, int], str]:
+    """Return a function that makes the sentence of a form, the header's name, its value and the last sequence.
+
+    It is nested and needs nothing of this package, so Spark can send it to its executors.
+    """
+    sentences, shown = SENTENCES, SHOWN_BYTES
+
+    def make(form: int, name: str, text: bytes, last: int) -> str:
+        return sentences[form].format(
+            name=name,
+            bytes=text[:shown].hex(" "),
+            text=text[:shown].decode("ascii", "backslashreplace"),
+            read=int.from_bytes(text[:8], "big", signed=True),
+            little=int.from_bytes(text[:8], "little", signed=True),
+            after=f", after {int.from_bytes(last.to_bytes(8, 'big'), 'little')}" if last >= 0 else "",
+        )
+
+    return make
+
+
+_made = sentence_maker()
+
+
 def sentence(doubt: Doubt, name: str, text: bytes, last: int) -> str:
     """Return the sentence about a doubtful sequence, with the setting to write.
 
@@ -64,29 +109,4 @@ def sentence(doubt: Doubt, name: str, text: bytes, last: int) -> str:
         text: its value
         last: the last sequence of its identity, as it was read; -1 for none
     """
-    shown = f"the header {name} has the bytes {text[:SHOWN_BYTES].hex(' ')}"
-    read = int.from_bytes(text, "big", signed=True)
-    keep = 'If they are big-endian integers all the same, set sequence_form = "integer"'
-    if doubt.form == LITTLE:
-        after = f", after {int.from_bytes(last.to_bytes(8, 'big'), 'little')}" if last >= 0 else ""
-        found = int.from_bytes(text, "little", signed=True)
-        return (
-            f"{shown}, which is {found}{after} as a little-endian number and {read} as a big-endian one. Read so, new "
-            f'records look like duplicates. Set sequence_form = "little-endian". {keep}'
-        )
-    if doubt.form == FLOATING:
-        return (
-            f"{shown}, which is a little-endian floating point number. Read as an integer, {read}, new records look "
-            f'like duplicates. Have the producer write whole numbers, or set sequence = "function:MODULE:NAME". {keep}'
-        )
-    shown = f"the header {name} has the text {text[:SHOWN_BYTES].decode('ascii', 'backslashreplace')!r}"
-    text_form = 'set sequence_form = "text", which makes dead letters of other numbers'
-    if doubt.form == LETTERS:
-        return (
-            f"{shown}, which would be read as the integer {read}, and all that follows would look like duplicates. To "
-            f'read such texts, set sequence = "function:MODULE:NAME"; or {text_form}. {keep}'
-        )
-    return (
-        f"{shown}, and others have digits only: they are hexadecimal numbers, and those of digits would be read as "
-        f'decimal ones. To read them, set sequence = "function:MODULE:NAME"; or {text_form}'
-    )
+    return _made(doubt.form, name, text, last)

@@ -100,7 +100,9 @@ RIGHT: dict[str, list[bytes]] = {
 
 def number_of(text: bytes) -> int | None:
     if re.fullmatch(rb"-?[0-9]+", text):
-        return int(text)
+        digits = text.removeprefix(b"-").lstrip(b"0")[:20] or b"0"  # Python has a limit for longer ones
+        number = -int(digits) if text.startswith(b"-") else int(digits)
+        return number if number < 1 << 63 else None
     return int.from_bytes(text, "big", signed=True) if len(text) == 8 else None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from kafka_ratchet.rule import number_forms as forms
 from kafka_ratchet.rule.identity import MAX_IDENTITY_BYTES
 from kafka_ratchet.spark_sink.rows.judging.rule import REPLAYS_HEADER, JudgeRule
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 IDENTITY, SEQUENCE, REASON, REPLAYED = "_ratchet_identity", "_ratchet_sequence", "_ratchet_reason", "_ratchet_replayed"
 """Further columns than those of Spark's Kafka source, never of a table: bytes; a whole number; text, null for records
 that can be judged; whether it was sent again from a dead letter."""
+
+DOUBTFUL = "_ratchet_doubtful"
+"""Column of sequences with a guessed form: eight bytes other than digits, and hexadecimal texts. Digits of another
+length are empty, as they only count; all else is null."""
 
 RECORD = ("partition", "offset", "timestamp", "key", "value")
 """Columns of Spark's Kafka source that become rows."""
@@ -62,16 +67,19 @@ def read(records: DataFrame, rule: JudgeRule) -> DataFrame:
         identity.alias(IDENTITY),
         why_no_sequence.alias(f"{REASON}_1"),
         why_no_identity.alias(f"{REASON}_2"),
+        *([_doubtful().alias(DOUBTFUL)] if rule.is_guessed else []),
     )
     # A whole number beyond 64 bits is null; so is a negative one in eight bytes.
     reason = F.coalesce(F.col(f"{REASON}_1"), F.when(F.col(SEQUENCE) < 0, "sequence-negative"), F.col(f"{REASON}_2"))
-    found = found.select(*kept, SEQUENCE, IDENTITY, reason.alias(REASON))
+    doubtful = [DOUBTFUL] if rule.is_guessed else []
+    found = found.select(*kept, SEQUENCE, IDENTITY, reason.alias(REASON), *doubtful)
     good = F.col(REASON).isNull()
     return found.select(
         *kept,
         F.when(good, F.col(IDENTITY)).alias(IDENTITY),
         F.when(good, F.col(SEQUENCE)).alias(SEQUENCE),
         REASON,
+        *doubtful,
     )
 
 
@@ -94,6 +102,17 @@ def _sequence(rule: JudgeRule) -> tuple[Column, Column]:
         )
     )
     return F.when(is_text, of_text).when(is_integer, of_bytes), reason
+
+
+def _doubtful() -> Column:
+    """Return what `DOUBTFUL` has of the header with the sequence."""
+    from pyspark.sql import functions as F
+
+    value, once = F.col(f"{_FOUND}0"), F.col(f"{_TIMES}0") == 1
+    text = value.cast("string")
+    of_length = F.when(F.length(value) == 8, F.when(~text.rlike(r"\A-?[0-9]+\z"), value))
+    of_length = of_length.when(text.rlike(rf"\A0*[0-9]{{1,{forms.DIGITS - 1}}}\z"), F.lit(b""))
+    return F.when(once & (F.length(value) > 0), of_length.when(text.rlike(rf"\A{forms.HEX}\z"), value))
 
 
 def sequence_of(name: str, form: str) -> Column:

@@ -67,6 +67,11 @@ class JudgeRule:
         """Return the header with the sequence; None: there are no sequences, and an identity is either seen or not."""
         return self.settings.sequence.name or None
 
+    @property
+    def is_guessed(self) -> bool:
+        """Return whether Spark has to guess the form of sequences."""
+        return self.sequence_header is not None and self.sequence_form == SequenceForm.GUESS
+
     def as_dict(self) -> dict[str, Any]:
         """Return the text that is stored with the rows, and compared at each start."""
         return {

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ratchet.rule import number_forms as forms
-from kafka_ratchet.spark_sink.rows.judging.reading import IDENTITY, REASON, RECORD, REPLAYED, SEQUENCE
+from kafka_ratchet.rule.form_look import number_look
+from kafka_ratchet.spark_sink.rows.judging.reading import DOUBTFUL, IDENTITY, REASON, RECORD, REPLAYED, SEQUENCE
 from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 from kafka_ratchet.spark_sink.spark.python_worker import Task
 
@@ -42,8 +43,8 @@ def judging(rule: JudgeRule, known: Known | None) -> Task:
     It yields the records that are no duplicates, with a reason for rejects. The changed last sequences follow, as rows
     with a `LAST`, the identity as `key` and all else null.
 
-    The task raises ValueError if a Kafka partition's records are not in the order of their offsets, or if sequences
-    without a stated form seem to be little-endian.
+    The task raises ValueError if a Kafka partition's records are not in the order of their offsets, or if a sequence
+    without a stated form seems to have another one (`kafka_ratchet.rule.number_forms`).
     """
     partition_of, states = _partitions(rule, known), _states(rule)
     record, of_reason, of_last, of_seen, window = RECORD, REASON, LAST, SEEN, rule.reorder_window
@@ -94,8 +95,8 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
     """Return the class of a task's state about a Kafka partition, made from its number."""
     window, late_is_rejected = rule.reorder_window, rule.late == "dead-letter"
     too_late, not_new = TOO_LATE, NOT_NEW
-    is_guessed, header, is_misread = rule.sequence_form == "guess", rule.sequence_header, _misreading()
-    first_byte = forms.FIRST_BYTE
+    new_look, is_guessed, first_byte, header = _looking(), rule.is_guessed, forms.FIRST_BYTE, rule.sequence_header or ""
+    of_doubtful, sentence = DOUBTFUL, forms.sentence_maker()
     of_reason, of_identity, of_sequence, of_replayed = REASON, IDENTITY, SEQUENCE, REPLAYED
 
     class Partition:
@@ -104,6 +105,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             self.last: dict[bytes, int] = {}
             self.seen: dict[bytes, set[int]] = {}
             self.changed: set[bytes] = set()
+            self.look = new_look()
 
         def judge(self, table: pa.Table) -> tuple[list[bool], list[str | None]]:
             """Return the kept records, each with its reason for a reject, or None for a new one."""
@@ -116,15 +118,18 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             replayed = table[of_replayed].to_pylist() if pc.any(table[of_replayed]).as_py() else nothing
             self.look_up({identity for identity in identities if identity is not None and identity not in self.last})
             lasts, changed = self.last, self.changed
+            texts = table[of_doubtful].to_pylist() if is_guessed else nothing
+            self.look.begin(texts)
             kept: list[bool] = []
             why: list[str | None] = []
-            for identity, sequence, reason, again in zip(identities, sequences, reasons, replayed, strict=True):
+            for identity, sequence, reason, again, text in zip(
+                identities, sequences, reasons, replayed, texts, strict=True
+            ):
+                last = lasts.get(identity, -1) if reason is None else -1
+                # Most integers rise and are small. Those have no other form.
+                if text and (reason is not None or sequence >= first_byte or sequence <= last):
+                    self.require_form(len(kept), table["offset"], identity, text, last)
                 if reason is None:
-                    last = lasts.get(identity, -1)
-                    if is_guessed and last >= 0 and (sequence <= last or sequence >= first_byte):
-                        at = len(kept)
-                        if is_misread(sequence, last, sequences[max(at - 8, 0) : at + 9]):
-                            self.halt(table["offset"][at].as_py(), identity, sequence)
                     if sequence > last:
                         if window:
                             self.rise(identity, last, sequence)
@@ -143,14 +148,11 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
                 why.append(reason)
             return kept, why
 
-        def halt(self, offset: int, identity: bytes, sequence: int) -> None:
-            raw = sequence.to_bytes(8, "big")
-            raise ValueError(
-                f"partition {self.number}, offset {offset}, identity {identity!r}: the header {header} has the bytes "
-                f"{raw.hex(' ')}, which go on as a little-endian number ({int.from_bytes(raw, 'little')}) and not as a "
-                f"big-endian one ({sequence}). Read so, new records look like duplicates. Set sequence_form = "
-                '"little-endian"; or, if they are big-endian integers all the same, sequence_form = "integer"'
-            )
+        def require_form(self, at: int, offsets: Any, identity: bytes | None, text: bytes, last: int) -> None:
+            if form := self.look.form_at(at, last):
+                owner = "" if identity is None else f", identity {identity!r}"
+                said = sentence(form, header, text, last)
+                raise ValueError(f"partition {self.number}, offset {offsets[at]}{owner}: {said}")
 
         def require_order(self, offsets: pa.Array) -> None:
             import pyarrow.compute as pc
@@ -186,42 +188,50 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
     return Partition
 
 
-def _misreading() -> Callable[[int, int, Sequence[int | None]], bool]:
-    """Return a test for little-endian numbers, like `kafka_ratchet.rule.form_look` in the driver."""
-    near, far, next_to, near_neighbour = forms.NEAR, forms.FAR, forms.NEXT_TO, forms.NEAR_NEIGHBOUR
-    step_most, first_byte = forms.STEP, forms.FIRST_BYTE
+def _looking() -> Callable[[], Any]:
+    """Return the class that looks at the sequences of a Kafka partition, like `FormWatch` in a worker."""
+    form_of, dismisses = number_look()
+    letters, hexadecimal_form, neighbours = forms.LETTERS, forms.HEXADECIMAL, forms.NEIGHBOURS
+    space, tilde, least, share = forms.SPACE, forms.TILDE, forms.HEX_LEAST, forms.HEX_SHARE
 
-    def swapped(number: int) -> int:
-        return int.from_bytes(number.to_bytes(8, "big"), "little", signed=True)
+    def integers(texts: Sequence[bytes | None]) -> list[int]:
+        return [int.from_bytes(text, "big", signed=True) for text in texts if text and len(text) == 8]
 
-    def is_double(number: int) -> bool:
-        """Return whether a number has the bits of a whole double from 1 to 2^53."""
-        import struct
+    class Look:
+        def __init__(self) -> None:
+            self.texts: Sequence[bytes | None] = ()
+            self.recent: list[int] = []
+            self.counted = self.decimal = self.hexadecimal = 0
 
-        (found,) = struct.unpack(">d", number.to_bytes(8, "big"))
-        return bool(1 <= found < 1 << 53) and found == int(found)
+        def begin(self, texts: Sequence[bytes | None]) -> None:
+            """Go on with the next records of the partition: texts as in `DOUBTFUL`."""
+            self.count_to(len(self.texts))
+            self.recent = [*self.recent, *integers(self.texts[-neighbours:])][-neighbours:]
+            self.texts, self.counted = texts, 0
 
-    def speaks_for_it(number: int, other: int | None) -> bool:
-        if other is None or other in (number, -1):
-            return False
-        distance, little, other_little = abs(number - other), swapped(number), swapped(other)
-        is_far = little < 0 or other_little < 0 or abs(little - other_little) >= near
-        return distance < next_to or (distance < near_neighbour and is_far)
+        def count_to(self, at: int) -> None:
+            self.decimal += self.texts[self.counted : at].count(b"")
+            self.counted = at
 
-    def is_misread(number: int, last: int, around: Sequence[int | None]) -> bool:
-        distance = abs(number - last)
-        if distance < far or swapped(last) < 0:
-            return False
-        step = swapped(number) - swapped(last)
-        if step <= 0 or (is_double(number) and is_double(last)):
-            return False  # big-endian floating point numbers rise as integers
-        if number <= last:
-            goes_on = step < near
-        else:
-            goes_on = (number | last) & 0xFFFFFFFF == 0 and number >= first_byte and step < step_most
-        return goes_on and not any(speaks_for_it(number, other) for other in around)
+        def form_at(self, at: int, last: int) -> int:
+            """Return the form that a record seems to have, after the last sequence of its identity; 0 for none."""
+            text = self.texts[at] or b""
+            if len(text) != 8:
+                self.count_to(at)
+                self.hexadecimal += 1
+                is_share = self.hexadecimal >= share * (self.hexadecimal + self.decimal)
+                return hexadecimal_form if self.decimal and self.hexadecimal >= least and is_share else 0
+            if all(space <= byte <= tilde for byte in text):
+                return letters
+            (number,) = integers([text])
+            form = form_of(number, last)
+            if not form or number < 0:
+                return form
+            around = integers(self.texts[max(at - neighbours, 0) : at + neighbours + 1])
+            around += self.recent if at < neighbours else []
+            return 0 if any(dismisses(form, number, other) for other in around) else form
 
-    return is_misread
+    return Look
 
 
 def _states(rule: JudgeRule) -> Callable[[Any, pa.Schema], Iterator[Any]]:
