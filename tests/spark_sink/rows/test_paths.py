@@ -41,9 +41,12 @@ def test_paths_are_read_and_are_no_part_of_the_columns() -> None:
         ("a int FROM b, c int FROM b", "columns a and c both read field b"),
         ("a int, c int FROM a.b", "columns a and c both read field a. Leave one out"),
         ("a int FROM x.y.z, c string FROM x.y", "columns a and c both read field x.y"),
-        ("a int FROM x.Y, c int FROM x.y", "column c reads field x.y, and another one x.Y: Spark does not tell"),
-        ("a int FROM X.y, c int FROM x.z", "column c reads field x, and another one X"),
-        ("a int FROM B, b int", "column b reads field b, and another one B"),
+        (
+            "a int FROM x.Y, c int FROM x.y",
+            "column c reads field x.y, and another column reads x.Y: Spark does not tell",
+        ),
+        ("a int FROM X.y, c int FROM x.z", "column c reads field x, and another column reads X"),
+        ("a int FROM B, b int", "column b reads field b, and another column reads B"),
         ("a int FROM " + ".".join("b" * 33), "more than 32 names after FROM"),
     ],
 )
