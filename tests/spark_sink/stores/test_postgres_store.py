@@ -583,7 +583,7 @@ def test_a_table_that_was_moved_to_another_schema_is_not_a_new_one(place: Postgr
         database.execute(sql.SQL("ALTER TABLE {} SET SCHEMA moved").format(results))
     there = postgres_store(place.server.url, f"moved.{place.table}", "job", "events", password=place.server.password)
     for use in (there.require_write_mode, lambda: there.open(schema)):
-        with pytest.raises(StoreError, match="which has offsets of topic events, is gone"):
+        with pytest.raises(StoreError, match="which has offsets of topic events, is missing"):
             use()
 
 
