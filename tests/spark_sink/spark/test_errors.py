@@ -63,7 +63,7 @@ def test_a_batch_ends_with_one_sentence_and_the_next_goes_on(
     def run() -> Outcome:
         return run_batch(job, planner, delta_store(table, "job", topic, planner.topic_id()), lambda: nullcontext(spark))
 
-    with pytest.raises(SparkFailed, match=r"offsets 0: 2-4 \(ValueError: this record is bad\)\. What was"):
+    with pytest.raises(SparkFailed, match=r"offsets 0: 2-4 \(ValueError: this record is bad\)\. Earlier"):
         run()
     assert rows("_kafka_offset", "_kafka_value") == [(0, b"good"), (1, b"good")]
     switch.unlink()
