@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.testing import assert_once, run
-
-with warnings.catch_warnings():
-    # A SetTable asks mode for the event loop where it is made, and Python 3.13 warns that an import has none.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from tests.testing import faust_words
+from tests.testing import faust_words
 
 WORDS = "tests.testing.faust_words"
 POSTS = [(str(number), "" if number == 7 else f"w{number % 3} w{number % 5} x") for number in range(60)]
