@@ -355,10 +355,13 @@ BY_DEFAULT: Final = ("delta", "postgres")
 """Kinds that the default tests run on: one that writes files and one that asks a server."""
 
 
-def param(kind: str, *, by_default: bool = True) -> Any:
-    """Return a kind of store with its marks; one that is not by default is a case of the matrix."""
+def param(kind: str, *more: object, by_default: bool = True, tier: pytest.MarkDecorator = pytest.mark.matrix) -> Any:
+    """Return a kind of store, and further values, with their marks.
+
+    by_default: whether the default tests run it; otherwise those of `tier` do.
+    """
     marks = [pytest.mark.postgres] if kind in SERVED else []
-    return pytest.param(kind, marks=marks if by_default else [*marks, pytest.mark.matrix])
+    return pytest.param(kind, *more, marks=marks if by_default else [*marks, tier])
 
 
 def params(*kinds: str, by_default: Collection[str] = BY_DEFAULT) -> list[Any]:

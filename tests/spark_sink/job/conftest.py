@@ -15,11 +15,7 @@ from tests.spark_sink.sites import AT_LENGTH, LOCAL, SERVED, Site, param
 
 IN_CI = ("delta", "postgres")
 KINDS = [param(kind, by_default=kind == "delta") for kind in IN_CI]
-REST = [
-    pytest.param(kind, marks=[pytest.mark.long, *([pytest.mark.postgres] if kind in SERVED else [])])
-    for kind in (*LOCAL, *SERVED)
-    if kind not in IN_CI
-]
+REST = [param(kind, by_default=False, tier=pytest.mark.long) for kind in (*LOCAL, *SERVED) if kind not in IN_CI]
 
 
 @pytest.fixture(params=[*KINDS, *REST, *AT_LENGTH])
