@@ -74,7 +74,7 @@ def compare_hosted(sent: list[Event], found: Read) -> Difference:
         _by_key((0, key, value) for _, key, value in found.counted),
     )
     in_tables = Difference(table_wrong=len(wrong))
-    return counted + in_tables + _compare_closed(closed, found.closed) + _compare_log(sent, found.log)
+    return counted + in_tables + _compare_closed(closed, found.closed) + _compare_log(sent, found.log, wanted)
 
 
 def _rows(bootstrap: str, topic: str) -> Iterator[Row]:
@@ -164,11 +164,10 @@ def _compare_closed(wanted: Counter[Window], rows: list[Row]) -> Difference:
     )
 
 
-def _compare_log(sent: list[Event], rows: list[Row]) -> Difference:
+def _compare_log(sent: list[Event], rows: list[Row], wanted: Entries) -> Difference:
     """Compare the explicit changelog of the shared table: one record for each write, the last one as the table is."""
     writes = Counter((event.partition, event.key) for kind in ("key", "producer") for event in fresh(sent, kind))
     found = Counter((partition, key) for partition, key, _ in rows)
     last = {key: value for _, key, value in rows}
-    wanted = _tables(sent, Counter())
     wrong = sum(wanted[entry_of("balance", key, value)] != 1 for key, value in last.items())
     return Difference(lost=(writes - found).total(), doubled=(found - writes).total(), table_wrong=wrong)

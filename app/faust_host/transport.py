@@ -306,7 +306,8 @@ def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> No
         SettingsError: the group has their offsets.
     """
     group = ask_group(bootstrap, settings, GROUP_S)
-    theirs = sorted(place for place in group.foreign if place[0] in {*hosted.inputs.values()})
+    topics = {*hosted.inputs.values()}
+    theirs = sorted(place for place in group.foreign if place[0] in topics)
     if theirs:
         begun = _begun(hosted, settings, bootstrap, {topic for topic, _ in theirs})
         theirs = [place for place in theirs if place[0] not in begun]

@@ -28,8 +28,8 @@ class SentOn:
     """Records that stand for an event in the topics of steps, or have its identity and sequence in the output."""
 
     def __init__(self, settings: Settings, name: str, reader: TopicReader, rule: Rule, scan: Scan) -> None:
-        """Nothing is read yet."""
-        self._settings, self._stream, self._name = settings, settings.streams[name], name
+        """Store the readers, without reading."""
+        self._settings, self._stream = settings, settings.streams[name]
         self._reader, self._rule, self._scan = reader, rule, scan
 
     def find(
