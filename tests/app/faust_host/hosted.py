@@ -175,18 +175,17 @@ class HostedProgram:
         assert found["next"] is None
         return {_hashable(entry["key"]): value["value"] for entry in found["entries"] for value in entry["values"]}
 
-    def wait_until_read(self, *names: str) -> None:
-        """Wait until every stream has read all that is there, the internal ones too."""
+    def wait_until_read(self, workers: int = 1) -> None:
+        """Wait until every stream, also an internal one, is read to its end by that many workers."""
 
         def is_read() -> bool:
             try:
                 streams = self.command("tables")["streams"]
             except (AssertionError, ValueError):  # it has not started yet
                 return False
-            return all(
-                partition["state"] == "running" and partition["lag"] == 0
-                for stream in streams
-                for partition in stream["partitions"]
+            partitions = [partition for stream in streams for partition in stream["partitions"]]
+            return len({partition["worker"] for partition in partitions}) >= workers and all(
+                partition["state"] == "running" and partition["lag"] == 0 for partition in partitions
             )
 
         self.wait_for(lambda: is_read() and is_read(), "the end of the inputs")

@@ -104,7 +104,7 @@ def run_through(program: HostedProgram, points: list[str]) -> None:
     program.publish("orders", sent[len(points) * each :])
     program.publish("refunds", back[len(points) * each // 3 :])
     program.start()
-    program.wait_until_read("orders", "refunds")
+    program.wait_until_read()
     check(program, sent, back)
     check_traces(program)
     program.stop()

@@ -32,10 +32,11 @@ def program(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[H
     """Words, counted by two processes under one parent."""
     made = HostedProgram("words", broker, tmp_path_factory.mktemp("tools"))
     made.create("posts", "counted")
-    made.publish("posts", POSTS)
     made.start(command=(*made.commands[2], "--processes", "2"))
+    made.wait_until_read(workers=2)
+    made.publish("posts", POSTS)
     made.wait_for(lambda: len(made.read("counted")) == sum(COUNTS.values()), "the last word")
-    made.wait_until_read("posts")
+    made.wait_until_read()
     yield made
     made.stop()
     made.end()

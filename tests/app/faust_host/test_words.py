@@ -62,7 +62,7 @@ inactive_after_s = 86400
     program.publish("posts", POSTS[:100])
     program.start()
     program.publish("posts", POSTS[50:200])
-    program.wait_until_read("posts")
+    program.wait_until_read()
     check_words(program, POSTS[:200])
     streams = {each["stream"]: each for each in program.command("tables")["streams"]}
     assert streams["mine"]["totals"]["fresh"] == 200
@@ -108,7 +108,7 @@ def test_a_running_program_moves_over_with_its_tables(program: HostedProgram) ->
 def test_offsets_of_another_client_halt_partitions_of_a_program_that_has_run(program: HostedProgram) -> None:
     program.start()
     program.publish("posts", POSTS[:100])
-    program.wait_until_read("posts")
+    program.wait_until_read()
     program.stop()
     posts = program.topic("posts")
     client = Consumer({"bootstrap.servers": program.broker, "group.id": program.id})
@@ -119,7 +119,7 @@ def test_offsets_of_another_client_halt_partitions_of_a_program_that_has_run(pro
     for_good = ("--stream", "posts", "--reason", "a test", "--execute")
     assert program.command("resume", *for_good)["executed"]
     program.publish("posts", POSTS[100:200])
-    program.wait_until_read("posts")
+    program.wait_until_read()
     check_words(program, POSTS[:200])
     program.stop()
 
@@ -134,13 +134,13 @@ def test_two_workers_share_the_partitions_and_route_requests_by_key(program: Hos
         program.publish("posts", POSTS)
         program.wait_for(lambda: len(program.read("counted")) == 1800, "the last word")
         program.wait_for(lambda: "lane runs" in other.text(), "a rebalance")
-        program.wait_until_read("posts")
+        program.wait_until_read()
         check_words(program, POSTS)
         check_words(other, POSTS)
         other.kill()
         program.publish("posts", [("more", "x")])
         program.wait_for(lambda: len(program.read("counted")) == 1801, "the word after the take-over")
-        program.wait_until_read("posts")
+        program.wait_until_read()
         check_words(program, [*POSTS, ("more", "x")])
         program.stop()
     finally:
