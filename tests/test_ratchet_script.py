@@ -433,7 +433,6 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
         "docs",
         "bench regress",
         "test --quick --coverage",
-        "test --quick",
         "test --slow -m matrix and not long",
         "test",
         "test -m browser",
