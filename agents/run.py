@@ -24,8 +24,8 @@ from kafka_ratchet.agents.event import Event, event_ids
 from kafka_ratchet.agents.holding import HOLDERS, line_of
 from kafka_ratchet.agents.outputs import FORWARD, Outputs, encode_json
 from kafka_ratchet.agents.program import Agent
+from kafka_ratchet.agents.program_errors import RAISED, describe_error, is_ended_by
 from kafka_ratchet.agents.reading import NO_RECORD, Reading
-from kafka_ratchet.agents.said import RAISED, is_ended_by, said_of
 from kafka_ratchet.agents.sends import Sends
 from kafka_ratchet.agents.stream_timers import PartitionTimers
 from kafka_ratchet.agents.timers import Timer
@@ -212,11 +212,11 @@ class AgentRun:
         if isinstance(error, RatchetError) and not isinstance(error, TableError):
             raise error  # not the record's fault: the store is damaged, say
         if not self._may_undo or self._reading.index == NO_RECORD:
-            raise self._failed(said_of(error)) from error
+            raise self._failed(describe_error(error)) from error
         self._outputs.cut(self._mark[0])
         self._sends.cut(self._mark[1])
         self._partition.undo_record()
-        self._reading.reject(f"agent {self.agent.name}: {said_of(error)}")
+        self._reading.reject(f"agent {self.agent.name}: {describe_error(error)}")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Whatever ended it: the lane hears of it, now or with the next batch."""

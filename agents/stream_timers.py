@@ -15,8 +15,8 @@ import numpy as np
 
 from kafka_ratchet.agents.holding import HOLDERS, line_of
 from kafka_ratchet.agents.outputs import Outputs, output_value
+from kafka_ratchet.agents.program_errors import RAISED, describe_error, is_ended_by
 from kafka_ratchet.agents.reading import Reading
-from kafka_ratchet.agents.said import RAISED, is_ended_by, said_of
 from kafka_ratchet.agents.sends import Sends
 from kafka_ratchet.agents.timers import Timer
 from kafka_ratchet.agents.topic import at_hand
@@ -136,7 +136,7 @@ class PartitionTimers:
                 raise
             batch = delivery.batch
             place = f"{batch.topic}, partition {batch.partition}"
-            raise AgentFailed(f"{place}: timer {timer.name} {said_of(error)}") from error
+            raise AgentFailed(f"{place}: timer {timer.name} {describe_error(error)}") from error
         finally:
             reading.end()  # a task that it started may send no more: the records would be lost
         outputs.flush(delivery)

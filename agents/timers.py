@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import structlog
 
 from kafka_ratchet.agents.holding import HOLDERS, line_of
-from kafka_ratchet.agents.said import RAISED, is_ended_by, said_of
+from kafka_ratchet.agents.program_errors import RAISED, describe_error, is_ended_by
 from kafka_ratchet.errors import SettingsError
 
 log = structlog.get_logger(__name__)
@@ -170,4 +170,4 @@ class WorkerTimers:
         except RAISED as error:
             if is_ended_by(error):
                 raise  # the worker ends
-            log.exception(f"a {what} failed", name=name, reason=said_of(error))
+            log.exception(f"a {what} failed", name=name, reason=describe_error(error))

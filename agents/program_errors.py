@@ -1,8 +1,9 @@
-"""Error formatting: errors of a program, with the line."""
+"""Errors of a program: their text, with the line that raised them."""
 
 from __future__ import annotations
 
 import asyncio
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,11 @@ from typing import Final
 from kafka_ratchet.errors import TableError
 
 OURS: Final = str(Path(__file__).parents[1])
-"""Lines of files in there are no lines of the program."""
+"""Folder of this package: its lines are not lines of the program."""
+
+STANDARD: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+INSTALLED: Final = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+"""Folders of libraries, which the program calls."""
 
 TEXT_MOST: Final = 3000
 """characters: a program may raise with a whole record in its text."""
@@ -29,7 +34,7 @@ def is_ended_by(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-def said_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error's text, with the line of the program."""
     text = str(error)
     if len(text) > TEXT_MOST:
@@ -39,5 +44,23 @@ def said_of(error: BaseException) -> str:
         what = text
     else:
         what = f"raised {type(error).__name__}: {text}" if text else f"raised {type(error).__name__}"
+    line = _line_of_program(error)
+    return what if line is None else f"{what} ({line})"
+
+
+def _line_of_program(error: BaseException) -> str | None:
+    """Return file:line of the innermost call outside libraries.
+
+    An installed program looks like a library itself: then it is the innermost line outside Python's own.
+    """
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(OURS)]
-    return f"{what} ({frames[-1].filename}:{frames[-1].lineno})" if frames else what
+    not_python = [
+        each for each in frames if not each.filename.startswith((*STANDARD, "<frozen")) or _is_installed(each)
+    ]
+    own = [each for each in not_python if not _is_installed(each)]
+    nearest = own or not_python or frames
+    return f"{nearest[-1].filename}:{nearest[-1].lineno}" if nearest else None
+
+
+def _is_installed(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(INSTALLED)
