@@ -28,7 +28,7 @@ from kafka_ratchet.spark_sink.job.plan import TopicPlanner
 from kafka_ratchet.spark_sink.job.reading import Job
 from kafka_ratchet.spark_sink.stores import crash_points
 from kafka_ratchet.spark_sink.stores.decision import decide
-from tests.spark_sink.conftest import QUICK_JVM
+from tests.spark_sink.conftest import spark_jvm
 from tests.spark_sink.damage import change, delete, repeat_all
 from tests.spark_sink.followed import Follow, Followed, as_toml, values
 from tests.spark_sink.sites import DeltaSite, PostgresSite, Rows, Site, param, params
@@ -500,7 +500,7 @@ def test_the_command_killed_and_run_again(follow: Follow, site: Site, tmp_path: 
 
     def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-c", RATCHET, "repair", "--results", "--config", str(file), *arguments]
-        more = {"JAVA_TOOL_OPTIONS": QUICK_JVM, **environment}
+        more = {**spark_jvm(), **environment}
         with subprocess.Popen(
             words, env={**os.environ, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,

@@ -21,7 +21,7 @@ from kafka_ratchet.app.local.jars import spark_jars
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
 from tests.folders import ROOT
-from tests.spark_sink.conftest import QUICK_JVM
+from tests.spark_sink.conftest import spark_jvm
 from tests.spark_sink.stores.other_spark import other_spark
 from tests.wheel import built, environment_with
 
@@ -83,7 +83,7 @@ class OwnJob:
             **kept,
             "SPARK_CONF_DIR": str(conf),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "JAVA_TOOL_OPTIONS": QUICK_JVM,
+            **spark_jvm(),
         }
 
     def run(self, form: str, moment: str = "", wait: Callable[[], None] | None = None) -> int:

@@ -26,6 +26,7 @@ from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.results import count
+from tests.spark_sink.conftest import spark_jvm
 from tests.spark_sink.sites import delta_store
 
 Write = Callable[..., None]
@@ -140,7 +141,7 @@ def test_sigterm_ends_the_process_after_a_commit(
     search = os.pathsep.join([str(shipped), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
         words,
-        env={**os.environ, "PYTHONPATH": search},
+        env={**os.environ, "PYTHONPATH": search, **spark_jvm()},
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from psycopg import sql
 
 from faults.postgres import PostgresServer
+from faults.sink_environment import QUICK_JVM
 from kafka_ratchet.spark_sink.rows.columns import record_schema
-from tests.spark_sink.conftest import QUICK_JVM
 from tests.spark_sink.sites import postgres_store
 from tests.spark_sink.spark.standalone import HOSTS, Cluster, run_cluster, wait_for
 
