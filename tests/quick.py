@@ -46,27 +46,36 @@ SLOW: Final = (
 search for long."""
 
 FIRST: Final = (
-    "tests/transport/test_commit_path.py",
-    "tests/spark_sink/stores/test_stores.py",
     "tests/spark_sink/test_repair_results.py",
-    "tests/spark_sink/stores/test_tombstones.py",
-    "tests/app/operations/test_resume.py",
-    "tests/spark_sink/test_before_spark.py",
-    "tests/app/worker/test_worker_startup.py",
-    "tests/transport/transactions/test_outcome.py",
-    "tests/transport/test_model_finds_replaced.py",
-    "tests/transport/client/test_topic_id.py",
-    "tests/transport/test_lane.py",
     "tests/spark_sink/rows/test_pipeline.py",
+    "tests/spark_sink/stores/test_stores.py",
+    "tests/app/operations/test_resume.py",
+    "tests/app/faust_host/test_words.py",
+    "tests/app/faust_host/test_everything.py",
+    "tests/app/local/test_spark_classes.py",
+    "tests/app/test_rights.py",
+    "tests/app/worker/test_worker_startup.py",
+    "tests/transport/test_commit_path.py",
+    "tests/app/operations/test_policy.py",
+    "tests/transport/transactions/test_outcome.py",
+    "tests/transport/client/test_topic_id.py",
     "tests/app/worker/test_crash_points.py",
-    "tests/test_wheel.py",
     "tests/app/local/test_broker.py",
     "tests/app/cli/test_publish.py",
-    "tests/app/worker/test_worker.py",
+    "tests/app/operations/test_repairs.py",
+    "tests/app/operations/test_state.py",
+    "tests/test_tutorial.py",
     "tests/app/demo/test_demo.py",
-    "tests/app/test_rights.py",
+    "tests/testing/test_faust_once.py",
+    "tests/app/verify/test_verify.py",
+    "tests/transport/test_lane.py",
+    "tests/transport/test_model_finds_replaced.py",
+    "tests/test_layers.py",
 )
-"""The files that take longest, longest first. A file is run by one process: begun last, it would run on alone."""
+"""Files that take longest, or begin a group of `TOGETHER` that does, longest first.
+
+One process runs a file: begun last, it would run on alone.
+"""
 
 TOGETHER: Final = {
     "tests/spark_sink/files/": "parts of the job",

@@ -433,8 +433,7 @@ def test_ci_uses_the_environment_that_the_script_made(tmp_path: Path, home: str)
         "docs",
         "bench regress",
         "test --quick --coverage",
-        "test --slow -m matrix and not long",
-        "test",
+        "test --all -m not long and not browser",
         "test -m browser",
     ]
     assert [line for line in lines if ".venv" in line] == [

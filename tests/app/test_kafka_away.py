@@ -60,6 +60,7 @@ def test_a_lane_is_not_shown_as_running_without_a_kafka() -> None:
     assert [row.state for row in without_kafka(stream).partitions] == ["no Kafka", "halted"]
 
 
+@pytest.mark.matrix
 def test_a_worker_says_now_and_then_that_kafka_is_away_and_goes_on(tmp_path: Path) -> None:
     app = f"away-{uuid.uuid4().hex[:8]}"
     with EmbeddedBroker(options=LET_IN_AGAIN_SOON) as broker:

@@ -129,6 +129,7 @@ def forbid(admin: AdminClient, right: Right) -> None:
     assert len(gone.result(60)) == 1
 
 
+@pytest.mark.matrix
 def test_every_part_does_its_work_with_the_rights_of_the_page_and_no_others(secured: Secured, tmp_path: Path) -> None:
     site = SecuredSite(tmp_path, secured.users, "shop", TOML.format(table=tmp_path / "table"))
     (tmp_path / "administrator").mkdir()

@@ -65,7 +65,7 @@ ON_EVERY_STORE = (
     "test_rows_and_offsets_of_sparse_partitions_come_back",
     "test_a_holder_that_dies_at_any_step_leaves_rows_and_offsets_that_agree",
 )
-"""Tests of the matrix that the default tests run on every store all the same."""
+"""Tests of the matrix that the default tests run on every store all the same; all others on MariaDB stay there."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -75,6 +75,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed.*socket:ResourceWarning"))
             if getattr(item, "originalname", "") in ON_EVERY_STORE:
                 item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "matrix"]
+            elif "mariadb" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.matrix)
 
 
 @pytest.fixture(scope="session")

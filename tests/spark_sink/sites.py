@@ -351,8 +351,8 @@ Make = Callable[[Path], Site]
 LOCAL: dict[str, Make] = {"delta": DeltaSite, "duckdb": DuckDBSite, "iceberg": IcebergSite}
 SERVED = {"postgres": PostgresSite, "postgres-tasks": PostgresTasksSite}
 
-BY_DEFAULT: Final = ("delta", "postgres")
-"""Kinds that the default tests run on: one that writes files and one that asks a server."""
+BY_DEFAULT: Final = ("delta",)
+"""Kinds that the default tests run on, beyond the heart of the suite, which they run on every kind."""
 
 
 def param(kind: str, *more: object, by_default: bool = True, tier: pytest.MarkDecorator = pytest.mark.matrix) -> Any:

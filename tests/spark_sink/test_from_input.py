@@ -54,6 +54,7 @@ def raw_records(chance: random.Random, count: int) -> list[RecordView]:
     return made
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)  # starts of Spark, each seconds on an idle machine
 @pytest.mark.parametrize("site", ["delta", pytest.param("duckdb", marks=pytest.mark.long)], indirect=True)
 def test_killed_around_its_commits_and_proven_from_the_raw_topic(

@@ -91,6 +91,7 @@ def test_a_loop_over_a_foreign_topic(spark: SparkSession, broker: str, new_topic
     assert ids(path) == list(range(60))
 
 
+@pytest.mark.matrix
 def test_tasks_share_a_kafka_partition_that_holds_much(
     spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +152,7 @@ def test_an_older_run_is_fenced_and_a_batch_counts_once(
     assert ids(path) == list(range(20))
 
 
+@pytest.mark.matrix
 def test_upserts_and_totals(spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path) -> None:
     topic = new_topic(1)
     fill(broker, topic, range(30), partitions=1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +63,7 @@ def test_loops_in_threads(spark: SparkSession, broker: str, new_topic: NewTopic,
     assert ids(tmp_path / bad) == [-1, *range(25), *range(26, 30)]
 
 
+@pytest.mark.matrix
 def test_queries_of_structured_streaming(spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path) -> None:
     topics = [new_topic(1) for _ in range(3)]
     bad = topics[1]

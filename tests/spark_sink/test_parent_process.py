@@ -47,6 +47,7 @@ def wait_until(what: str, is_so: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(800)
 def test_a_killed_command_leaves_no_job_that_goes_on_committing(
     broker: str, new_topic: Callable[..., str], write: Callable[..., None], table: str, tmp_path: Path

@@ -38,6 +38,15 @@ KINDS = ("delta", "iceberg", "duckdb", "postgres")
 MERGED = ("delta", "duckdb", "postgres")
 """Kinds of stores that take another program's change of a small table of totals for a change of rows."""
 ON_STORES = pytest.mark.parametrize("site", [*params(*KINDS, by_default=("delta",)), MYSQL], indirect=True)
+AND_POSTGRES = pytest.mark.parametrize(
+    "site",
+    [
+        *params("delta", "postgres"),
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("iceberg", "duckdb", "mysql")),
+    ],
+    indirect=True,
+)
+"""For what is the same code for every store, whose take-over and commit have tests of their own."""
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
 
 COLUMNS = "who string, amount decimal(9,2), heat double, at timestamp"
@@ -217,6 +226,7 @@ def test_records_that_retention_has_deleted(follow: Follow, site: Site) -> None:
     assert not there & {(0, offset) for offset in range(20, 40)}
 
 
+@pytest.mark.matrix
 @ONE_SITE
 def test_totals_whose_input_is_gone_are_not_touched(follow: Follow, site: Site) -> None:
     followed = follow(kind="totals", key=("who",), sums=("amount",), columns=COLUMNS, rejects=True)
@@ -268,6 +278,7 @@ def test_totals_are_counted_again(follow: Follow, site: Site) -> None:
     require_right(followed, before)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("site", ["iceberg"], indirect=True)
 def test_a_replaced_table_of_totals_needs_a_decision_first(follow: Follow, site: Site) -> None:
     """Another program's change of an Iceberg table of one file looks like a replacement of all its rows."""
@@ -287,6 +298,7 @@ def test_a_replaced_table_of_totals_needs_a_decision_first(follow: Follow, site:
     require_right(followed, before)
 
 
+@pytest.mark.matrix
 @ONE_SITE
 def test_what_the_job_has_mended_meanwhile_needs_no_commit(
     follow: Follow, site: Site, monkeypatch: pytest.MonkeyPatch
@@ -310,7 +322,8 @@ def test_what_the_job_has_mended_meanwhile_needs_no_commit(
     assert followed.verify().is_proven
 
 
-@ON_STORES
+@AND_POSTGRES
+@pytest.mark.matrix
 def test_a_repair_by_another_operator_meanwhile_is_not_made_twice(
     follow: Follow, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +343,7 @@ def test_a_repair_by_another_operator_meanwhile_is_not_made_twice(
     require_right(followed, before)
 
 
-@ON_STORES
+@AND_POSTGRES
 def test_rejects_are_mended(follow: Follow, site: Site) -> None:
     followed = follow(columns=COLUMNS, rejects=True)
     texts = [text if n % 5 else f"broken {n}" for n, text in enumerate(texts_of(0))]
@@ -395,7 +408,7 @@ def test_a_repair_that_dies_at_any_step_ends_the_same(
     require_right(followed, before)
 
 
-@ON_STORES
+@AND_POSTGRES
 def test_who_takes_over_meanwhile_fences_the_repair(
     follow: Follow, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +431,7 @@ def test_who_takes_over_meanwhile_fences_the_repair(
     assert followed.verify().is_proven
 
 
+@pytest.mark.matrix
 @ONE_SITE
 def test_a_raw_topic_is_judged_again(follow: Follow, site: Site) -> None:
     followed = follow(columns=COLUMNS, from_input=True)
@@ -471,6 +485,7 @@ def test_a_table_without_a_way_to_replace_rows_is_not_taken_over(follow: Follow,
     assert (in_order(site.rows()), followed.generation()) == (damaged, generation)
 
 
+@pytest.mark.matrix
 @ONE_SITE
 def test_columns_of_a_partition_are_kept(follow: Follow, site: Site) -> None:
     """Files of a partition are written anew in it, whatever its value is."""
@@ -488,7 +503,11 @@ def test_columns_of_a_partition_are_kept(follow: Follow, site: Site) -> None:
 
 
 @pytest.mark.timeout(900)  # starts of Spark, each seconds on an idle machine
-@pytest.mark.parametrize("site", params("delta", "postgres", by_default=()), indirect=True)
+@pytest.mark.parametrize(
+    "site",
+    [param("delta", by_default=False), param("postgres", by_default=False, tier=pytest.mark.long)],
+    indirect=True,
+)
 def test_the_command_killed_and_run_again(follow: Follow, site: Site, tmp_path: Path) -> None:
     followed = follow(columns=COLUMNS)
     before = filled(followed)

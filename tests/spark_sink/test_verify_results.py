@@ -19,9 +19,9 @@ from kafka_ratchet.errors import SettingsError, SetupError
 from tests.app.written_stream import record
 from tests.spark_sink.damage import add_column, change, delete, repeat
 from tests.spark_sink.followed import Follow, as_toml, values
-from tests.spark_sink.sites import Site, params
+from tests.spark_sink.sites import Site, param, params
 
-POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+POSTGRES = param("postgres", by_default=False)
 MYSQL = pytest.param("mysql", marks=pytest.mark.long)
 ONE_SITE = pytest.mark.parametrize("site", ["delta"], indirect=True)
 WITH_REJECTS = pytest.mark.parametrize("site", [*params("delta", "duckdb"), POSTGRES, MYSQL], indirect=True)

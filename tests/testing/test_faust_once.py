@@ -22,6 +22,7 @@ def test_agents_tables_sets_and_dead_letters_of_a_faust_program(ratchet_broker: 
     assert_once(f"{WORDS}:app", {topic("words.posts"): POSTS}, bootstrap=ratchet_broker, points=points)
 
 
+@pytest.mark.matrix
 def test_a_topic_with_a_rule_over_partitions(ratchet_broker: str) -> None:
     numbers = topic("alone.numbers")
     rule = {"input": numbers, "identity": "producer", "sequence": "header:ratchet-sequence"}

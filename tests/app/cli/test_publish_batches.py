@@ -28,6 +28,7 @@ def written_file(path: Path, count: int) -> dict[int, tuple[bytes, bytes]]:
     return found
 
 
+@pytest.mark.matrix
 def test_killed_at_every_point_and_resumed(
     start: Start, publish: Publish, broker: str, new_topic: NewTopic, name: str, tmp_path: Path
 ) -> None:

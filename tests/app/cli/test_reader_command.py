@@ -61,6 +61,7 @@ def test_status_and_resume_of_a_reader(
     assert (row["next"], row["generation"], row["owner"]) == (0, 2, None)
 
 
+@pytest.mark.matrix
 def test_status_names_the_open_transaction_that_a_reader_waits_for(
     broker: str,
     new_topic: Callable[..., str],

@@ -87,6 +87,7 @@ def test_a_comparison_in_want_of_memory_takes_fewer_rows_at_a_time(monkeypatch: 
     assert taken[:2] == [1, 4]
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     """2,000,000 identities take little more than 100,000; in one transaction it had been 208 MB more."""

@@ -147,6 +147,7 @@ def test_each_letter_goes_once_whatever_it_dies_of(
     assert counts.reasons[0].partitions == {0: 10}
 
 
+@pytest.mark.matrix
 def test_a_process_that_is_killed_and_one_that_is_fenced_send_nothing_twice(
     broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_words_are_counted_once_whatever_the_worker_dies_of(program: HostedProgr
     program.stop()
 
 
+@pytest.mark.matrix
 def test_a_topic_with_a_rule_is_deduplicated(program: HostedProgram) -> None:
     (program.folder / "ratchet.toml").write_text(
         f'''session_timeout_ms = 6000
@@ -70,7 +71,7 @@ inactive_after_s = 86400
     program.stop()
 
 
-@pytest.mark.parametrize("command", range(3))
+@pytest.mark.parametrize("command", [0, *(pytest.param(number, marks=pytest.mark.matrix) for number in (1, 2))])
 def test_a_worker_waits_for_its_kafka_and_can_be_stopped_meanwhile(tmp_path: Path, command: int) -> None:
     program = HostedProgram("words", f"127.0.0.1:{free_port()}", tmp_path)
     program.start(command=program.commands[command])

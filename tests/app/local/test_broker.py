@@ -111,6 +111,7 @@ def test_a_broker_that_ends_at_its_start_says_why_and_its_log_is_still_there(tmp
     shutil.rmtree(Path(named[1]).parents[1])
 
 
+@pytest.mark.matrix
 def test_the_log_of_a_broker_that_ended_by_itself_is_still_there(free_port: int) -> None:
     with EmbeddedBroker(port=free_port) as broker:
         os.kill(broker.java_pid, signal.SIGKILL)
@@ -120,6 +121,7 @@ def test_the_log_of_a_broker_that_ended_by_itself_is_still_there(free_port: int)
     shutil.rmtree(broker.folder)
 
 
+@pytest.mark.matrix
 def test_a_second_broker_is_refused_before_it_touches_the_folder_or_a_port_in_use(
     tmp_path: Path, free_port: int
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_second_broker_is_refused_before_it_touches_the_folder_or_a_port_in_us
         assert read(again.bootstrap, "events", 1) == [b"still here"]
 
 
+@pytest.mark.matrix
 def test_another_kafka_that_answers_at_its_port_is_not_taken_for_it(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +162,7 @@ def test_another_kafka_that_answers_at_its_port_is_not_taken_for_it(
         EmbeddedBroker(tmp_path, port=int(broker.rpartition(":")[2])).start()
 
 
+@pytest.mark.matrix
 def test_a_broker_whose_owner_was_killed_is_waited_for(tmp_path: Path) -> None:
     with start_command("--folder", str(tmp_path)) as first:
         assert first.stdout is not None

@@ -104,6 +104,7 @@ def test_another_spark_and_another_java_have_files_of_their_own(
     assert kept_classes() == ours
 
 
+@pytest.mark.matrix
 def test_spark_starts_with_the_classes_that_one_has_written(jars: list[Path], cache: Path, tmp_path: Path) -> None:
     shutil.copytree(jars[0].parent, cache / jars[0].parent.name)
     file = write_classes()

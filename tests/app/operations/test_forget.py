@@ -52,6 +52,7 @@ def forwarded(place: Site) -> list[int]:
     return [int(message.value() or b"") for message in read_all(place.broker, f"{place.app}.out")[0]]
 
 
+@pytest.mark.matrix
 def test_a_producer_begins_anew_while_a_worker_runs_and_while_none_does(place: Site, worker: WorkerProcess) -> None:
     worker.start()
     worker.wait_for(lambda: "worker runs" in worker.text(), "the start")

@@ -78,6 +78,7 @@ def test_identities_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[s
     assert "1 more identities" in out
 
 
+@pytest.mark.matrix
 def test_what_is_late_and_missing_is_told_with_and_without_a_worker(broker: str, tmp_path: Path) -> None:
     app = f"gaps-{uuid.uuid4().hex[:8]}"
     site = Site(tmp_path, broker, app, STREAM.format(name=app, more="reorder_window = 4\ndense = true"))

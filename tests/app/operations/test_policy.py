@@ -351,6 +351,7 @@ def test_rows_12_13_21_switched_while_workers_run(place: Switched) -> None:
     assert "6 records forwarded unjudged there" in done.stdout
 
 
+@pytest.mark.matrix
 def test_what_has_no_sequence_is_not_switched_on(place: Switched) -> None:
     def refused(*arguments: str) -> str:
         done = place.command("policy", "set", *arguments)

@@ -74,6 +74,7 @@ def owner_of(place: Site, name: str) -> Owner:
     return found
 
 
+@pytest.mark.matrix
 def test_repairs_end_at_nothing_to_be_said(place: Site, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     topics = {name: (f"{place.app}.{name}.in", f"{place.app}.{name}.out") for name in NAMES}
     worker.wait_for(lambda: worker.text().count("lane runs") >= len(NAMES), "the lanes")

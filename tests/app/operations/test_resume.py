@@ -303,6 +303,7 @@ def test_a_changed_rule_stands_still_and_can_begin_without_what_was_counted(
     assert changed.command("verify", "--independent").returncode == 0
 
 
+@pytest.mark.matrix
 def test_dead_letters_of_a_rule_that_was_corrected_are_proven(
     broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
 ) -> None:
@@ -417,6 +418,7 @@ def test_what_resume_does_not_take(broker: str, tmp_path: Path, workers: Callabl
     proven(place)
 
 
+@pytest.mark.matrix
 def test_records_that_passed_unjudged_are_counted_before_they_pass_again(
     broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
 ) -> None:

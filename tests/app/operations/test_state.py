@@ -102,6 +102,7 @@ def test_a_state_is_exported_seeded_and_held(place: Site, worker: WorkerProcess,
     assert (report.ok, sum(edit.added + edit.raised for _, edit in report.edits)) == (True, 2), report.findings
 
 
+@pytest.mark.matrix
 def test_an_import_names_the_lost_changelog_that_it_ends_a_halt_over(
     place: Site, worker: WorkerProcess, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_a_stream_says_for_itself_whether_its_topics_are_created(tmp_path: Path)
     assert not settings.creates_topics("two")
 
 
+@pytest.mark.matrix
 def test_an_input_without_a_record_is_a_problem_until_it_has_one(broker: str, app: str, tmp_path: Path) -> None:
     topic = f"{app}.in"
     place = Site(tmp_path, broker, app, STREAM.format(app=app, input=topic))

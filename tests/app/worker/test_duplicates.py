@@ -129,6 +129,7 @@ def test_a_topic_of_duplicates_that_is_made_anew_is_noticed_while_a_worker_runs(
     assert {"b", "c", "dropped", "changelog"} <= set(worker._others())
 
 
+@pytest.mark.matrix
 def test_dropped_records_are_kept_once_whatever_crashes_and_a_trial_forwards_nothing(
     broker: str, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def publish(broker: str, app: str, sequence: int) -> None:
     assert producer.flush(60) == 0
 
 
+@pytest.mark.matrix
 def test_a_worker_with_another_identity_is_refused_until_the_others_are_gone(broker: str, tmp_path: Path) -> None:
     app = f"rules-{uuid.uuid4().hex[:8]}"
     sites = []

@@ -7,6 +7,7 @@ import signal
 import uuid
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 
 from tests.app.worker_process import PATIENCE_S, Site, WorkerProcess, read_all
@@ -46,6 +47,7 @@ def publish(broker: str, app: str, ids: list[tuple[bytes, bytes]]) -> None:
     assert producer.flush(30) == 0
 
 
+@pytest.mark.matrix
 def test_ids_are_exact_whatever_crashes_and_are_found_by_their_parts(broker: str, tmp_path: Path) -> None:
     app = f"ids-{uuid.uuid4().hex[:8]}"
     site = Site(tmp_path, broker, app, TOML.format(app=app))

@@ -45,6 +45,7 @@ def both(ratchet_worker: MakeWorker) -> tuple[Worker, Worker]:
     return old, new
 
 
+@pytest.mark.matrix
 def test_the_code_of_members_and_the_beginning_of_a_table(both: tuple[Worker, Worker], tmp_path: Path) -> None:
     old, new = both
     config = str(tmp_path / "worker.toml")

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -18,6 +19,7 @@ BEFORE, INSIDE, AFTER = range(1, 101), range(101, 102), range(102, 152)
 SAID = "51 offsets, from 100 on, wait for an open transaction"
 
 
+@pytest.mark.matrix
 def test_what_waits_behind_an_open_transaction_is_named_everywhere(broker: str, tmp_path: Path) -> None:
     port = free_port()
     place = site(tmp_path, broker, f"session_timeout_ms = 6000\nweb = {{status_port = {port}}}\n")

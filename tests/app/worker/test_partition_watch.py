@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -38,6 +39,7 @@ def expected(*sequences: int) -> list[bytes]:
     return sorted(b"%d %d" % (key, sequence) for key in range(KEYS) for sequence in sequences)
 
 
+@pytest.mark.matrix
 def test_a_grown_input_stops_every_worker_and_the_documented_way_leads_on(broker: str, tmp_path: Path) -> None:
     app = f"growth-{uuid.uuid4().hex[:8]}"
     place = Site(tmp_path, broker, app, STREAM.format(app=app, stream="few", more="", partitions=2))

@@ -46,6 +46,7 @@ def publish(broker: str, topic: str, numbers: list[int], choose: Random) -> None
     assert producer.flush(30) == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "points",
     [

@@ -59,6 +59,7 @@ def _slow_from_the_topics_on(folder: Path) -> Iterator[tuple[EmbeddedKafka, Envi
             environment.close()
 
 
+@pytest.mark.matrix
 def test_kafka_goes_away_right_after_the_first_assignment(tmp_path: Path) -> None:
     with _slow_from_the_topics_on(tmp_path) as (kafka, environment, worker):
         environment.wait_for(lambda: worker.said("partitions assigned"), "the assignment")
@@ -72,6 +73,7 @@ def test_kafka_goes_away_right_after_the_first_assignment(tmp_path: Path) -> Non
         worker.stop()
 
 
+@pytest.mark.matrix
 def test_a_worker_that_is_only_starting_stops_when_it_is_told_to(tmp_path: Path) -> None:
     with _slow_from_the_topics_on(tmp_path) as (kafka, environment, worker):
         environment.wait_for(

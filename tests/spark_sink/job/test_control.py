@@ -81,11 +81,11 @@ def times(*hours: int) -> list[int]:
     ("begin", "expected"),
     [
         ("earliest", [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]),
-        ("latest", []),
+        pytest.param("latest", [], marks=pytest.mark.matrix),
         ("0:2", [(0, 2), (1, 0), (1, 1)]),
         (NOON, [(0, 1), (0, 2)]),
-        (str(NOON_MS + 1), [(0, 2)]),
-        ("2026-05-28T22:26:40+02:00", [(0, 1), (0, 2)]),
+        pytest.param(str(NOON_MS + 1), [(0, 2)], marks=pytest.mark.matrix),
+        pytest.param("2026-05-28T22:26:40+02:00", [(0, 1), (0, 2)], marks=pytest.mark.matrix),
     ],
 )
 def test_a_first_run_begins_where_it_is_told_and_later_ones_go_on(
@@ -127,8 +127,8 @@ def test_places_that_are_not_in_the_topic_change_nothing(site: Site, timed: Call
     [
         ("0:2,1:0", [(0, 0), (0, 1)]),
         (NOON, [(0, 0), (1, 0), (1, 1)]),
-        (str(NOON_MS + DAY_MS), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]),
-        ("0:9,1:9", [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]),
+        pytest.param(str(NOON_MS + DAY_MS), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)], marks=pytest.mark.matrix),
+        pytest.param("0:9,1:9", [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)], marks=pytest.mark.matrix),
     ],
 )
 def test_a_batch_ends_where_it_is_told_and_the_next_goes_on_from_there(
@@ -144,7 +144,7 @@ def test_a_batch_ends_where_it_is_told_and_the_next_goes_on_from_there(
 
 
 @pytest.mark.parametrize("site", ["delta"], indirect=True)
-@pytest.mark.parametrize("until", ["0:3,1:1", str(NOON_MS + DAY_MS)])
+@pytest.mark.parametrize("until", ["0:3,1:1", pytest.param(str(NOON_MS + DAY_MS), marks=pytest.mark.matrix)])
 def test_a_stream_ends_by_itself_once_every_partition_is_there(
     broker: str, spark: SparkSession, site: Site, timed: Callable[..., str], until: str
 ) -> None:

@@ -91,6 +91,7 @@ def test_micro_batches_end_where_spark_says_and_not_where_the_rows_do(
     assert found == [(0, 0, b"a"), (0, 1, b"b"), (0, 24, b"c"), (1, 6, b"d")]
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(installed_release() is RELEASES["3.5"], reason="its source has no option for it")
 def test_tasks_share_a_kafka_partition_that_holds_much(
     new_topic: Callable[..., str],
@@ -183,6 +184,7 @@ def test_a_pipeline_that_keeps_state_is_refused_before_the_first_commit(
     assert store.offsets() == {}
 
 
+@pytest.mark.matrix
 def test_a_pipeline_whose_state_may_be_lost_forgets_at_each_start(
     new_topic: Callable[..., str], write: Write, structured: Callable[..., Outcome], table: str, rows: Rows
 ) -> None:

@@ -116,6 +116,7 @@ def test_unreadable_records_stand_among_others(
     assert f"{topic}/0: 3 records from offset 0 on have timestamps that no table holds" in caplog.text
 
 
+@pytest.mark.matrix
 def test_columns_are_inferred_and_windows_counted_of_such_records(
     broker: str, spark: SparkSession, stamped: Callable[..., str], table: str
 ) -> None:
@@ -135,6 +136,7 @@ def test_columns_are_inferred_and_windows_counted_of_such_records(
     }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", ["stream", "structured"])
 def test_a_stream_passes_such_a_record(
     mode: str, broker: str, spark: SparkSession, stamped: Callable[..., str], table: str
@@ -154,6 +156,7 @@ def test_a_stream_passes_such_a_record(
     assert sorted(found) == [(0, exact(5)), (1, None), (2, exact(FIRST_MS)), (3, exact(6))]
 
 
+@pytest.mark.matrix
 def test_a_streaming_pipeline_that_cannot_pass_it_says_so(
     broker: str, spark: SparkSession, stamped: Callable[..., str], table: str
 ) -> None:

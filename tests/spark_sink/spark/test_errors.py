@@ -84,6 +84,7 @@ class Watched(TopicPlanner):
         return super().offset_range()
 
 
+@pytest.mark.matrix
 def test_a_stream_tries_again_and_counts_nothing_twice(
     broker: str,
     spark: SparkSession,

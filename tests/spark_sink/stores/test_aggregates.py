@@ -17,7 +17,7 @@ from kafka_ratchet.spark_sink.job.run_state import Outcome
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.rows.windows import read_windows
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
-from tests.spark_sink.sites import LOCAL, Site, param
+from tests.spark_sink.sites import LOCAL, Site, params
 
 Ingest = Callable[..., Outcome]
 Write = Callable[..., None]
@@ -27,13 +27,12 @@ Key = tuple[bool | None, str | None, datetime.datetime | None]
 AT_LENGTH = pytest.mark.parametrize(
     "site",
     [
-        "delta",
-        param("postgres", by_default=False),
+        *params("delta", "postgres", by_default=()),
         *(pytest.param(name, marks=pytest.mark.long) for name in LOCAL if name != "delta"),
     ],
     indirect=True,
 )
-"""Half a minute for each store; by default a store that merges files, in CI one of another SQL too."""
+"""A minute for each store: in the matrix one that merges files, and one of another SQL."""
 
 COLUMNS = "flag boolean, who string, at timestamp, text string, amount decimal(12,2), n long, real double, day date"
 MODE = WriteMode(

@@ -23,7 +23,7 @@ from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from tests.spark_sink.sites import DeltaSite, DuckDBSite, IcebergSite, MysqlSite, PostgresSite, Site, param
 
 PIPELINE = RowPipeline("n int", rejects=True)
-STORES = [param("delta"), param("postgres"), *(param(kind, by_default=False) for kind in ("duckdb", "iceberg"))]
+STORES = [param("delta"), *(param(kind, by_default=False) for kind in ("postgres", "duckdb", "iceberg"))]
 
 
 def empty(site: Site, ending: str, how: str) -> None:

@@ -19,14 +19,14 @@ from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores import optimistic
 from kafka_ratchet.spark_sink.stores.open_store import make_store
-from tests.spark_sink.sites import LOCAL
+from tests.spark_sink.sites import LOCAL, param, params
 
 
 def files_of(folder: Path) -> list[Path]:
     return list(folder.rglob("part-job.*.parquet"))
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", params("delta", "iceberg"))
 def test_files_are_few_and_become_more_with_the_bytes(
     kind: str,
     broker: str,
@@ -58,7 +58,10 @@ def test_files_are_few_and_become_more_with_the_bytes(
     assert len(site.rows()) == 48
 
 
-@pytest.mark.parametrize(("kind", "upserts"), [("delta", False), ("delta", True), ("iceberg", False)])
+@pytest.mark.parametrize(
+    ("kind", "upserts"),
+    [("delta", False), *(param(*each, by_default=False) for each in [("delta", True), ("iceberg", False)])],
+)
 def test_tasks_share_a_kafka_partition_that_holds_much(
     kind: str,
     upserts: bool,

@@ -26,6 +26,7 @@ from tests.spark_sink.sites import (
     PostgresSite,
     PostgresTasksSite,
     duckdb_store,
+    param,
 )
 
 SCHEMA = "_kafka_partition int, _kafka_offset long, who string, amount long"
@@ -138,7 +139,13 @@ RULES = {
 }
 QUICK = {"check", "required", "other coordinates"}
 CASES = [
-    pytest.param(kind, name, mode, marks=[] if name in QUICK or kind == "duckdb" else [pytest.mark.long])
+    param(
+        kind,
+        name,
+        mode,
+        by_default=(name in QUICK and kind in ("delta", "postgres")) or kind == "duckdb",
+        tier=pytest.mark.matrix if name in QUICK else pytest.mark.long,
+    )
     for kind, rules in RULES.items()
     for name in rules
     for mode in ("append", "upsert")
@@ -258,7 +265,8 @@ OLD_ROW = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "mode"), [(kind, "old row", mode) for kind in OLD_ROW for mode in ("upsert", "totals")]
+    ("kind", "name", "mode"),
+    [param(kind, "old row", mode, by_default=kind != "mysql") for kind in OLD_ROW for mode in ("upsert", "totals")],
 )
 def test_a_trigger_that_keeps_the_old_row_of_a_key_is_an_error(
     site: Any, spark: SparkSession, kind: str, name: str, mode: str

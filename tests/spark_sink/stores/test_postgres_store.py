@@ -152,9 +152,13 @@ LATER = {
 
 @pytest.mark.parametrize(
     ("taker", "mode"),
-    [*((taker, "append") for taker in LATER), ("after", "upsert"), ("after", "totals"), ("after", "tasks"),
-     ("deferred", "tasks")],
-)  # fmt: skip
+    [
+        ("after", "append"),
+        ("deferred", "tasks"),
+        *(pytest.param(taker, "append", marks=pytest.mark.matrix) for taker in LATER if taker != "after"),
+        *(pytest.param("after", mode, marks=pytest.mark.matrix) for mode in ("upsert", "totals", "tasks")),
+    ],
+)
 def test_rows_that_are_taken_away_after_they_were_counted_are_an_error(
     postgres: PostgresServer, schema: StructType, frame: Callable[..., DataFrame], taker: str, mode: str
 ) -> None:

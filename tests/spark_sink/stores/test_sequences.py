@@ -39,10 +39,10 @@ from kafka_ratchet.spark_sink.stores.open_store import make_store, rejects_locat
 from kafka_ratchet.spark_sink.stores.results import read_rows
 from kafka_ratchet.spark_sink.stores.vacuum import vacuum
 from tests.spark_sink.rows.judging.test_judge import KAFKA, RULES, WHEN, Plain, drawn, read_by_spark
-from tests.spark_sink.sites import Site, params
+from tests.spark_sink.sites import Site, param, params
 from tests.tables.fetched_records import Sent
 
-POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+POSTGRES = param("postgres", by_default=False)
 FILES = params("delta", "duckdb", "iceberg")
 IN_FILES = pytest.mark.parametrize("site", FILES, indirect=True)
 JUDGING = pytest.mark.parametrize("site", [*FILES, POSTGRES], indirect=True)

@@ -37,12 +37,12 @@ KEYED = pytest.mark.parametrize(
 AT_LENGTH = pytest.mark.parametrize(
     "site",
     [
-        *params("delta", "postgres", by_default=["postgres"]),
+        *params("delta", "postgres", by_default=()),
         *(pytest.param(name, marks=pytest.mark.long) for name in [*LOCAL, "mysql"] if name != "delta"),
     ],
     indirect=True,
 )
-"""A minute for each store: by default one that deletes rows, in the matrix one that merges files."""
+"""A minute for each store: in the matrix one that deletes rows, and one that merges files."""
 
 
 def test_appended_it_is_a_row_of_nulls(site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Write) -> None:
@@ -95,6 +95,7 @@ def test_it_deletes_the_row_of_its_key_in_the_order_of_the_records(
     assert {row["_kafka_key"] for row in again.deleted.to_pylist()} == {b"0", b"1", b"2", b"9", b"never there", None}
 
 
+@pytest.mark.matrix
 @AT_LENGTH
 def test_a_deletion_is_there_once_whenever_the_job_dies(
     site: Site, ingest: Ingest, new_topic: Callable[..., str], write: Write, monkeypatch: pytest.MonkeyPatch

@@ -252,6 +252,7 @@ async def test_a_changelog_of_another_application_or_rule_is_refused(
     await third.reach(4)
 
 
+@pytest.mark.matrix
 async def test_what_was_mirrored_from_another_cluster_is_not_gone_on_from(site: Site) -> None:
     """A mirror copies the changelog byte for byte; the topics have its names, other ids, and other offsets."""
     there = {name: OwnedTopic(topic, "AAAAAAAAAAAAAAAAAAAAAA") for name, topic in (("input", site.input),)}

@@ -22,6 +22,8 @@ from tests.transport.kafka_side import Read, has_open_transaction, read_topic, u
 from tests.transport.lane_site import PRODUCER, SEQUENCE, Owner, Site
 from tests.transport.test_model_finds import end_without_doubt
 
+pytestmark = pytest.mark.matrix  # a Kafka of three nodes
+
 TIMEOUT_MS = 2_000
 """Milliseconds after which the lane gives a request up; held requests are held for longer."""
 

@@ -41,6 +41,7 @@ from tests.transport.kafka_side import read_topic, values
 from tests.transport.transactions.test_producer import batch_of
 from tests.transport.transactions.test_producer import commit as commit_to
 
+pytestmark = pytest.mark.matrix  # a Kafka of three nodes
 INITIALISE = TransactionRequests.initialise
 NODE = 3
 SHARED = {"changelog": 1, "dead": 2}

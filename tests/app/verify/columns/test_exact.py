@@ -86,7 +86,9 @@ def cut(choose: random.Random, there: Records) -> None:
 FAULTS: list[Callable[[random.Random, Records], None]] = [dropped, doubled, swapped, altered, invented, cut]
 
 
-@pytest.mark.parametrize("number", range(len(RULES)))
+@pytest.mark.parametrize(
+    "number", [pytest.param(number, marks=[pytest.mark.matrix] * (number > 1)) for number in range(len(RULES))]
+)
 def test_both_say_the_same_of_random_histories(
     broker: str, new_topic: NewTopic, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_records_before_1970_and_without_a_timestamp(worker: WorkerProcess) -> N
     assert (report.exit_code(), report.findings, report.delivered) == (ExitCode.PROVEN, [], len(stamps))
 
 
+@pytest.mark.matrix
 def test_a_replay_is_like_what_was_left_and_finds_what_others_have_written(worker: WorkerProcess) -> None:
     site = worker.site
     state = site.folder / "shop.verify"

@@ -417,6 +417,7 @@ def test_a_registry_that_is_away_is_waited_for_and_no_value_is_judged(
     assert ingest(topic, ours.url.replace("//", "//user:secret@"), format="avro").rows == 1
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_killed_around_the_commit_while_the_registry_comes_and_goes(
     ours: OurRegistry,
