@@ -324,6 +324,12 @@ def _show(console: Console, report: Report) -> None:
         )
     if report.output_deleted:
         console.print(f"  {report.output_deleted:,} records came before what output or dead letters still have")
+    if report.output_replaced:
+        console.print(
+            f"  {report.output_replaced:,} records went to an output that was created again: accepted by decision, "
+            "and not compared",
+            style="bold yellow",
+        )
     for skipped in report.skipped:
         console.print(f"  {skipped}", style="bold yellow")
     for number, edit in report.edits:

@@ -127,7 +127,8 @@ class KafkaChecks:
                 yield Finding("topics", mark, f"stream {name}: there are no topics {', '.join(missing)}; {does}")
             if len(set(there.values())) > 1:
                 counts = ", ".join(f"{topic} has {count}" for topic, count in sorted(there.items()))
-                yield _error("topics", f"stream {name}: partition counts differ: {counts}; they must be equal")
+                text = f"stream {name}: partition counts differ: {counts}; they must be equal. "
+                yield _error("topics", f"{text}If the input got more, add none to the others: docs/guide/partitions.md")
             elif there:
                 yield _ok("topics", f"stream {name}: {len(there)} topics of {max(there.values())} partitions")
             for topic in sorted(there):

@@ -240,7 +240,7 @@ class Resume:
             plans = [await self._execute(cluster, number, by) for number in numbers]
         is_whole = len(numbers) == self.partitions
         if self.wanted.adopt or (is_whole and self.ownership.is_stale(self.changelog)):
-            self.ownership.claim(self.changelog, by, self.wanted.reason)
+            self.ownership.claim(self.changelog, self.partitions, by, self.wanted.reason)
         if self.wanted.adopt:
             self._refuse_while_others_work()  # a starting application has read the earlier claims
         return plans

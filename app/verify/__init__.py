@@ -293,7 +293,7 @@ class _Comparison:
                 table.compare(together, together.emitted, ranges.judged[partition])
             if since is not None:
                 letters.leave_out_before(partition, since.dead_letters)
-            run.read_skipped(partition, owner, baseline.input_from)
+            run.read_skipped(partition, owner, baseline.decided)
         else:
             expected = ExpectedPartition(
                 one,

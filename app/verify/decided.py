@@ -178,6 +178,7 @@ class DecidedPartition:
             emitted, due = Emitted(), judged_to if is_last else leg.end
             if is_gone:
                 expected.take_all_as_seen(report)
+                report.output_replaced += len(expected.seen)
             else:
                 end = self._ranges.output_ends[number] if leg.until is None else leg.until.output
                 output = self._reader.records(stream.output, number, end, expected.baseline.output_from)

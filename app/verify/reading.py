@@ -111,7 +111,8 @@ class TopicReader:
         if counts[stream.output] != self.partitions:
             raise PartitionsDiffer(
                 f"input {stream.input!r} has {self.partitions} partitions and output {stream.output!r} has "
-                f"{counts[stream.output]}: they must be equal. Give the smaller one more partitions"
+                f"{counts[stream.output]}: they must be equal. Partitions added to an input let records "
+                "count twice: the way to more is in docs/guide/partitions.md"
             )
 
     def consumer(

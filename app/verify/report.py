@@ -137,6 +137,8 @@ class Report(Findings[FindingKind, Finding]):
     """
     output_deleted: int = 0
     """Input records before the first one with remaining output or dead letters."""
+    output_replaced: int = 0
+    """Records of a deleted output, lost with it; an operator has accepted that, and continued with a new one."""
     arrivals_not_compared: int = 0
     """Partitions of `repartition_by` that were not compared.
 
@@ -326,6 +328,7 @@ class Report(Findings[FindingKind, Finding]):
             "undecided": self.undecided,
             "before": self.before,
             "output_deleted": self.output_deleted,
+            "output_replaced": self.output_replaced,
             "skipped": [asdict(each) for each in self.skipped],
             "edits": [{"partition": number, **msgspec.to_builtins(each)} for number, each in self.edits],
             "begins": [asdict(each) for each in self.begins],

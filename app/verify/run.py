@@ -270,12 +270,15 @@ class Run:
                 found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
                 self._report.skipped.append(found)
 
-    def read_skipped(self, partition: int, owner: Owner | None, begin: int) -> None:
-        """Count and report the skipped input of a partition with several legs, from an offset on."""
+    def read_skipped(self, partition: int, owner: Owner | None, decided: str) -> None:
+        """Count and report the skipped input of a partition with several legs.
+
+        decided: time of the newest decision that an earlier run has followed; ISO 8601
+        """
         for skip in skipped_by_decision(owner):
             end = min(skip.end, self._ranges.input_ends[partition])
             start = max(skip.start, self._ranges.input_begins[partition])
-            if skip.end <= begin or skip.start >= self._ranges.committed_to[partition]:
+            if skip.at <= decided or skip.start >= self._ranges.committed_to[partition]:
                 continue
             records = sum(1 for _ in self._reader.records(self._stream.input, partition, end, start))
             found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)

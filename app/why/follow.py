@@ -14,7 +14,7 @@ from kafka_ratchet.app.why.origin import Origin, origin_of
 from kafka_ratchet.app.why.result import find_rows, id_number
 from kafka_ratchet.app.why.scan import Scan
 from kafka_ratchet.app.why.sent import SentOn
-from kafka_ratchet.transport.owner import AGENTS
+from kafka_ratchet.transport.owner import AGENTS, OUTPUT
 
 WRITERS_MOST = 20
 """Most arrivals with a look-up of their transaction's writer: each is a request to Kafka."""
@@ -83,7 +83,7 @@ class Following:
         passed = [each for each in mine if each.verdict in ("fresh", "unjudged")]
         agents = passed if is_of_agents(log) else []
         if not agents and answer.identity is not None and self._stream.forward:
-            self._find_forwarded(answer, number, passed)
+            self._find_forwarded(answer, number, passed, log)
         self._find_kept(number, [each for each in mine if each.verdict in DROPPED and each.kept is None])
         missing = [each for each in mine if each.verdict in LETTERED and each.kept is None]
         self._find_letters(number, missing + agents)  # an agent may have raised
@@ -91,7 +91,7 @@ class Following:
             self._find_transaction(each, log)
         return agents
 
-    def _find_forwarded(self, answer: Answer, number: int, arrivals: list[Arrival]) -> None:
+    def _find_forwarded(self, answer: Answer, number: int, arrivals: list[Arrival], log: Log) -> None:
         """Pair them with the records of the output of their sequence, in order."""
         if not arrivals:
             return
@@ -125,9 +125,13 @@ class Following:
                 )
         for each in arrivals:
             if each.forwarded is None and not self._scan.stopped:
-                each.notes.append(f"it is not in {topic}{self._why_absent(number)}")
+                each.notes.append(f"it is not in {topic}{self._why_absent(number, log)}")
 
-    def _why_absent(self, number: int) -> str:
+    def _why_absent(self, number: int, log: Log) -> str:
+        decisions = log.owner.decisions if log.owner is not None else ()
+        for each in reversed(decisions):
+            if each.mark is not None and OUTPUT in each.mark.replaced:
+                return f", which was created again: accepted by {each.by} at {each.at}: {each.reason}"
         if self._ranges.output_begins[number]:
             return f", which begins at offset {self._ranges.output_begins[number]:,}: what came before is deleted"
         if self._ranges.input_begins[number]:

@@ -44,7 +44,9 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """Writer of a topic.
 
     app, stream: names; part: "output", "changelog" or "duplicates"; id: of the topic, as Kafka's tools print it;
-    at: ISO 8601, UTC; by, reason: of the operator's decision, if any; format: see `FORMAT`
+    at: ISO 8601, UTC; by, reason: of the operator's decision, if any; format: see `FORMAT`.
+
+    partitions: of a changelog at its claim; 0: unknown, as in claims of 0.1.0
     """
 
     app: str
@@ -55,6 +57,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     reason: str = ""
     format: int = 1
+    partitions: int = 0
 
     def is_of(self, app: str, stream: str) -> bool:
         """Return True if it is this stream's."""

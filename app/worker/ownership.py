@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import ask_group
 from kafka_ratchet.app.worker.claims import CHANGELOG, DUPLICATES, OUTPUT, Claim, Claims, claim, now, read_claims, taken
-from kafka_ratchet.errors import TopicMissing, TopicTaken
+from kafka_ratchet.errors import PartitionsDiffer, TopicMissing, TopicTaken
 from kafka_ratchet.producers import admin_client, describe_topic
 from kafka_ratchet.topic_log.clients import NEW_TOPIC_S, consumer, offset_ranges
 
@@ -84,11 +86,27 @@ class StreamOwnership:
         topics = (self._stream.output, changelog)
         return any(topic not in self._claims or self._claims[topic].id != self.id_of(topic) for topic in topics)
 
-    def claim(self, changelog: str, by: str = "", reason: str = "") -> dict[str, str]:
+    def refuse_added(self, changelog: str, partitions: int) -> None:
+        """Refuse an input with more partitions than at the claim of the changelog.
+
+        Raises:
+            PartitionsDiffer: it has; a running worker stops for the same reason.
+        """
+        known = self._claims.get(changelog)
+        if known is None or not 0 < known.partitions < partitions or known.id != self.id_of(changelog):
+            return
+        raise PartitionsDiffer(
+            f"stream {self._name}: input {self._stream.input} has {partitions} partitions, and had {known.partitions} "
+            "when this stream began. Keys have moved between partitions, so records sent again would count twice; "
+            "more partitions of the other topics do not help. The way to more is in docs/guide/partitions.md"
+        )
+
+    def claim(self, changelog: str, partitions: int, by: str = "", reason: str = "") -> dict[str, str]:
         """Claim output, changelog and duplicates, which exist by now.
 
         Args:
             changelog: name of the stream's changelog topic.
+            partitions: of the input and the changelog.
             by: operator who gave them to this stream, whatever the claims; "" without such a decision.
             reason: reason of the decision.
 
@@ -105,11 +123,19 @@ class StreamOwnership:
         ids = {topic: self.id_of(topic) for topic in wanted}
 
         def decide(claims: Claims) -> dict[str, Claim]:
-            return {
-                topic: Claim(self._settings.app, self._name, part, ids[topic], now(), by, reason)
+            made = {
+                topic: Claim(
+                    *(self._settings.app, self._name, part, ids[topic], now(), by, reason),
+                    partitions=partitions if part == CHANGELOG else 0,
+                )
                 for topic, part in wanted.items()
                 if by or self._is_to_be_claimed(topic, part, ids[topic], claims.get(topic), changelog)
             }
+            known = claims.get(changelog)
+            if known is not None and changelog not in made and not known.partitions and known.id == ids[changelog]:
+                # Version 0.1.0 did not note it.
+                made[changelog] = msgspec.structs.replace(known, partitions=partitions)
+            return made
 
         claims = claim(self._settings, self._bootstrap, decide)
         return {topic: claims[topic].id for topic in wanted}

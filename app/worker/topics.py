@@ -140,7 +140,9 @@ def prepare(
     )
     _check_clock(changelog, config)
     prepare_owners(admin, settings)
-    claimed = ownership.claim(changelog)
+    if not isinstance(stream, Arrivals):  # which sends records on by their identity
+        ownership.refuse_added(changelog, partitions)
+    claimed = ownership.claim(changelog, partitions)
     output, dead_letters, entries = (
         limit_of(admin, topic) for topic in (stream.output, stream.dead_letters, changelog)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -13,8 +14,10 @@ from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.verify import ExitCode, Skipped, verify
 from kafka_ratchet.app.verify.policies import skipped_by_decision
 from kafka_ratchet.rule.identity import SequenceForm
+from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.transport.owner import Decision, Mark, Owner
 from kafka_ratchet.transport.owner import Topic as OwnedTopic
+from tests.app.verify.test_retention import delete_before
 from tests.app.written_stream import NewTopic, Stage, record
 
 FRESH = [record(5 * i, value=b"value %d" % i) for i in range(10)]
@@ -56,7 +59,7 @@ def owned(stage: Stage, owner: Owner) -> None:
     admin.create_topics([Topic(changelog, 1, 1)])[changelog].result(30)
     key, value = owner.pack()
     stage.producer.produce(changelog, value, key)
-    stage.producer.produce(changelog, b"another entry", b"p")
+    stage.producer.produce(changelog, Progress(10, 0, 0, 0).pack(), PROGRESS)
     stage.producer.flush()
 
 
@@ -91,6 +94,27 @@ def test_what_is_lost_beside_what_a_person_has_skipped_is_lost(broker: str, new_
     stage.commit(10)
     owned(stage, Owner(stage.settings.app, "events", {}, topics(stage), decided((3, 7)).decisions))
     assert dict(stage.verify().counts) == {"lost": 1}
+
+
+def test_what_went_with_an_accepted_loss_is_listed(broker: str, new_topic: NewTopic, tmp_path: Path) -> None:
+    stage = Stage(broker, new_topic, 1)
+    stage.write(0, 0, FRESH)
+    stage.write(1, 0, [*FRESH[3:4], *FRESH[7:]])  # the output of the first three was deleted with its topic
+    stage.commit(10)
+    marks = [Mark({}, output, 0, 0, 0, 0, 1, replaced) for output, replaced in ((0, ("output",)), (1, ()))]
+    moves = [
+        msgspec.structs.replace(each, mark=mark)
+        for each, mark in zip(decided((3, 3), (4, 7)).decisions, marks, strict=True)
+    ]
+    owned(stage, Owner(stage.settings.app, "events", {}, topics(stage), tuple(moves)))
+    report = stage.verify()
+    assert (report.counts, report.output_replaced, report.exit_code()) == ({}, 3, ExitCode.PROVEN)
+    # Retention has deleted what was skipped: the loss stays in the report.
+    delete_before(stage, 0, 7)
+    report = verify(stage.settings, state=tmp_path / "state")
+    assert (report.counts, report.exit_code()) == ({}, ExitCode.PROVEN)
+    assert report.skipped == [Skipped(0, 4, 7, 0, "ann@desk", "2026-11-22T01:00:00Z", "reason 1")]
+    assert verify(stage.settings, state=tmp_path / "state").skipped == []
 
 
 @pytest.mark.parametrize("part", ["input", "output"])

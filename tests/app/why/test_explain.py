@@ -19,6 +19,8 @@ from kafka_ratchet.tables.edits import FORGET, Edit
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.tables.totals import PROGRESS, Progress
 from kafka_ratchet.topic_log.clients import consumer, offset_ranges
+from kafka_ratchet.transport.owner import OUTPUT, Decision, Mark, Owner
+from tests.app.verify.test_decisions import owned, topics
 from tests.app.written_stream import NewTopic, Stage, record
 
 
@@ -118,6 +120,24 @@ def test_what_the_output_lacks_or_has_too_often_is_said(broker: str, new_topic: 
     twice = asked(stage).of_identity(b"a", 2)
     assert [each.forwarded and each.forwarded.offset for each in twice.arrivals] == [0, None]
     assert not twice.limits  # without bounds the output is read up to the first only
+
+
+def test_records_on_both_sides_of_a_decision_are_followed(broker: str, new_topic: NewTopic) -> None:
+    stage = Stage(broker, new_topic, 1)
+    stage.write(0, 0, [record(1), record(2), record(2), record(3)])
+    stage.write(1, 0, [record(3)])  # the output of the first two was deleted
+    stage.commit(4)
+    mark = Mark({}, output=0, dead_letters=0, duplicates=0, intervals=0, edits=0, identities=1, replaced=(OUTPUT,))
+    decision = Decision("2026-11-22T00:00:00Z", "ann@desk", "resume", "output again", 2, 2, mark)
+    owned(stage, Owner(stage.settings.app, "events", {}, topics(stage), (decision,)))
+    assert verdicts(asked(stage).of_identity(b"a", None)) == [
+        *((0, "fresh", None), (1, "fresh", 1), (2, "duplicate", 2), (3, "fresh", 2))
+    ]
+    first = asked(stage).of_identity(b"a", 1).arrivals[0]
+    assert first.notes[-1] == (
+        f"it is not in {stage.topics[1]}, which was created again: accepted by ann@desk at 2026-11-22T00:00:00Z: "
+        "output again"
+    )
 
 
 def test_a_question_about_one_record_asks_about_its_partition_only(

@@ -66,6 +66,14 @@ def test_a_grown_input_stops_every_worker_and_the_documented_way_leads_on(broker
         assert f"input {topic} has 3 partitions, {app}.out has 2" in refused.stderr
         assert "docs/guide/partitions.md" in refused.stderr
         assert values(broker, f"{app}.out") == expected(1)
+        # As many partitions for the other topics do not help: a key that has moved is new in its partition.
+        for other in (f"{app}.out", f"{app}.dead", f"{app}-changelog.few"):
+            admin.create_partitions([NewPartitions(other, 3)])[other].result(30)
+        refused = place.command("worker")
+        assert refused.returncode == 2
+        assert f"input {topic} has 3 partitions, and had 2 when this stream began" in refused.stderr
+        assert "docs/guide/partitions.md" in refused.stderr
+        assert values(broker, f"{app}.out") == expected(1)
 
         # The way on: a stream with topics of its own, and what nobody had read is published again.
         place.config.write_text(
