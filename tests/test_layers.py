@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -110,9 +111,19 @@ def name_of(path: Path) -> str:
 MODULES = modules()
 
 
-def imports(name: str) -> Iterator[tuple[str, str, int]]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
+def imports(name: str) -> tuple[tuple[str, str, int], ...]:
     """(module, name in it, line) of each import of ours, those in functions as well."""
-    for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
+    return tuple(_imports(name))
+
+
+def _imports(name: str) -> Iterator[tuple[str, str, int]]:
+    for node in ast.walk(parsed(MODULES[name])):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno}: a relative import"
             module = (node.module or "").removeprefix("kafka_ratchet").removeprefix(".")
@@ -124,6 +135,7 @@ def imports(name: str) -> Iterator[tuple[str, str, int]]:
                     yield alias.name.removeprefix("kafka_ratchet."), "", node.lineno
 
 
+@cache
 def target(module: str, name: str) -> str:
     """The module that an imported name is defined in, through the packages that pass it on."""
     if not module and name in kafka_ratchet.__all__:
@@ -141,17 +153,21 @@ def target(module: str, name: str) -> str:
     return module
 
 
+@cache
 def layer(module: str) -> str:
     """The longest entry of ORDER that the module is in."""
     return max((each for each in ORDER if module == each or module.startswith(f"{each}.")), key=len)
 
 
-ARROWS = sorted(
-    (name, target(module, imported), line)
-    for name in MODULES
-    for module, imported, line in imports(name)
-    if module.split(".")[0] in {*PACKAGES, "errors"} or not module
-)
+@cache
+def arrows() -> list[tuple[str, str, int]]:
+    """(module, one that it imports, line). Not at import: every process of the tests collects this file."""
+    return sorted(
+        (name, target(module, imported), line)
+        for name in MODULES
+        for module, imported, line in imports(name)
+        if module.split(".")[0] in {*PACKAGES, "errors"} or not module
+    )
 
 
 def test_every_module_is_in_a_layer() -> None:
@@ -161,7 +177,7 @@ def test_every_module_is_in_a_layer() -> None:
 
 def test_every_module_is_used() -> None:
     """One that is imported by its tests alone may be tested and yet do nothing: the tree's move once lost an import."""
-    used = {other for name, other, _ in ARROWS if name != other}
+    used = {other for name, other, _ in arrows() if name != other}
     # kafka_ratchet.spark_sink.stores.registry; `--app`; pytest_plugins
     loaded_by_name = re.compile(
         r"spark_sink\.stores\.\w+\.store|agents\.examples\.\w+|testing\.fixtures|app\.faust_host\.transport"
@@ -176,7 +192,7 @@ def test_every_module_is_used() -> None:
 def test_nothing_imports_what_stands_above_it() -> None:
     wrong = [
         f"{MODULES[name]}:{line}: {name} ({layer(name)}) imports {other} ({layer(other)})"
-        for name, other, line in ARROWS
+        for name, other, line in arrows()
         if ORDER.index(layer(name)) < ORDER.index(layer(other))
     ]
     assert not wrong, "\n".join(wrong)
@@ -184,14 +200,14 @@ def test_nothing_imports_what_stands_above_it() -> None:
 
 @pytest.mark.parametrize("package", ALONE)
 def test_packages_that_stand_alone(package: str) -> None:
-    needed = {other.split(".")[0] for name, other, _ in ARROWS if name.split(".")[0] == package} - {package}
+    needed = {other.split(".")[0] for name, other, _ in arrows() if name.split(".")[0] == package} - {package}
     assert needed == ALONE[package]
 
 
 def test_no_file_imports_itself_through_others() -> None:
     # A package's __init__ passes on what its files define; its own imports are those of whoever asks it.
     graph: dict[str, set[str]] = {}
-    for name, other, _ in ARROWS:
+    for name, other, _ in arrows():
         if MODULES[name].name != "__init__.py" and name != other:
             graph.setdefault(name, set()).add(other)
     try:
@@ -228,10 +244,11 @@ def test_what_prose_names_is_there(path: Path) -> None:
     assert not wrong
 
 
+@cache
 def defined(module: str) -> set[str]:
     """Names that a module has."""
     found: set[str] = set()
-    for node in ast.parse(MODULES[module].read_text("utf-8")).body:
+    for node in parsed(MODULES[module]).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.ImportFrom | ast.Import):
@@ -247,7 +264,7 @@ def test_the_short_names_are_not_imported() -> None:
     short = [
         f"{path}:{node.lineno}"
         for path in python_files(*PACKAGES, *TOOLS, "tests")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ImportFrom | ast.Import)
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
         if name.split(".")[0] in {*PACKAGES, "errors"}
