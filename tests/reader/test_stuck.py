@@ -76,6 +76,7 @@ def test_an_answer_that_takes_long_is_not_stuck() -> None:
     assert INTERVAL_MS / 1000 < STANDSTILL_S
 
 
+@pytest.mark.matrix
 def test_a_gzip_batch_of_two_members_ends_a_reader_by_name(
     broker: str, new_topic: Callable[..., str], bill: Path
 ) -> None:

@@ -172,7 +172,10 @@ def test_the_rule_is_the_streams() -> None:
 @pytest.mark.parametrize(
     "sink",
     [
-        {"kind": "totals", "key": ("user",), "sums": ("n",), "columns": "n long, user string"},
+        pytest.param(
+            {"kind": "totals", "key": ("user",), "sums": ("n",), "columns": "n long, user string"},
+            marks=pytest.mark.matrix,
+        ),
         {"kind": "upsert", "key": ("user",), "columns": "n long, user string"},
         {"kind": "append"},
     ],
@@ -205,6 +208,7 @@ def test_every_kind_of_result_is_proven_from_the_raw_topic(
     assert report.fresh + report.duplicate + report.late + report.invalid == 69
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("site", ["delta"], indirect=True)
 def test_nanoseconds_of_a_raw_topic_are_passed(
     broker: str, new_topic: NewTopic, site: Site, spark: SparkSession

@@ -278,6 +278,7 @@ def recreate(broker: str, topic: str, partitions: int) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.matrix
 def test_a_topic_that_was_created_again_is_refused_by_both_forms(
     spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:

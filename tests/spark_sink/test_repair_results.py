@@ -240,7 +240,7 @@ def test_totals_whose_input_is_gone_are_not_touched(follow: Follow, site: Site) 
     assert (in_order(site.rows()), followed.generation()) == (before, generation)
 
 
-@pytest.mark.parametrize("site", [*params(*KINDS, by_default=("postgres",)), MYSQL], indirect=True)
+@pytest.mark.parametrize("site", [*params(*KINDS, by_default=()), MYSQL], indirect=True)
 def test_the_last_row_of_each_key_is_mended(follow: Follow, site: Site) -> None:
     followed = follow(kind="upsert", key=("_kafka_key",), columns=COLUMNS, rejects=True)
     before = filled(followed, keys=60)
@@ -366,8 +366,8 @@ def test_rejects_are_mended(follow: Follow, site: Site) -> None:
 @pytest.mark.parametrize(
     ("site", "kind"),
     [
-        *(param(kind, "append", by_default=False) for kind in ("delta", "postgres")),
-        *(param(kind, "append", by_default=False, tier=pytest.mark.long) for kind in ("iceberg", "duckdb", "mysql")),
+        param("delta", "append", by_default=False),
+        *(param(kind, "append", by_default=False, tier=pytest.mark.long) for kind in (*KINDS[1:], "mysql")),
         # Iceberg refuses another program's change of a table of one file as a replacement, before any repair.
         *(param(kind, "totals", by_default=False, tier=pytest.mark.long) for kind in (*MERGED, "mysql")),
     ],
@@ -451,6 +451,7 @@ def test_a_raw_topic_is_judged_again(follow: Follow, site: Site) -> None:
     assert in_order(site.rows()) == before
 
 
+@pytest.mark.matrix
 @ONE_SITE
 def test_what_cannot_be_told_apart_is_refused(follow: Follow, site: Site) -> None:
     followed = follow(columns=COLUMNS)

@@ -159,6 +159,7 @@ def test_timestamps_are_compared_with_kafkas_own(follow: Follow, site: Site, mon
     )
 
 
+@pytest.mark.matrix
 @WITH_REJECTS
 def test_columns_of_fields_within_objects_are_proven(follow: Follow, site: Site) -> None:
     followed = follow(columns="who string, city string FROM home.address.city, n bigint FROM home.n", rejects=True)
@@ -183,6 +184,7 @@ def test_columns_of_fields_within_objects_are_proven(follow: Follow, site: Site)
     assert counts == {"altered": 1}
 
 
+@pytest.mark.matrix
 @WITH_REJECTS
 @pytest.mark.parametrize("kind", ["append", "upsert"])
 def test_a_column_of_others_is_no_part_of_the_proof(follow: Follow, site: Site, kind: str) -> None:
@@ -297,6 +299,7 @@ def test_totals_are_counted_again(follow: Follow, site: Site) -> None:
     ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("site", ["delta", POSTGRES], indirect=True)
 def test_windows_and_their_extremes_are_counted_again(follow: Follow, site: Site) -> None:
     columns = f"{JSON}, at timestamp, heat double"

@@ -288,7 +288,8 @@ def test_a_folder_is_followed_until_a_signal(
     assert [m.value() for m in read(broker, topic, 0)] == [b"a", b"b", b"half", b"last", b"next", b"not yet"]
 
 
-@pytest.mark.parametrize("way", ["rename", pytest.param("copy", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("way", ["rename", "copy"])
 def test_a_log_that_is_rotated_is_followed_line_for_line(
     start: Start, broker: str, new_topic: NewTopic, name: str, tmp_path: Path, way: str
 ) -> None:

@@ -17,6 +17,8 @@ import pytest
 from tests.app.faust_host.hosted import HostedProgram, free_port
 from tests.app.worker_process import PATIENCE_S
 
+pytestmark = pytest.mark.matrix  # two processes, and a standby of each
+
 POSTS = [(str(n), f"w{n % 7} w{n % 11} x") for n in range(200)]
 COUNTS = Counter(word for _, post in POSTS for word in post.split())
 

@@ -101,6 +101,7 @@ def test_unknown_topics_are_not_created(broker: str) -> None:
     assert "mistyped-topic" not in admin.list_topics(timeout=60).topics
 
 
+@pytest.mark.matrix
 def test_a_broker_that_ends_at_its_start_says_why_and_its_log_is_still_there(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"(?s)ended while starting.*server\.log.*no\.such\.class") as refused:
         EmbeddedBroker(options={"metric.reporters": "no.such.class"}).__enter__()

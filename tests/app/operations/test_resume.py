@@ -119,6 +119,7 @@ def proven(place: Site, *arguments: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.matrix
 def test_an_input_deleted_and_created_again_under_a_worker(
     broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
 ) -> None:

@@ -23,6 +23,7 @@ def stands_by(worker: Worker, lanes: int) -> bool:
     return worker.output().count("standby follows") >= lanes
 
 
+@pytest.mark.matrix
 def test_a_killed_workers_partitions_are_taken_over_warm(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from kafka_ratchet.producers import create_topic, no_broker_is_let_in
 from kafka_ratchet.topic_log.clients import partition_counts
 
 
+@pytest.mark.matrix
 def test_kafka_goes_away_while_the_topics_are_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_KAFKA_TIMEOUT_S", "180")  # a question on the line that is cut takes 30 s to fail
     with EmbeddedKafka(tmp_path / "kafka", nodes=1, workers=1) as kafka:
@@ -104,6 +105,7 @@ def test_no_request_of_the_preparation_waits_without_a_name_for_what_happened(
                 request()
 
 
+@pytest.mark.matrix
 def test_topics_are_made_as_soon_as_kafka_lets_a_broker_in_again(tmp_path: Path) -> None:
     overdue = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "4000"}  # for 3 s in every 4
     with EmbeddedBroker(tmp_path / "kafka", options=overdue) as broker:

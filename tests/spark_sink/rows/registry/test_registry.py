@@ -367,6 +367,7 @@ def test_json_that_its_schema_allows(
     assert ingest.rejected() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.matrix
 def test_a_registry_that_is_away_is_waited_for_and_no_value_is_judged(
     ours: OurRegistry,
     ingest: Ingest,
