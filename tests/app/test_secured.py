@@ -71,6 +71,7 @@ class SecuredSite(Site):
         return done.stdout
 
 
+@pytest.mark.matrix
 def test_producer_worker_and_status_over_tls_with_a_password(secured: Secured, tmp_path: Path) -> None:
     site = SecuredSite(tmp_path, secured, "SCRAM")
     worker = WorkerProcess(site)

@@ -7,12 +7,15 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.app.worker_process import ROOT, Site, WorkerProcess, read_all
 
 PAGE = (ROOT / "docs" / "reference" / "other-languages.md").read_text("utf-8")
 STREAM = '[streams.sales]\ninput = "{0}.raw"\noutput = "{0}.once"\ndead_letters = "{0}.dead"\nidentity = "producer"\n'
 
 
+@pytest.mark.matrix
 def test_the_pages_example(broker: str, kafka_tool: Callable[..., str], tmp_path: Path) -> None:
     lines = re.findall(r"^ratchet-producer:.*$", PAGE, re.MULTILINE)
     commands = {

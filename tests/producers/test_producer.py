@@ -499,6 +499,7 @@ def test_ones_own_source_resumes_and_a_changed_one_is_refused(broker: str, new_t
     assert sorted(found) == list(range(25))
 
 
+@pytest.mark.matrix
 def test_kafka_that_goes_away_is_waited_for(name: str) -> None:
     said: list[str] = []
     with EmbeddedBroker(options=LET_IN_AGAIN_SOON) as embedded:

@@ -408,6 +408,7 @@ def test_a_repair_that_dies_at_any_step_ends_the_same(
     require_right(followed, before)
 
 
+@pytest.mark.matrix
 @AND_POSTGRES
 def test_who_takes_over_meanwhile_fences_the_repair(
     follow: Follow, site: Site, monkeypatch: pytest.MonkeyPatch

@@ -130,6 +130,7 @@ def test_a_login_that_the_worker_cannot_use_is_named(
     assert err.count("\n") == 1
 
 
+@pytest.mark.matrix
 def test_the_worker_says_both_and_ends(broker: str, tmp_path: Path) -> None:
     app = f"sentences-{uuid.uuid4().hex[:8]}"
     place = Site(tmp_path, broker, app, STREAM.format(app=app, host=NOT_OURS))

@@ -65,6 +65,7 @@ def test_rows_that_do_not_fit_are_an_error_with_a_remedy(tmp_path: Path) -> None
             engine.add("source", rows(0, ROWS_AT_ONCE))
 
 
+@pytest.mark.matrix
 def test_a_comparison_in_want_of_memory_takes_fewer_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     compare = Engine._compare

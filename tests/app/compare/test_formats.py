@@ -107,6 +107,7 @@ def test_bytes_have_no_fields(broker: str, new_topic: Callable[..., str], tmp_pa
         compare(f"kafka:{topic}", f"csv:{tmp_path}/t.csv", "key", bootstrap=broker, value_format="xml")
 
 
+@pytest.mark.matrix
 def test_again_and_again_with_metrics(broker: str, new_topic: Callable[..., str], tmp_path: Path) -> None:
     topic, producer = new_topic(1), Producer({"bootstrap.servers": broker, "log_level": 0})
 

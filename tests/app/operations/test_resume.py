@@ -232,6 +232,7 @@ def test_an_offset_of_another_client_in_a_new_group_needs_a_decision(
     assert proof.returncode == 0, proof.stdout + proof.stderr
 
 
+@pytest.mark.matrix
 def test_a_new_stream_begins_where_resume_says(
     broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
 ) -> None:
@@ -281,6 +282,7 @@ def test_two_applications_whose_names_ran_together(
         assert forwarded(place, f"{name}.out") == list(range(1, 81))
 
 
+@pytest.mark.matrix
 def test_a_changed_rule_stands_still_and_can_begin_without_what_was_counted(
     broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]
 ) -> None:

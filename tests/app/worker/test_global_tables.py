@@ -158,6 +158,7 @@ def worker(broker: str, tmp_path: Path) -> Iterator[WorkerProcess]:
     worker.end()
 
 
+@pytest.mark.matrix
 def test_tables_are_read_from_outside_as_they_were_committed(worker: WorkerProcess) -> None:
     site, name = worker.site, worker.site.app
     made_topic(AdminClient({"bootstrap.servers": site.broker}), NewTopic(f"{name}.taxes", 1, 1, config=COMPACT), 30)

@@ -25,7 +25,7 @@ from kafka_ratchet.spark_sink.rows.columns import STATE, record_schema
 from kafka_ratchet.spark_sink.rows.decoded import CHUNK_BYTES, NO_VALUE, NOT_PARSED, PARSED
 from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline
 from kafka_ratchet.spark_sink.spark.dialect import arrow_schema
-from tests.spark_sink.sites import Site
+from tests.spark_sink.sites import Site, params
 
 SCHEMA = {
     "type": "record",
@@ -230,7 +230,7 @@ def test_values_are_taken_apart_a_few_at_a_time() -> None:
     assert [row["_kafka_offset"] for row in rows] == list(range(6))
 
 
-@pytest.mark.parametrize("site", ["delta", pytest.param("postgres-tasks", marks=pytest.mark.postgres)], indirect=True)
+@pytest.mark.parametrize("site", params("delta", "postgres-tasks"), indirect=True)
 def test_values_of_a_topic_with_a_registrys_id(
     site: Site,
     ingest: Callable[..., Outcome],

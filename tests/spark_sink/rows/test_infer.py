@@ -153,6 +153,7 @@ def test_a_stranger_cannot_make_a_table_too_wide(spark: SparkSession) -> None:
     assert "cannot be seen" in found.left_out[ascii("nul\0")]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("site", params("delta", "iceberg"), indirect=True)
 def test_new_fields_become_columns_at_the_start_of_a_run_where_that_is_asked_for(
     site: Site,

@@ -19,14 +19,15 @@ from kafka_ratchet.spark_sink.rows.pipeline import RowPipeline, sql_transform
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 from kafka_ratchet.spark_sink.stores import optimistic
 from kafka_ratchet.spark_sink.stores.open_store import make_store
-from tests.spark_sink.sites import LOCAL, param, params
+from tests.spark_sink.sites import LOCAL, param
 
 
 def files_of(folder: Path) -> list[Path]:
     return list(folder.rglob("part-job.*.parquet"))
 
 
-@pytest.mark.parametrize("kind", params("delta", "iceberg"))
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_files_are_few_and_become_more_with_the_bytes(
     kind: str,
     broker: str,
