@@ -43,8 +43,14 @@ class Blocked:
 
     @property
     def is_old(self) -> bool:
-        """Return whether it is older than a lane's own transaction gets."""
-        begun_ms = min((each.since_ms or each.last_ms for each in self.transactions), default=0)
+        """Return whether it is older than a lane's own transaction gets.
+
+        A transaction that Kafka does not name counts as old, for its age is not known. Where Kafka answers that there
+        is none, it has ended since the offsets were asked for: a topic that workers write to always has a young one.
+        """
+        if not self.transactions:
+            return bool(self.unknown)
+        begun_ms = min(each.since_ms or each.last_ms for each in self.transactions)
         return time.time() * 1000 - begun_ms >= STALLED_AFTER_S * 1000
 
     def __str__(self) -> str:
