@@ -99,6 +99,7 @@ WITH_BROKER: Final = (
 PLAIN: Final = (
     "tests/agents/test_arrow.py",
     "tests/agents/test_extraction.py",
+    "tests/rule/",
     "tests/tables/map/",
     "tests/tables/test_activity.py",
     "tests/transport/batch/",
