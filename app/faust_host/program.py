@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 from faust.agents.agent import _current_agent as current_agent
+from faust.exceptions import KeyDecodeError, ValueDecodeError
 from faust.tables.sets import SetTable
 from faust.types.tables import GlobalTableT
 
@@ -42,6 +43,8 @@ log = structlog.get_logger(__name__)
 NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9_-]+")
 NAME_MOST: Final = 60
 """Characters of a stream's name: it is part of the names of topics."""
+WINDOW_PARTS: Final = ("size", "step", "before", "after")
+"""Seconds of a window that its keys depend on; those until it expires may change."""
 
 
 @dataclass(eq=False)
@@ -231,7 +234,7 @@ class _Host:
         if streams:
             stream = next(iter(streams.values()))
             store.lane = engine.Table(table.name, key_type=bytes, value_type=bytes, stream=stream)
-            store.lane.codec = FaustCodec(table.name, form_of(table))
+            store.lane.codec = codec_of(table, store)
             hosted.stores[table.name] = store
             if users:
                 hosted.routes[table.name] = stream.name, next(iter(users[0].topics.values()))
@@ -301,9 +304,23 @@ def _groups(units: list[Unit]) -> list[list[Unit]]:
     return groups
 
 
-def form_of(table: Any) -> str:
-    """Return how a table's keys and values are written, for the comparison with existing entries."""
-    return f"{table.value_serializer} of Faust by {table.key_serializer}"
+def codec_of(table: Any, store: LaneStore) -> FaustCodec:
+    """Return the codec of a table, with the form of its entries: serializers, sets and windows."""
+    plain = f"{table.value_serializer} of Faust by {table.key_serializer}"
+    parts = (f"{name} {getattr(table.window, name):g} s" for name in WINDOW_PARTS if hasattr(table.window, name))
+    windows = "" if table.window is None else f", in windows of {', '.join(parts)}"
+    form = f"{'sets of ' if isinstance(table, SetTable) else ''}{plain}{windows}"
+
+    def is_own(key: bytes, value: bytes) -> bool:
+        try:
+            if windows:
+                _, (start, end) = table._to_key(store._decode_key(key))
+                return float(start) <= float(end)
+            return isinstance(store._decode_value(value), list)
+        except (TypeError, ValueError, KeyDecodeError, ValueDecodeError):
+            return False
+
+    return FaustCodec(table.name, form, plain if form != plain else None, is_own)
 
 
 def lend_defaults(table: Any, store: LaneStore) -> None:

@@ -32,12 +32,16 @@ class FaustCodec(Codec):
 
     Args:
         table: its name
-        form: how Faust writes keys and values, to refuse another form over existing entries
+        form: how Faust writes keys and values, to refuse another form over existing entries.
+        earlier: form noted by version 0.1.0, where it is another one.
+        is_own: whether key and value of an entry with that form have the kind of the table
     """
 
-    def __init__(self, table: str, form: str) -> None:
+    def __init__(
+        self, table: str, form: str, earlier: str | None = None, is_own: Callable[[bytes, bytes], bool] | None = None
+    ) -> None:
         super().__init__(table, bytes, bytes, "json")
-        self._form = form
+        self._form, self.earlier_form, self._is_own = form, earlier, is_own
         # Not `bytes`: who reads the table from outside shows keys as the JSON that they are.
         self.key_type = None
         self._plain = PLAIN
@@ -46,6 +50,10 @@ class FaustCodec(Codec):
     def form(self) -> str:
         """Codecs of keys and values."""
         return self._form
+
+    def is_own(self, kept: Any, value: Any) -> bool:
+        """Return whether an entry with the earlier form has the kind of this table."""
+        return self._is_own is not None and self._is_own(bytes(kept), bytes(value))
 
     def key_bytes(self, kept: Any) -> bytes:
         """Return the key itself."""

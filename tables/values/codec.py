@@ -71,6 +71,13 @@ class Codec:
         named = self.key_type.__qualname__ if isinstance(self.key_type, type) else str(self.key_type)
         return f"{self.serializer} by {'str or int' if self.key_type is None else named}"
 
+    earlier_form: str | None = None
+    """Form that an earlier version noted for such entries, where it noted less; None: the same."""
+
+    def is_own(self, kept: Any, value: Any) -> bool:
+        """Return whether an entry with that form is one of this codec."""
+        return False
+
     def check_key(self, key: Any) -> Any:
         """Return the key as the table keeps it: itself, or its bytes.
 

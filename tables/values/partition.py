@@ -167,15 +167,16 @@ class PartitionTables:
         """
         for prefix, table in self._tables.items():
             if prefix != OWN:
-                self._check_form(table.codec)
+                self._check_form(table)
                 windows = self._tables[OWN].get(windows_key(table.codec.table))
                 table.begin(None if windows is ABSENT else windows)
             if table.has_windows:
                 self.late[table.codec.table] = late_writes(self._tables[OWN], table.codec.table)
 
-    def _check_form(self, codec: Codec) -> None:
+    def _check_form(self, table: TablePartition) -> None:
         """Bytes do not tell their form: MessagePack writes 48 as one byte, which JSON reads as the digit 0."""
-        own, key = self._tables[OWN], form_key(codec.table)
+        own, codec = self._tables[OWN], table.codec
+        key = form_key(codec.table)
         before = own.get(key)
         if before is ABSENT:
             own.set(key, codec.form)
@@ -183,6 +184,11 @@ class PartitionTables:
                 own.set(begin_key(codec.table), offset)
                 self._new[codec.table] = offset
         elif before != codec.form:
+            if before == codec.earlier_form:
+                first = next(table.kept_keys(), None)
+                if first is None or codec.is_own(first, table.get(first)):
+                    own.set(key, codec.form)
+                    return
             raise TableError(
                 f"table {codec.table}: its entries are {before}, and the program means {codec.form}. Give the table "
                 "a new name, or undo the change"
