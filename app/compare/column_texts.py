@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
@@ -42,6 +43,20 @@ STRUCTURED: Final = r"^[{\[]"
 """Beginning of what may be JSON."""
 
 NUMBER_LIKE: Final = r"^[-+.0-9]"
+
+TIME: Final = (
+    r"^[1-8][0-9]{3}-[0-9]{2}-[0-9]{2}[T ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
+    r"(?:Z|[+-](?:[01][0-9]|2[0-3])(?::[0-5][0-9])?)?$"
+)
+"""Time that Arrow and Python read alike, whatever its zone."""
+
+ZONE: Final = r":.*(?:Z|[+-][0-9]{2}(?::[0-9]{2})?)$"
+
+UTC_TIME: Final = pa.timestamp("us", "UTC")
+
+EARLIEST: Final = pa.scalar(datetime.min.replace(tzinfo=UTC), UTC_TIME)
+LATEST: Final = pa.scalar(datetime.max.replace(tzinfo=UTC), UTC_TIME)
+"""Bounds of the times that Python holds in UTC."""
 
 
 def rows_of(columns: Sequence[Column], wanted: Wanted) -> Rows:
@@ -127,6 +142,10 @@ def _of_list(values: list[Any], kind: Kind) -> pa.Array:
             return _of_array(pa.array(values, pa.int64()), kind)
         except (OverflowError, pa.ArrowInvalid):
             pass
+    if types == {datetime} and kind in ("any", "timestamp"):
+        times = pa.array(values, UTC_TIME)
+        if pc.all(pc.and_(pc.greater_equal(times, EARLIEST), pc.less_equal(times, LATEST))).as_py():
+            return _of_times(times)
     if types and types <= {int, Decimal} and kind in (*NUMERIC, "float64"):
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
         return _numbers(texts, kind, lambda chosen: _singly([values[each] for each in chosen.to_pylist()], kind))
@@ -164,11 +183,27 @@ def _of_array(column: pa.Array, kind: Kind) -> pa.Array:
     if types.is_date32(type_) and kind in ("any", "date"):
         return column.cast(pa.string())
     if types.is_timestamp(type_) and kind in ("any", "timestamp"):
-        # Without a zone it is in UTC already. The text has six digits behind the point.
-        text = column.cast(pa.timestamp("us"), safe=False).cast(pa.string())
-        trimmed = pc.utf8_rtrim(pc.utf8_rtrim(pc.replace_substring(text, " ", "T", max_replacements=1), "0"), ".")
-        return pc.binary_join_element_wise(trimmed, "Z", "")
+        return _of_times(column)
     return pa.array(_singly(values_of(column), kind), pa.string())
+
+
+def _of_times(column: pa.Array) -> pa.Array:
+    """Return texts of timestamps. Without a zone they are in UTC already."""
+    text = column.cast(pa.timestamp("us"), safe=False).cast(pa.string())  # with six digits behind the point
+    trimmed = pc.utf8_rtrim(pc.utf8_rtrim(pc.replace_substring(text, " ", "T", max_replacements=1), "0"), ".")
+    return pc.binary_join_element_wise(trimmed, "Z", "")
+
+
+def _of_time_texts(texts: pa.Array, singly: Callable[[pa.Array], list[str | None]]) -> pa.Array:
+    """Return texts of times that stand as texts. singly: for all in other forms."""
+    is_plain = pc.match_substring_regex(texts, TIME)
+    plain = pc.if_else(is_plain, texts, pa.scalar(None, pa.string()))
+    in_zone = pc.if_else(pc.match_substring_regex(plain, ZONE), plain, pc.binary_join_element_wise(plain, "Z", ""))
+    try:
+        times = in_zone.cast(UTC_TIME)
+    except pa.ArrowInvalid:  # a day that no month has
+        return pa.array(singly(pa.array(range(len(texts)), pa.int64())), pa.string())
+    return _put(_of_times(times), pc.invert(is_plain), singly)
 
 
 def _of_strings(texts: pa.Array, kind: Kind) -> pa.Array:
@@ -177,6 +212,8 @@ def _of_strings(texts: pa.Array, kind: Kind) -> pa.Array:
 
     if kind in ("number", "float64"):
         return _numbers(texts, kind, singly)
+    if kind == "timestamp":
+        return _of_time_texts(texts, singly)
     if kind not in ("any", "text", "untyped"):
         return pa.array(_singly(texts.to_pylist(), kind), pa.string())
     special = pc.match_substring_regex(texts, STRUCTURED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -197,12 +198,12 @@ def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
 
     def read(values: Sequence[bytes | None]) -> list[list[Any]]:
         try:
-            found = [decode(value) for value in values]  # type: ignore[arg-type] # a null value raises TypeError
+            found = list(map(decode, values))  # type: ignore[arg-type] # a null value raises TypeError
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
             found = [singly(value) for value in values]
         columns = []
         for slot, rest in wanted:
-            column = [getattr(each, slot) for each in found]
+            column = list(map(attrgetter(slot), found))
             columns.append([at(each, rest) for each in column] if rest else column)
         return columns
 
