@@ -94,10 +94,19 @@ def texts_of(column: Column, kind: Kind) -> pa.Array:
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """Return the values of an array. Nanoseconds become microseconds, which Python can hold."""
+    """Return the values of an array.
+
+    Nanoseconds become microseconds, which Python can hold. A map becomes an object, with the last value of a repeated
+    key.
+    """
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    return list(column.to_pylist())
+    elif pa.types.is_time64(column.type):
+        column = column.cast(pa.time64("us"), safe=False)
+    values = list(column.to_pylist())
+    if pa.types.is_map(column.type) and not pa.types.is_nested(column.type.key_type):
+        return [None if each is None else dict(each) for each in values]
+    return values
 
 
 def _joined(parts: Sequence[pa.Array]) -> pa.Array:

@@ -46,7 +46,7 @@ BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 PLACES_MOST: Final = 10
 """Places listed of one doubled identity."""
 
-STATE_FORMAT: Final = 2
+STATE_FORMAT: Final = 3
 """Raise it with every change of the tables, and of the texts that values become."""
 
 TABLES: Final = """

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import glob
+import gzip
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, date, datetime
@@ -239,6 +242,10 @@ def _kind(type_: pa.DataType) -> Kind:
         return "timestamp"
     if types.is_date(type_):
         return "date"
+    if types.is_time(type_):
+        return "time"
+    if getattr(type_, "extension_name", None) == "arrow.uuid":
+        return "uuid"
     return "boolean" if types.is_boolean(type_) else "any"
 
 
@@ -351,8 +358,10 @@ class DuckSide(TableSide):
         self._table = ".".join(_quoted(name) for name in table_names(self.address.table))
 
     def _columns(self) -> dict[str, Kind]:
-        schema = _reader(self._db.sql(f"SELECT * FROM {self._table} LIMIT 0")).schema  # noqa: S608 - quoted
-        return {field.name: _kind(field.type) for field in schema}
+        relation = self._db.sql(f"SELECT * FROM {self._table} LIMIT 0")  # noqa: S608 - quoted
+        declared = map(str, relation.types)  # Arrow has a text for a UUID
+        fields = zip(declared, _reader(relation).schema, strict=True)
+        return {field.name: "uuid" if own == "UUID" else _kind(field.type) for own, field in fields}
 
     def _read(self, columns: Sequence[str]) -> Iterator[Read]:
         chosen = ", ".join(_quoted(name) for name in columns)
@@ -381,15 +390,68 @@ class CsvSide(TableSide):
         self._stack.callback(self._db.close)
 
     def _columns(self) -> dict[str, Kind]:
-        return dict.fromkeys(self._db.read_csv(self._names[0], header=True, all_varchar=True).columns, "untyped")
+        return dict.fromkeys(self._relation(self._names[0]).columns, "untyped")
 
     def _read(self, columns: Sequence[str]) -> Iterator[Read]:
         chosen = ", ".join(_quoted(name) for name in columns)
         for part, name in enumerate(self._names):
             first = 1
-            for batch in _reader(self._db.read_csv(name, header=True, all_varchar=True).project(chosen)):
+            for batch in _reader(self._relation(name).project(chosen)):
                 yield part, first, batch.columns
                 first += batch.num_rows
+
+    def _relation(self, name: str) -> Any:
+        """Return the rows of a file.
+
+        The dialect is fixed before. DuckDB guesses it from the first rows, and would take lines that begin with # for
+        comments.
+
+        Raises:
+            SourceError: the file is empty.
+        """
+        separator, names = _header(name)
+        if not names:
+            raise SourceError(f"{self.address}: {name} has no header line")
+        return self._db.read_csv(
+            name,
+            auto_detect=False,
+            header=True,
+            sep=separator,
+            quotechar='"',
+            escapechar=self._escape(name, separator),
+            columns=dict.fromkeys(names, "VARCHAR"),
+        )
+
+    def _escape(self, name: str, separator: str) -> str:
+        """Return the sign before a quote within quotes: another quote, or a backslash as Spark writes it."""
+        import duckdb
+
+        try:
+            found = self._db.execute(SNIFFED, [name, separator]).fetchall()
+        except duckdb.Error:  # reading names the fault
+            return '"'
+        return "\\" if found[0][0] == "\\" else '"'
+
+
+SEPARATORS: Final = ",;\t|"
+
+SNIFFED: Final = (
+    "SELECT Escape FROM "
+    "sniff_csv(?, delim = ?, quote = '\"', comment = '', skip = 0, header = true, all_varchar = true)"
+)
+
+
+def _header(file: str) -> tuple[str, list[str]]:
+    """Return the separator of a CSV file, which its header line has most often, and the names of its columns."""
+    with gzip.open(file) if file.endswith(".gz") else open(file, "rb") as opened:
+        line = opened.readline().decode("utf-8-sig", "replace")
+    bare = re.sub(r'"[^"]*"', "", line)
+    separator = max(SEPARATORS, key=bare.count)
+    names: list[str] = []
+    for name in next(csv.reader([line], delimiter=separator), []):
+        twin = sum(each == name for each in names)
+        names.append(f"{name}_{twin}" if twin else name)
+    return separator, names
 
 
 def _reader(relation: Any) -> pa.RecordBatchReader:
@@ -416,25 +478,39 @@ class PostgresSide(TableSide):
         self._stack.callback(connection.close)
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
-        connection.execute("SET LOCAL TimeZone = 'UTC'")
+        for setting in POSTGRES_SETTINGS:
+            connection.execute(setting)
         self._connection = connection
         self._table = sql.Identifier(*table_names(self.address.table))
 
     def _columns(self) -> dict[str, Kind]:
         from psycopg import sql
 
-        found = self._connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(self._table))
-        return {column.name: POSTGRES_KINDS.get(column.type_code, "any") for column in found.description or ()}
+        columns = self._connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(self._table)).description or ()
+        self._texts = {column.name for column in columns if column.type_code in POSTGRES_AS_TEXT}
+        return {column.name: POSTGRES_KINDS.get(column.type_code, "any") for column in columns}
 
     def _read(self, columns: Sequence[str]) -> Iterator[Read]:
         from psycopg import sql
 
-        query = sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(map(sql.Identifier, columns)), self._table)
+        plain, text = sql.SQL("{}"), sql.SQL("{}::text")
+        chosen = [(text if name in self._texts else plain).format(sql.Identifier(name)) for name in columns]
+        query = sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(chosen), self._table)
         with self._connection.cursor("ratchet_verify") as cursor:
             cursor.itersize = ROWS
             cursor.execute(query)
             yield from _fetched(cursor.fetchmany, len(columns))
 
+
+POSTGRES_SETTINGS: Final = (
+    "SET LOCAL TimeZone = 'UTC'",
+    "SET LOCAL DateStyle = 'ISO'",
+    "SET LOCAL extra_float_digits = 1",
+)
+"""Forms of values, which a role may have set otherwise."""
+
+POSTGRES_AS_TEXT: Final = frozenset({1082, 1083, 1114, 1184, 1266, 3904, 3906, 3908, 3910, 3912, 3926})
+"""Times and ranges: they have values that Python does not, such as infinity and the year 10000, or writes otherwise."""
 
 POSTGRES_KINDS: Final[Mapping[int, Kind]] = {
     16: "boolean",
@@ -443,10 +519,14 @@ POSTGRES_KINDS: Final[Mapping[int, Kind]] = {
     23: "number",
     700: "float32",
     701: "float64",
+    1042: "padded",
     1082: "date",
+    1083: "time",
     1114: "timestamp",
     1184: "timestamp",
+    1266: "time",
     1700: "number",
+    2950: "uuid",
 }
 """Types by their number in pg_type: they are fixed in PostgreSQL's source."""
 
@@ -487,7 +567,17 @@ class MySqlSide(TableSide):
         chosen = ", ".join("`" + name.replace("`", "``") + "`" for name in columns)
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT {chosen} FROM {self._table}")  # noqa: S608 - quoted
-            yield from _fetched(cursor.fetchmany, len(columns))
+            bits = [number for number, each in enumerate(cursor.description or ()) if int(each[1]) == BIT]
+            for part, first, found in _fetched(cursor.fetchmany, len(columns)):
+                yield part, first, [_numbers_of_bits(each) if at in bits else each for at, each in enumerate(found)]
+
+
+BIT: Final = 16
+"""Number of BIT in MySQL's protocol: drivers hand it over as bytes."""
+
+
+def _numbers_of_bits(column: Column) -> Column:
+    return [None if value is None else int.from_bytes(value) for value in column]
 
 
 MYSQL_KINDS: Final[Mapping[int, Kind]] = {
@@ -501,7 +591,9 @@ MYSQL_KINDS: Final[Mapping[int, Kind]] = {
     8: "number",
     9: "number",
     10: "date",
+    11: "time",
     12: "timestamp",
+    BIT: "number",
     246: "number",
 }
 """Types by their number in MySQL's protocol."""

@@ -13,10 +13,13 @@ from hashlib import blake2b
 from typing import Any, Final, Literal
 from uuid import UUID
 
-Kind = Literal["any", "text", "untyped", "number", "float64", "float32", "timestamp", "date", "boolean"]
+Kind = Literal[
+    "any", "text", "untyped", "padded", "number", "float64", "float32", "timestamp", "date", "time", "boolean", "uuid"
+]
 """Type that one side declares.
 
-any: the value's own; untyped: text of a CSV file, which may be a number; text: likewise, and is none
+any: the value's own; untyped: text of a CSV file, which may be a number; text: likewise, and is none; padded: text
+that the database fills up with spaces
 """
 
 TEXT_MOST: Final = 256
@@ -32,6 +35,8 @@ NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?\Z", r
 
 LEADING_ZERO: Final = re.compile(r"[+-]?0\d|\+")
 """Beginning of digits that are a text, such as 00501: as a number they lose their zeros."""
+
+DATE_OF_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d", re.ASCII)
 
 SEPARATOR: Final = "\x1f"
 """Character between several parts of an identity (ASCII's unit separator)."""
@@ -62,11 +67,22 @@ def text_of(value: Any) -> str | None:
         return text_of(found) if isinstance(found, str) else "\\x" + found.hex()
     if isinstance(value, datetime):
         return _time_text(value)
-    if isinstance(value, date | time | UUID):
+    if isinstance(value, time):
+        return _clock_text(value)
+    if isinstance(value, date | UUID):
         return str(value)
     if isinstance(value, timedelta):
         return _number(Decimal(value // timedelta(microseconds=1)) / 1_000_000)
+    if not isinstance(value, dict | list | tuple | set | frozenset):
+        return str(value)  # an address, a range
     return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _clock_text(value: time) -> str:
+    """Return a time of day without zeros at the end of its fraction."""
+    text = value.replace(tzinfo=None).isoformat()
+    zone = value.isoformat()[len(text) :]
+    return (text.rstrip("0") if value.microsecond else text) + zone
 
 
 def _number(value: Decimal) -> str:
@@ -89,7 +105,10 @@ def _decoded(value: bytes) -> str | bytes:
 
 
 def _time_text(value: datetime) -> str:
-    moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    try:
+        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError:  # in UTC it is before the first year, or after the last
+        return value.isoformat()
     text = moment.replace(tzinfo=None).isoformat(timespec="microseconds")
     return text.rstrip("0").rstrip(".") + "Z"
 
@@ -119,12 +138,15 @@ def converter(kind: Kind) -> Callable[[Any], str | None]:
     convert = {
         "text": _as_text,
         "untyped": _as_untyped,
+        "padded": _as_padded,
         "number": _as_number,
         "float64": _as_float64,
         "float32": _as_float32,
         "timestamp": _as_timestamp,
         "date": _as_date,
+        "time": _as_time,
         "boolean": _as_boolean,
+        "uuid": _as_uuid,
     }[kind]
 
     def text(value: Any) -> str | None:
@@ -159,6 +181,10 @@ def _as_untyped(value: Any) -> str | None:
         return _as_text(value)
     found = _decimal(value) if not isinstance(value, bool) else None
     return text_of(value) if found is None else _number(found)
+
+
+def _as_padded(value: Any) -> str | None:
+    return text_of(value.rstrip(" ") if isinstance(value, str) else value)
 
 
 def _as_number(value: Any) -> str | None:
@@ -208,8 +234,30 @@ def _as_timestamp(value: Any) -> str | None:
 def _as_date(value: Any) -> str | None:
     if isinstance(value, datetime):
         return str(value.date())
-    if isinstance(value, str) and len(value) > 10:
+    if isinstance(value, str) and DATE_OF_TIME.match(value):
         return value[:10]
+    return text_of(value)
+
+
+def _as_time(value: Any) -> str | None:
+    if isinstance(value, timedelta) and value >= timedelta():
+        minutes, rest = divmod(value, timedelta(minutes=1))
+        clock = time(0, 0, rest.seconds, rest.microseconds)
+        return f"{minutes // 60:02}:{minutes % 60:02}{_clock_text(clock)[5:]}"
+    if isinstance(value, str):
+        try:
+            return _clock_text(time.fromisoformat(value))
+        except ValueError:
+            return text_of(value)
+    return text_of(value)
+
+
+def _as_uuid(value: Any) -> str | None:
+    if isinstance(value, str):
+        try:
+            return str(UUID(value))
+        except ValueError:
+            return text_of(value)
     return text_of(value)
 
 

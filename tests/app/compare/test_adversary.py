@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
 import json
 import time
 import unicodedata
@@ -11,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -19,7 +22,7 @@ from confluent_kafka import Producer
 from kafka_ratchet.app.compare import batches
 from kafka_ratchet.app.compare.address import Address
 from kafka_ratchet.app.compare.columns import pairs
-from kafka_ratchet.errors import SettingsError
+from kafka_ratchet.errors import SettingsError, SourceError
 from kafka_ratchet.verify import Comparison, compare
 
 NEW_TOPIC = Callable[..., str]
@@ -178,3 +181,54 @@ def test_a_quoted_header_has_its_name() -> None:
 def test_options_of_mysql_are_not_dropped() -> None:
     with pytest.raises(SettingsError, match="ssl_cipher"):
         compare("mysql://u@127.0.0.1:1/d?table=t&ssl_cipher=x", "csv:t.csv", "id")
+
+
+TEXTS = ('a,"b"', "#c", "d;e", "it's", "  f ", "g\\", "two\nlines", "h|i")
+
+
+@pytest.mark.parametrize("escape", ['"', "\\"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_no_line_of_a_csv_file_is_skipped(separator: str, escape: str, tmp_path: Path) -> None:
+    """Lines that begin with # are rows, and the first rows do not say how later ones are written."""
+    plain = [f"row {number}" for number in range(30_000)]
+    texts = [*TEXTS, *plain] if escape == "\\" else [*plain, *TEXTS]
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        options: dict[str, Any] = {"doublequote": False, "escapechar": escape, "quoting": csv.QUOTE_ALL}
+        more = options if escape == "\\" else {}
+        writer = csv.writer(file, delimiter=separator, lineterminator="\n", **more)
+        writer.writerow(["id", "v"])
+        writer.writerows([text, number] for number, text in enumerate(texts))
+    source = parquet(tmp_path / "s.parquet", id=texts, v=list(range(len(texts))))
+    for result in (
+        compare(source, f"csv:{tmp_path}/t.csv", "id", "v"),
+        compare(f"csv:{tmp_path}/t.csv", source, "id", "v"),
+    ):
+        assert result.ok, result.findings
+        assert (result.source_rows, result.target_rows) == (len(texts), len(texts))
+
+
+def test_a_csv_file_of_one_column_keeps_its_texts(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id\na;b\nc;d\n#e\n")
+    assert compare(parquet(tmp_path / "s.parquet", id=["a;b", "c;d", "#e"]), f"csv:{tmp_path}/t.csv", "id").ok
+    (tmp_path / "t.csv").write_text("")
+    with pytest.raises(SourceError, match="no header line"):
+        compare(parquet(tmp_path / "s.parquet", id=["a"]), f"csv:{tmp_path}/t.csv", "id")
+
+
+UUID = uuid.UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")
+
+
+def test_forms_of_identities_and_times_are_one_value(tmp_path: Path) -> None:
+    source = parquet(
+        tmp_path / "s.parquet", id=[str(UUID).upper()], at=["10:11:12.500"], map=['{"k": 1, "a": 2}'], empty=["{}"]
+    )
+    maps = pa.map_(pa.string(), pa.int64())
+    clock = pa.array([dt.time(10, 11, 12, 500_000)], pa.time64("ns"))
+    columns = {"at": clock, "map": pa.array([[("k", 1), ("a", 2)]], maps), "empty": pa.array([[]], maps)}
+    target = parquet(tmp_path / "t.parquet", id=pa.array([UUID.bytes], pa.uuid()), **columns)
+    assert compare(source, target, "id", list(columns)).ok
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        database.execute(
+            f"CREATE TABLE t AS SELECT '{UUID}'::uuid AS id, TIME '10:11:12.5' AS at, MAP {{'k': 1, 'a': 2}} AS map"
+        )
+    assert compare(source, f"duckdb:{tmp_path}/t.duckdb?table=t", "id", "at,map").ok

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 from urllib.parse import urlsplit
 
 import psycopg
@@ -17,6 +17,7 @@ import pymysql
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from psycopg import sql
 
 from faults.mariadb import find_mariadb, run_mariadb
 from faults.postgres import run_postgres
@@ -102,7 +103,27 @@ def test_a_right_table_is_right(kind: str, broker: str, topic: str, tmp_path: Pa
     assert result.as_dict()["altered"] == 0
 
 
-def test_postgresql(broker: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+ODD: tuple[tuple[LiteralString, LiteralString, Any, str], ...] = (
+    ("id", "uuid", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"),
+    ("pad", "char(5)", "ab", "ab"),
+    ("clock", "time", "10:11:12.500", "10:11:12.5"),
+    ("midnight", "time", "24:00:00", "24:00:00"),
+    ("at", "timestamptz", "2026-03-29T02:30:00+01:00", "2026-03-29T02:30:00+01:00"),
+    ("never", "timestamptz", "infinity", "infinity"),
+    ("far", "timestamp", "20000-01-02 00:00:00", "20000-01-02 00:00:00"),
+    ("day", "date", "2026-01-02", "2026-01-02"),
+    ("last", "date", "infinity", "infinity"),
+    ("net", "inet", "10.0.0.1", "10.0.0.1"),
+    ("numbers", "int4range", "[1,5)", "[1,5)"),
+    ("exact", "numeric(38,10)", "12345678901234567890.0123456789", "12345678901234567890.0123456789"),
+    ("close", "float8", 0.1, "0.1"),
+    ("many", "int[]", [1, None], "{1,NULL}"),
+    ("doc", "jsonb", {"b": [1, None], "a": "x"}, '{"a": "x", "b": [1, null]}'),
+)
+"""Name and type of a column, value in the topic, and literal for the table."""
+
+
+def test_postgresql(broker: str, topic: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     rows, wrong = seeded(1)
     with run_postgres() as server:
         monkeypatch.setenv("PGPASSWORD", server.password)
@@ -115,12 +136,26 @@ def test_postgresql(broker: str, topic: str, monkeypatch: pytest.MonkeyPatch) ->
         assert found(result) == wrong
         same = compare(target, target, "id", "city,amount", as_is=True)
         assert same.ok
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("ALTER ROLE CURRENT_USER SET DateStyle = 'German'")
+            connection.execute("ALTER ROLE CURRENT_USER SET extra_float_digits = -3")
+            columns = sql.SQL(", ").join(sql.SQL(f"{name} {type_}") for name, type_, *_ in ODD)
+            connection.execute(sql.SQL("CREATE TABLE odd ({})").format(columns))
+            literals = sql.SQL(", ").join(sql.Literal(stored) for *_, stored in ODD)
+            connection.execute(sql.SQL("INSERT INTO odd VALUES ({})").format(literals))
+        name = new_topic(1)
+        produce(broker, name, [{name: sent for name, _, sent, _ in ODD}])
+        names = [each[0] for each in ODD]
+        odd = f"{url}{separator}table=odd"
+        for by in ("id", "pad", "at", "clock", "day"):
+            result = compare(f"kafka:{name}", odd, by, names, bootstrap=broker)
+            assert result.ok, result.findings
         with pytest.raises(SourceError, match="no_such"):
             compare(f"kafka:{topic}", f"{url}{separator}table=no_such", "id", bootstrap=broker)
 
 
 @pytest.mark.skipif(find_mariadb() is None, reason="there is no MariaDB on this machine")
-def test_mysql(broker: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mysql(broker: str, topic: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     rows, wrong = seeded(2)
     with run_mariadb() as server:
         monkeypatch.setenv("MYSQL_PWD", server.password)
@@ -135,8 +170,20 @@ def test_mysql(broker: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None
             charset="utf8mb4",
         ) as connection:
             fill_mysql(connection, rows)
+            with connection.cursor() as cursor:
+                cursor.execute("CREATE TABLE odd (id time(3), flag bit(1), bits bit(12), at datetime(6), doc json)")
+                cursor.execute(
+                    "INSERT INTO odd VALUES ('10:11:12.5', b'1', b'100000000001', '2026-01-02 03:04:05.25', '[1, 2]')"
+                )
+            connection.commit()
         result = compare(f"kafka:{topic}", target, "field:id=id", "city,amount", bootstrap=broker)
         assert found(result) == wrong
+        name = new_topic(1)
+        value = {"id": "10:11:12.500", "flag": True, "bits": 2049, "at": "2026-01-02T04:04:05.25+01:00", "doc": [1, 2]}
+        produce(broker, name, [value])
+        odd = target.replace("table=orders", "table=odd")
+        result = compare(f"kafka:{name}", odd, "id", "flag,bits,at,doc", bootstrap=broker)
+        assert result.ok, result.findings
 
 
 def test_topic_against_topic_by_header_and_key(broker: str, new_topic: Callable[..., str]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import uuid
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, get_args
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -61,6 +63,9 @@ ZONE = timezone(timedelta(hours=2))
         ({"b": 1.50, "a": [True, None]}, '{"a":[true,null],"b":"1.5"}'),
         ('{"b": 1.5, "a": [true, null]}', '{"a":[true,null],"b":"1.5"}'),
         ("{no JSON", "{no JSON"),
+        (ipaddress.ip_interface("10.0.0.1/8"), "10.0.0.1/8"),
+        ({"a": ipaddress.ip_address("::1")}, '{"a":"::1"}'),
+        (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5))), "0001-01-01T00:00:00+05:00"),
     ],
 )
 def test_text(value: Any, text: str | None) -> None:
@@ -77,6 +82,12 @@ def test_text(value: Any, text: str | None) -> None:
         ("timestamp", "2026-01-02T03:04:05+02:00", datetime(2026, 1, 2, 1, 4, 5)),
         ("timestamp", 1_767_323_045_000, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
         ("date", "2026-01-02T00:00:00Z", date(2026, 1, 2)),
+        ("time", "10:11:12.500", time(10, 11, 12, 500_000)),
+        ("time", "10:11:12", timedelta(hours=10, minutes=11, seconds=12)),
+        ("time", "24:00:00", timedelta(hours=24)),
+        ("time", "10:11:12+02:00", "10:11:12.000+02"),
+        ("uuid", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", uuid.UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")),
+        ("padded", "ab", "ab   "),
         ("boolean", 1, True),
         ("untyped", Decimal("1.5"), "1.50"),
         ("untyped", None, ""),
@@ -87,7 +98,17 @@ def test_one_text_for_both_sides(kind: Kind, left: Any, right: Any) -> None:
     assert text(left) == text(right)
 
 
-@pytest.mark.parametrize(("kind", "value"), [("number", "five"), ("timestamp", "soon"), ("number", "1_000")])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("number", "five"),
+        ("timestamp", "soon"),
+        ("number", "1_000"),
+        ("uuid", "a0ee"),
+        ("time", "25:00"),
+        ("date", "20000-01-01"),
+    ],
+)
 def test_what_does_not_fit_stays_as_it_is(kind: Kind, value: Any) -> None:
     assert converter(kind)(value) == value
 
@@ -99,6 +120,12 @@ ARRAYS: list[tuple[Any, list[Any]]] = [
     (pa.large_string(), ["{}", "[1]", '{"b": 1, "a": 2}', "a\\b", "a\x1fb", "a\0b", "x" * 300, "ż" * 200]),
     (pa.string(), ["5", "5.0", "007", "+5", "-0", "-0.00", "1e3", ".5", "5.", "0.1", "12345678901234567", "9" * 40]),
     (pa.string(), ["true", "T", "2026-01-02T03:04:05+02:00", "2026-01-02", "NaN", "inf", "-", "1_000", "１"]),
+    (pa.string(), ["2026-01-02T03:04:05Z", "2026-01-02 03:04:05.25-11:30", "2026-01-02T03:04:05.123456", None, "soon"]),
+    (pa.string(), ["2026-02-30T03:04:05Z", "2026-02-28T03:04:05Z", "2026-02-28T23:59:60Z", "2026-02-28T24:00:00"]),
+    (pa.string(), ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-02-28T03:04:05.1234567Z"]),
+    (pa.string(), ["2026-01-01 00:00:00+00", "2026-01-01 00:00:00.5-03:30", "infinity", "20000-01-01 00:00:00+00"]),
+    (pa.string(), ["0044-03-15 00:00:00+00 BC", "2026-01-01 00:00:00+0230", "2026-01-01T00:00:00-05"]),
+    (pa.string(), ["2026-02-28T03:04:05+24:00", "2026-02-28t03:04:05z", "2026-02-28T03:04", "20260228T030405Z"]),
     (pa.dictionary(pa.int8(), pa.string()), ["a", "b", "a", None]),
     (pa.float64(), [1.5, -0.0, 3.0, 1e300, 1e-9, float("nan"), float("inf"), 0.1, 1e15, 1e16, 123456.789, None]),
     (pa.float32(), [1.5, 0.1, None]),
@@ -113,6 +140,9 @@ ARRAYS: list[tuple[Any, list[Any]]] = [
     (pa.date32(), [date(2026, 1, 2), None]),
     (pa.binary(), [b"abc", b"\xff\x00", b'{"b": 1}', None]),
     (pa.binary(), [b"abc", b"5.0"]),
+    (pa.time64("ns"), [time(10, 11, 12, 500_000), None]),
+    (pa.time32("s"), [time(10, 11, 12)]),
+    (pa.map_(pa.string(), pa.int64()), [[("k", 1), ("a", 2)], [], None]),
     (pa.struct([("x", pa.int64())]), [{"x": 1}, None]),
     (pa.list_(pa.float64()), [[1.0, 2.5], []]),
     (pa.null(), [None]),
@@ -142,6 +172,9 @@ def test_a_whole_column_has_the_texts_of_its_values(number: int, kind: Kind) -> 
         [10**40, 5, None],
         ["a", 5, None, True, b"b", [1], {"b": 1.5, "a": None}],
         [True, None],
+        [datetime(2026, 1, 2, 3, 4, 5, 600), datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=-5))), None],
+        [datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5))), datetime(9999, 12, 31, 23, 59, 59, 999_999)],
+        [datetime(2026, 10, 25, 2, 30, fold=fold, tzinfo=ZoneInfo("Europe/Vienna")) for fold in (0, 1)],
         [None],
         [],
     ],
