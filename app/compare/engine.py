@@ -27,6 +27,9 @@ MEMORY_LEAST_MB: Final = 256
 ENGINE_SHARE: Final = 0.3
 """Share of the memory that DuckDB may take; the rest is Python's, Arrow's and the clients'."""
 
+OUTSIDE_MB: Final = 100
+"""Memory that a comparison takes outside of DuckDB's bound: buffers of its threads, and results."""
+
 ROW_BYTES: Final = 128
 """Memory of a row to compare without its texts, to choose how many rows are compared at a time. At 64, 6,000,000 ids
 ended in want of memory now and then, with 77 MB for DuckDB."""
@@ -220,7 +223,7 @@ class Engine:
                 "pip install 'kafka-ratchet[verify]'"
             ) from None
         self._errors, self._no_memory = duckdb.Error, duckdb.OutOfMemoryException
-        self._memory_mb = round(memory_mb * ENGINE_SHARE)
+        self._all_mb, self._memory_mb = memory_mb, round(memory_mb * ENGINE_SHARE)
         folder = state.absolute().parent if state is not None else None
         self._folder = Path(tempfile.mkdtemp(prefix="ratchet-verify-", dir=folder))
         try:
@@ -418,6 +421,7 @@ class Engine:
             self._db.execute("DELETE FROM edges")
             if terms.edges:
                 self._db.executemany("INSERT INTO edges VALUES (?, ?)", list(terms.edges.items()))
+            self._fit()
             size = self._bytes("source") + self._bytes("target")
             buckets = max(1, math.ceil(size / (self._memory_mb * 1024 * 1024)))
             for _ in range(REDUCTIONS):
@@ -430,6 +434,19 @@ class Engine:
             return self._compare(terms, buckets)
         except self._errors as error:
             raise _stopped(error) from None
+
+    def _fit(self) -> None:
+        """Lower DuckDB's share where the rest of the process has taken more than its own.
+
+        Compiled passes and libraries of the readers stay loaded, and take up to 200 MB.
+        """
+        resident_mb = _resident_mb()
+        (own,) = self._one("SELECT sum(memory_usage_bytes) FROM duckdb_memory()")
+        left_mb = self._all_mb - OUTSIDE_MB - (resident_mb - int(own or 0) // 2**20)
+        share_mb = max(round(MEMORY_LEAST_MB * ENGINE_SHARE), left_mb)
+        if share_mb < self._memory_mb:
+            self._memory_mb = share_mb
+            self._db.execute(f"SET memory_limit = '{share_mb}MB'")
 
     def _compare(self, terms: Terms, buckets: int) -> tuple[Counted, list[Found]]:
         counted = Counted()
@@ -495,6 +512,15 @@ class Engine:
 
 def _place(place: Mapping[str, int] | None) -> tuple[int, int] | None:
     return None if place is None else (place["part"], place["position"])
+
+
+def _resident_mb() -> int:
+    """Return the resident memory of this process in MB; 0 where the system has no /proc."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
 def _inside(terms: Terms) -> str:

@@ -88,6 +88,22 @@ def test_a_comparison_in_want_of_memory_takes_fewer_rows_at_a_time(monkeypatch: 
     assert taken[:2] == [1, 4]
 
 
+@pytest.mark.parametrize(("others_mb", "share_mb"), [(200, 154), (300, 112), (2000, 77)])
+def test_a_process_that_has_grown_leaves_less_to_a_comparison(
+    others_mb: int, share_mb: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_resident_mb", lambda: others_mb)
+    with Engine(512) as engine:
+        engine.begin()
+        engine.add("source", rows(0, 50))
+        engine.add("target", rows(7, 50))
+        engine.commit({})
+        counted, _ = engine.compare(Terms())
+        (limit,) = engine._one("SELECT value FROM duckdb_settings() WHERE name = 'memory_limit'")
+    assert (counted.lost, counted.unexpected) == (7, 7)
+    assert abs(float(limit.split()[0]) * 2**20 / 10**6 - share_mb) < 6  # in MiB; its own part is some MB
+
+
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
