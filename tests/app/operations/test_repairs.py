@@ -19,7 +19,7 @@ from kafka_ratchet.app.verify import ExitCode, verify
 from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.transport.owner import Owner
 from kafka_ratchet.transport.transactions.hanging import Hanging
-from tests.app.operations.test_resume import forwarded, publish, recreate, served, stands_still
+from tests.app.operations.test_resume import IMPATIENT, forwarded, publish, recreate, served, stands_still
 from tests.app.worker_process import Site, WorkerProcess
 
 NAMES = ("marked", "behind", "refilled", "renumbered", "corrected")
@@ -42,7 +42,7 @@ def place(broker: str, tmp_path: Path) -> Site:
 @pytest.fixture
 def worker(place: Site) -> Iterator[WorkerProcess]:
     started = WorkerProcess(place)
-    started.start()
+    started.start(module=IMPATIENT)
     yield started
     started.end()
 

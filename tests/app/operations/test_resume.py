@@ -28,6 +28,7 @@ dead_letters = "{name}.dead"
 partitions = 1
 {more}
 """
+IMPATIENT = "tests.app.operations.impatient_worker"
 MakeSite = Callable[..., Site]
 
 
@@ -37,7 +38,7 @@ def workers(tmp_path: Path) -> Iterator[Callable[[Site], WorkerProcess]]:
 
     def start(site: Site) -> WorkerProcess:
         worker = WorkerProcess(site, f"worker-{len(started)}")
-        worker.start()
+        worker.start(module=IMPATIENT)
         started.append(worker)
         return worker
 
