@@ -50,14 +50,22 @@ QUEUE: Final = 64
 
 
 def _distributed(distribution: Mapping[str, Mapping[str, list[int]]]) -> set[tuple[str, int]]:
-    """Return all assigned partitions. distribution: by worker and topic, as Faust's leader tells it to all."""
+    """Return all assigned partitions as (topic, partition).
+
+    distribution: partitions by worker and topic, as Faust's leader sends it to all workers.
+
+    distribution: partitions by worker and topic, as Faust's leader sends it to all workers.
+    """
     return {
         (topic, number) for topics in distribution.values() for topic, numbers in topics.items() for number in numbers
     }
 
 
 async def _check_errors(coordinator: Any) -> None:
-    """Raise what keeps the worker out of its group, and have it join again. Runs in the thread of Faust's consumer."""
+    """Raise the error that keeps the worker out of its consumer group, and rejoin if the heartbeat has ended.
+
+    Runs in the thread of Faust's consumer.
+    """
     try:
         coordinator.check_errors()
     except kafka.KafkaError:
@@ -91,7 +99,7 @@ class LaneChannel(Channel):
 
     @property
     def queue(self) -> ThrowableQueue:
-        """Queue with a flow control of its own, never suspended."""
+        """Return the channel's queue; it has its own flow control, which is never suspended."""
         if self._queue is None:
             flow = FlowControlEvent(initially_suspended=False)
             self._queue = ThrowableQueue(maxsize=self.maxsize or QUEUE, flow_control=flow)
@@ -103,10 +111,10 @@ def _is_lanes_own(table: Any) -> bool:
 
 
 class _LaneRecovery(Recovery):
-    """Recovery that leaves lane-owned tables to their lanes.
+    """Faust's recovery, except for lane-owned tables, which their lanes restore.
 
-    For a program's own tables it is Faust's recovery, but it survives an absent Kafka. mode takes too long a wait for
-    a stop of the service, and ends Faust's recovery for good and without a message.
+    A program's own tables are restored by Faust. An unreachable Kafka does not end the recovery: mode mistakes a long
+    wait for a stop of the service, and would end Faust's recovery for good and without a message.
     """
 
     logger = FAUST_LOGGER
@@ -140,12 +148,12 @@ class LaneTableManager(TableManager):
     _recovery: Recovery | None
 
     async def on_start(self) -> None:
-        """Skip Faust's wait of a second for tables: ours were added before the app started."""
+        """Start without Faust's wait of a second for tables: the lanes' tables were added before the app started."""
         await self._update_channels()
         await self.recovery.start()
 
     async def wait_until_recovery_completed(self) -> bool:
-        """Wait for tables that Faust restores; ours are none of them, and the app would be starting for as long."""
+        """Wait until Faust has restored its tables; return False at once if all tables are restored by lanes."""
         if all(map(_is_lanes_own, self.values())):
             return False
         waited: bool = await super().wait_until_recovery_completed()
@@ -160,13 +168,13 @@ class LaneTableManager(TableManager):
 
 
 class Lanes:
-    """All lanes and standbys of a worker.
+    """Lanes and standbys of a worker. A lane processes one partition; a standby keeps a copy of its state.
 
-    Where Faust's assignor gives this worker a changelog partition as active, a lane runs; where as standby, the
-    changelog is followed.
+    Faust's assignor assigns the partitions of changelogs. A lane runs for an active assignment, and a standby follows
+    the changelog for a standby assignment.
 
-    Lanes go on through a rebalance. One that stays here never notices; the new owner of a moved partition fences the
-    old lane at the latest, so two of them can never commit at once.
+    A rebalance does not interrupt a lane that stays on its worker. The new owner of a moved partition fences the old
+    lane's producer, so that two lanes of a partition can never both commit.
     """
 
     def __init__(
@@ -177,14 +185,15 @@ class Lanes:
         stand_by: Mapping[str, Callable[[int], Standby]],
         explain: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
-        """Listen to the app's assignments.
+        """Follow the app's partition assignments: run a lane or a standby for each assigned partition.
 
         Args:
             app: the Faust app.
             partitions: partition count of each changelog topic.
             make: for each changelog topic, the function that makes a partition's lane.
-            stand_by: the same for standbys; a lane and a standby of one partition share their state.
-            explain: function that returns the sentence about a group with other rules.
+            stand_by: for each changelog topic, the function that makes a partition's standby, which shares its state
+                with the partition's lane.
+            explain: function that returns the error message for a group with members of different stream settings.
         """
         self._explain, self._refused_s, self._hear_at = explain, 0.0, 0.0
         self.rebalances = 0
@@ -202,17 +211,17 @@ class Lanes:
         app.on_partitions_assigned.connect(self._on_assigned)
 
     def start(self) -> None:
-        """Begin to give signs of life to the group, every ALIVE_EVERY_S."""
+        """Start to report to the consumer group, every ALIVE_EVERY_S seconds, that this worker is alive."""
         self._spawn(self._stay_alive())
 
     @property
     def has_joined(self) -> bool:
-        """Return True if the group has given this worker its partitions, and has not refused it since."""
+        """Return True if the group has assigned partitions to this worker, and has not refused the worker since."""
         return self.rebalances > 0 and not self._refused_s
 
     @property
     def waiting(self) -> set[tuple[str, int]]:
-        """Return changelog and number of the assigned partitions without a lane yet."""
+        """Return (changelog, partition) of each assigned partition without a lane."""
         return self._wanted - self.running.keys()
 
     async def stop(self) -> None:
@@ -224,9 +233,10 @@ class Lanes:
         await self._change()
 
     def leave_for_good(self) -> None:
-        """Have the app tell the group when it stops that this worker does not come back.
+        """Have the app leave the consumer group when it stops.
 
-        aiokafka does not for a member with an instance id: its partitions would wait until its session is over.
+        aiokafka does not do so for a member with an instance id: the member's partitions would stay unowned until its
+        session times out.
         """
         if (consumer := self.app.consumer._thread._consumer) is not None:  # noqa: SLF001
             consumer._coordinator._group_instance_id = None  # noqa: SLF001
@@ -250,9 +260,10 @@ class Lanes:
             self._spawn(self._ask_for_another_assignment(forgotten))
 
     async def _ask_for_another_assignment(self, forgotten: set[tuple[str, int]]) -> None:
-        """Have the group assign once more.
+        """Ask the group for another assignment, because some partitions got no owner.
 
-        For a moment after its return Kafka lists no topics. Faust assigns without them, and would not look again.
+        Kafka lists no topics for a moment after its return. Faust assigns without these topics, and does not check
+        again.
         """
         names = sorted(f"{changelog}-{number}" for changelog, number in forgotten)
         log.warning("partitions have no owner; asking for another assignment", partitions=names)
@@ -291,10 +302,10 @@ class Lanes:
                 await self._hear(consumer._coordinator, thread.thread_loop)  # noqa: SLF001
 
     async def _hear(self, coordinator: Any, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask aiokafka what keeps this worker out of its group: only after that does it try to join again.
+        """Check why this worker is not in its group; aiokafka tries to join again only after such a check.
 
-        Usually aiokafka's own fetching asks. Here nothing is fetched through it, and the worker would stand still
-        without a word.
+        Usually aiokafka's own fetching makes this check. A lane fetches through another client, so without this call
+        the worker would stand still and log nothing.
         """
         clock = asyncio.get_running_loop().time
         if clock() < self._hear_at:
@@ -318,10 +329,10 @@ class Lanes:
                 log.error("the group does not take this worker; trying again", reason=_why(error))
 
     async def _refused(self, otherwise: str) -> None:
-        """Log why the group refuses this worker. aiokafka tries to join again when `_hear` asks it next.
+        """Log why the group refuses this worker. aiokafka tries to join again at the next call of `_hear`.
 
         Args:
-            otherwise: reason to log where the group itself shows none
+            otherwise: reason to log if the group itself shows none
         """
         self._refused_s = min(max(REFUSED_FIRST_S, self._refused_s * 2), REFUSED_MOST_S)
         before = self.rebalances

@@ -26,7 +26,7 @@ Two sets of rules share a digest once in 10^14; then no worker is refused.
 
 
 def protocol_of(rules: Mapping[str, str]) -> str:
-    """Name of the group protocol that stands for these rules."""
+    """Return the name of the group protocol for these rules, the settings on which all members must agree."""
     text = json.dumps(dict(rules), sort_keys=True, separators=(",", ":"))
     return f"ratchet-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
 
@@ -41,22 +41,22 @@ def is_worker(member_metadata: bytes) -> bool:
 
 
 class RuledAssignor(PartitionAssignor):  # type: ignore[misc]  # Faust has no types
-    """Assignor for `faust.App(PartitionAssignor=RuledAssignor.of(rules))`."""
+    """Assignor for members with the same settings: `faust.App(PartitionAssignor=RuledAssignor.of(rules))`."""
 
     rules: ClassVar[dict[str, str]] = {}
 
     @classmethod
     def of(cls, rules: Mapping[str, str]) -> type[RuledAssignor]:
-        """Return the assignor of a group with these rules."""
+        """Return the assignor class for a group with these rules (settings)."""
         return cast("type[RuledAssignor]", type(cls.__name__, (cls,), {"rules": dict(rules)}))
 
     @property
     def name(self) -> str:
-        """Return the group protocol."""
+        """Return the name of the group protocol, which stands for the rules."""
         return protocol_of(self.rules)
 
     def metadata(self, topics: Any) -> ConsumerProtocolMemberMetadata:
-        """Faust's, and the rules."""
+        """Return Faust's metadata of this member, with the rules added."""
         theirs = super().metadata(topics)
         data = {**json.loads(theirs.user_data), RULES: self.rules}
         return ConsumerProtocolMemberMetadata(

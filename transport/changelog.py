@@ -34,19 +34,23 @@ FETCH_WAIT_MS: Final = 250
 
 
 def passed_s() -> tuple[float, float]:
-    """Seconds of two clocks that go on while this process is suspended: one can be set, one stops with its machine."""
+    """Return the seconds of two clocks that continue while this process is suspended.
+
+    The first is the wall clock, which can be set. The second stops while the machine sleeps, where the system has no
+    clock that continues.
+    """
     return time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Sighting(NamedTuple):
-    """The batch that ends before `position` was written in leader epoch `epoch`."""
+    """Offset reached in a log, with the leader epoch of the batch before it."""
 
     position: int
     epoch: int
 
 
 class LookedThrough(NamedTuple):
-    """Range of a log searched so far, and the newest owner entry in it. topic_id: 16 bytes."""
+    """Range of a changelog already searched for owner entries, and the newest entry found in it. topic_id: 16 bytes."""
 
     topic_id: bytes
     to: Sighting
@@ -54,7 +58,7 @@ class LookedThrough(NamedTuple):
 
 
 class ChangelogReader(Protocol):
-    """Receiver of committed changelog entries."""
+    """Interface of a state that receives committed changelog entries."""
 
     changelog: str
     position: int
@@ -62,7 +66,7 @@ class ChangelogReader(Protocol):
 
     @property
     def owner(self) -> Owner | None:
-        """Return the changelog's owner, as of `position`; None where no entry names one."""
+        """Return the changelog's owner entry as of `position`; None if no entry up to there names an owner."""
 
     @property
     def sighting(self) -> Sighting | None:
@@ -72,20 +76,20 @@ class ChangelogReader(Protocol):
         """Discard the local store and begin again at position 0."""
 
     def apply(self, batch: RecordBatch) -> None:
-        """Take over committed changelog entries."""
+        """Apply a batch of committed changelog entries to the state."""
 
     def restoring(self) -> None:
-        """Note the start of a replay to the end."""
+        """Note that a replay up to the changelog's end begins."""
 
     def restored(self) -> bool:
-        """Note the end of the replay.
+        """Note that the replay has reached the changelog's end.
 
-        False: the store was too old and is discarded; replay from the new position.
+        Returns False if the store was too old and has been discarded: replay again, from the new position.
         """
 
 
 class WithoutStore:
-    """A `ChangelogReader` that keeps nothing on disk: it is read from the beginning at every start."""
+    """A `ChangelogReader` without a store on disk: every start replays the changelog from its beginning."""
 
     owner: Owner | None = None
     sighting: Sighting | None = None
@@ -97,12 +101,12 @@ class WithoutStore:
         """Do nothing at the start of a replay."""
 
     def restored(self) -> bool:
-        """Return True: there is no earlier knowledge that could be too old."""
+        """Return True: without a store, nothing can be too old."""
         return True
 
 
 class Changelog:
-    """One changelog partition and the state it is read into. Only committed entries are seen."""
+    """One changelog partition and the state that its entries are applied to. Only committed entries are read."""
 
     def __init__(
         self,
@@ -114,16 +118,16 @@ class Changelog:
         passed: Callable[[], tuple[float, float]] = passed_s,
         asking: Hashable = None,
     ) -> None:
-        """Start without reading.
+        """Bind a state to its changelog partition; reads nothing yet.
 
         Args:
-            cluster: connected.
-            state: receiver of the entries.
-            partition: number.
-            connection: connection for requests that may wait or be long.
+            cluster: connected client of the Kafka cluster.
+            state: state that receives the entries.
+            partition: number of the changelog's partition.
+            connection: connection for requests with long waits or long answers.
             batch_most: bytes that one batch may unpack to.
-            passed: seconds of two clocks that go on while this process is suspended.
-            asking: connection for requests answered at once; None: the same.
+            passed: function like `passed_s`, to notice that the process was suspended.
+            asking: connection for requests answered at once; None: `connection`.
         """
         self.cluster, self.state, self.partition, self._connection = cluster, state, partition, connection
         self._asking = connection if asking is None else asking
@@ -138,7 +142,7 @@ class Changelog:
         self._heard = self._passed()
 
     async def restore(self) -> int:
-        """Replay everything from the state's position to the present end.
+        """Replay all entries from the state's position to the changelog's present end.
 
         Returns:
             number of entries applied
@@ -146,7 +150,8 @@ class Changelog:
         Raises:
             StateAhead: the state is ahead of the log.
             PositionLost: entries were deleted before the state read them.
-            TopicReplaced: the state was made from another topic of this name, without a decision of the operator.
+            TopicReplaced: the state was made from another topic of this name, and the operator has not decided to go on
+                without it.
             LogTruncated: the changelog lost entries contained in the state.
         """
         state, topic, partition = self.state, self.state.changelog, self.partition
@@ -171,8 +176,8 @@ class Changelog:
             if self._was_silent():
                 state.discard()
                 raise Aborted(
-                    f"{topic}, partition {partition}: was not heard of for more than {SILENT_S:.0f} s while it was "
-                    "read, so nulls may have been missed; it is read from its beginning"
+                    f"{topic}, partition {partition}: no answer for more than {SILENT_S:.0f} s while it was read, "
+                    "so deletions may have been missed; the worker reads it again from its beginning"
                 )
             restored += batch.count
             self._apply(batch)
@@ -182,16 +187,16 @@ class Changelog:
         return restored
 
     async def keep_up(self) -> bool:
-        """Apply the entries of one fetch, which may have none; waits for it up to FETCH_WAIT_MS.
+        """Fetch once and apply the entries, if any. Waits up to FETCH_WAIT_MS.
 
         Returns:
-            False after so long without an answer that entries may be missing: nothing is applied, and `restore` is
-            needed.
+            False if Kafka was silent for so long that compaction may have removed entries: nothing is applied, and
+            `restore` is needed.
 
         Raises:
             PositionLost: the changelog does not hold the state's position (any more).
-            TopicReplaced: its name now belongs to another topic.
-            LogTruncated: it lost applied entries.
+            TopicReplaced: the changelog's name now belongs to another topic.
+            LogTruncated: the changelog lost applied entries.
             BatchTooLarge: a batch unpacks to more than the limit.
         """
         batch = await self._next()
@@ -202,11 +207,11 @@ class Changelog:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the last answer."""
+        """Return the seconds since the last answer from Kafka."""
         return max(after - before for after, before in zip(self._passed(), self._heard, strict=True))
 
     def _was_silent(self) -> bool:
-        """Return whether the last answer came so long before this one that nulls may have been missed."""
+        """Return True if the time since the previous answer was so long that deletions (nulls) may have been missed."""
         now = self._passed()
         if max(after - before for after, before in zip(now, self._heard, strict=True)) > SILENT_S:
             return True
@@ -214,17 +219,17 @@ class Changelog:
         return False
 
     async def refuse_truncation(self) -> None:
-        """Refuse a log without the last entries of the state, whatever transactions are open.
+        """Check that the changelog still has the last entries that the state contains, even during open transactions.
 
         Raises:
-            LogTruncated: it lost them.
+            LogTruncated: the changelog lost them.
         """
         if (seen := self.state.sighting) is not None:
             self.topic_id = (await self.cluster.found([self.state.changelog]))[self.state.changelog].id
             await self._probe(seen)
 
     async def _compare(self) -> None:
-        """Verify that the state was made from this topic, and from this log."""
+        """Check that the state was made from this topic, and that the topic has not lost entries since."""
         state, topic, owner = self.state, self.state.changelog, self.state.owner
         before = owner.topics.get(owners.CHANGELOG) if owner else None
         if before is not None and before.id != id_text(self.topic_id):
@@ -232,15 +237,15 @@ class Changelog:
         end = await self.cluster.offset(topic, self.partition, LATEST, self._asking)
         if state.position > end:
             raise StateAhead(
-                f"{topic}, partition {self.partition}: the local store stands for everything below offset "
-                f"{state.position}, but the changelog ends at {end}: it lost its end, or was deleted and created "
-                "again; see docs/reference/halted.md"
+                f"{topic}, partition {self.partition}: the local store holds the entries below offset "
+                f"{state.position}, but the changelog ends at offset {end}: the topic lost its end, or was deleted "
+                "and created again. See docs/reference/halted.md for the ways on"
             )
         if (seen := state.sighting) is not None:
             await self._probe(seen)
 
     async def _decided(self, error: RatchetError) -> None:
-        """Discard the state where the operator has decided to go on without it; otherwise raise the error."""
+        """Discard the state if the operator has decided so since the state was made; otherwise raise the error."""
         newest = await self._owner_in_log()
         known = self.state.owner.decisions if self.state.owner else ()
         if newest is None or not newest.decisions or newest.decisions[-1] in known:
@@ -255,9 +260,9 @@ class Changelog:
         self.state.discard()
 
     async def _owner_in_log(self) -> Owner | None:
-        """Return the newest owner entry of the whole log, whatever the state contains.
+        """Search the whole changelog for its newest owner entry, regardless of the state's position.
 
-        A halted lane repeats this; the searched range stays valid while the log continues from it.
+        A halted lane repeats the search. The range already searched stays valid while the log continues from it.
         """
         topic, partition = self.state.changelog, self.partition
         end = await self.cluster.offset(topic, partition, LATEST, self._asking)
@@ -274,7 +279,7 @@ class Changelog:
         return newest
 
     async def _goes_on(self, end: int) -> bool:
-        """Return True if the log still continues the searched range."""
+        """Return True if the log still continues the range searched before."""
         topic_id, to, _ = self._looked_through
         if topic_id != self.topic_id or to.epoch == NO_EPOCH or to.position > end:
             return False
@@ -285,16 +290,19 @@ class Changelog:
         return True
 
     async def _probe(self, at: Sighting) -> RecordBatch:
-        """Fetch one batch from there at once, for the broker's verdict on the place. Its records come again."""
+        """Fetch one batch at the position, so that the broker checks position and leader epoch.
+
+        The fetched records are not used; they are fetched again later.
+        """
         return await self._fetch(at.position, at.epoch, max_bytes=1, max_wait_ms=0)
 
     async def sight(self) -> Sighting | None:
-        """Return the leader epoch after the state's position; None where there is no new one.
+        """Return the state's position with the leader epoch of the batch there; None if nothing new is there.
 
-        The end marker of the last transaction stands there: a few bytes, whatever its size.
+        That batch is the end marker of the last transaction: a few bytes, even after a large transaction.
 
         Raises:
-            TopicReplaced: its name now belongs to another topic.
+            TopicReplaced: the changelog's name now belongs to another topic.
         """
         position = self.state.position
         if position <= self._sighted:
@@ -307,22 +315,22 @@ class Changelog:
 
     @property
     def is_behind(self) -> bool:
-        """Return True if a commit was made that `sight` has not yet seen."""
+        """Return True if the state has a commit that `sight` has not yet covered."""
         return self.state.position > self._sighted
 
     @property
     def end(self) -> Spot:
-        """Return the end of the log after the state's last commit, as far as seen."""
+        """Return the position after the state's last commit, to be watched for new entries."""
         return Spot(self.topic_id, self.partition, *self._end)
 
     async def has_grown(self) -> bool:
-        """Return True if there is more than the state's last commit.
+        """Return True if the log has entries after the state's last commit.
 
-        While its lane has no transaction open, another wrote it.
+        If the lane has no open transaction, such entries come from another writer.
 
         Raises:
-            TopicReplaced: its name now belongs to another topic.
-            LogTruncated: it lost entries contained in the state.
+            TopicReplaced: the changelog's name now belongs to another topic.
+            LogTruncated: the changelog lost entries contained in the state.
         """
         batch = await self._probe(self._end)
         return batch.next > self._end.position

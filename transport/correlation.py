@@ -15,11 +15,14 @@ _facts: Final[ContextVar[Facts | None]] = ContextVar("correlation", default=None
 
 
 def correlate(facts: Facts | None) -> None:
-    """Lines of this task, and of those that it starts from now on, belong to this. None: to nothing in particular."""
+    """Set the fields of log lines for this task and the tasks that it starts.
+
+    facts: function that returns the fields; None: no fields.
+    """
     _facts.set(facts)
 
 
 def correlation() -> Mapping[str, object]:
-    """Return the fields of a line written now: any of stream, topic, changelog, partition, offset, transaction."""
+    """Return the fields of a log line written now: any of stream, topic, changelog, partition, offset, transaction."""
     facts = _facts.get()
     return {} if facts is None else facts()

@@ -60,7 +60,7 @@ Then it leaves the batch to the next owner.
 
 
 class Output(NamedTuple):
-    """Records for one partition of a topic."""
+    """Encoded records to produce to one partition of a topic."""
 
     topic: str
     partition: int
@@ -69,7 +69,7 @@ class Output(NamedTuple):
 
 @dataclass
 class _Rejection:
-    """Dead letter in the making: its place in the outputs, and the agents that rejected it."""
+    """Dead letter before its encoding: its place in the outputs, and the agents that rejected the record."""
 
     reason: str
     place: int
@@ -78,12 +78,12 @@ class _Rejection:
 
 
 class Delivery:
-    """Batch in flight, with its outputs so far.
+    """Batch between its fetch and its commit, with its outputs so far.
 
     Args:
         spec: settings of the lane
-        policy: policy that says whether the batch is judged
-        batch: the records
+        policy: policy that decides if the batch is deduplicated
+        batch: the fetched records
     """
 
     def __init__(self, spec: LaneSpec, policy: Policy, batch: RecordBatch) -> None:
@@ -102,15 +102,18 @@ class Delivery:
         return self.batch.codec if self.spec.compression == "input" else self.spec.compression
 
     def forward(self, keep: NDArray[np.bool_]) -> None:
-        """Send these records to the output topic as they are. keep: bool[batch.count]."""
+        """Add the kept records, unchanged, to the outputs for the output topic.
+
+        keep: bool[batch.count], True to keep.
+        """
         for encoded in forward(self.batch, keep, self.spec.output_limit, self.compression):
             self.outputs.append(Output(self.spec.output, self.spec.partition, encoded))
 
     def drop(self, dropped: Dropped) -> None:
-        """Send these records to the topic of duplicates, as they are or without values, with headers that say why.
+        """Add dropped records to the outputs for the `duplicates` topic, with headers that give the verdict.
 
         Raises:
-            RecordTooLarge: a record does not fit.
+            RecordTooLarge: a record exceeds the topic's max.message.bytes.
         """
         spec = self.spec
         for encoded in encode_dropped(
@@ -124,15 +127,15 @@ class Delivery:
             self.outputs.append(Output(spec.duplicates, spec.partition, encoded))
 
     def dead_letter(self, index: int, reason: str, agent: str | None = None, event: str = "") -> None:
-        """Send one record to the dead-letter topic as it is, with headers that say why and where it was.
+        """Add one record to the outputs for the dead-letter topic, with headers that give reason and origin.
 
-        Once: where several agents reject it, the first one says why.
+        A record becomes one dead letter only; if several agents reject it, the first reason counts.
 
         Args:
-            index: of the record
-            reason: why; of any length
-            agent: name of the one that rejects it; None where judging does
-            event: id of the event, where an agent rejects it
+            index: index of the record in the batch.
+            reason: reason of the rejection, of any length.
+            agent: name of the agent that rejects the record; None if deduplication rejects it.
+            event: id of the rejected event, if an agent rejects it
         """
         known = self._rejected.get(index)
         if known is None:
@@ -162,18 +165,18 @@ class Delivery:
 
     @property
     def holder(self) -> str:
-        """Sentence about the agent that works on it."""
+        """Return a phrase that names the agent now working on the batch, for log lines and stalls."""
         return self.held_by() if self.held_by is not None else "the deduplicating agent"
 
 
 class Processor(Protocol):
-    """Work on batches between their fetch and their production."""
+    """Processor of fetched batches: judges the records and makes their outputs, before a lane produces them."""
 
     async def process(self, delivery: Delivery) -> deque[Output]:
         """Return the outputs of a batch.
 
         Raises:
-            Exception: nothing of the batch may be committed.
+            Exception: the lane must commit nothing of the batch.
         """
 
 
@@ -182,14 +185,14 @@ class CallChannel(Protocol):
 
     @property
     def subscriber_count(self) -> int:
-        """Number of agents that read the channel."""
+        """Return the number of agents that read the channel."""
 
     async def put(self, call: Any) -> Any:
         """Queue a call for the agent."""
 
 
 class Call(NamedTuple, Generic[Answer]):
-    """One batch on its way to the agent, and the place for its answer."""
+    """Batch waiting for the agent, with the future for the agent's answer."""
 
     delivery: Delivery
     answer: asyncio.Future[Answer]
@@ -199,12 +202,12 @@ class AgentCalls(Generic[Answer]):
     """Calls to a Faust agent: `call` puts a batch into the channel, `agent` takes it out and answers."""
 
     def __init__(self, name: str, channel: CallChannel, work: Callable[[Delivery], Answer]) -> None:
-        """Connect the two ends.
+        """Connect callers and agent by a channel.
 
         Args:
-            name: of the table, for errors
-            channel: from the lanes to the agent
-            work: does the agent's work on a batch, in the agent's task
+            name: name of the table, for error messages
+            channel: Faust channel from the lanes to the agent
+            work: function that processes a batch, called in the agent's task
         """
         self._name, self._channel, self._work = name, channel, work
 
@@ -215,13 +218,16 @@ class AgentCalls(Generic[Answer]):
             Aborted: no agent reads the channel, or it was stopped.
         """
         if not self._channel.subscriber_count:
-            raise Aborted(f"{self._name}: no agent reads the deliveries of this table's lanes; is one restarting?")
+            raise Aborted(
+                f"{self._name}: no agent reads this table's batches; an agent is probably restarting. The lane "
+                "tries again"
+            )
         call = Call[Answer](delivery, asyncio.get_running_loop().create_future())
         await self._channel.put(call)
         return await call.answer
 
     async def agent(self, calls: AsyncIterator[Call[Answer]]) -> None:
-        """Answer calls one after the other: the function of the Faust agent."""
+        """Answer calls one after the other; this is the function of the Faust agent."""
         async for delivery, answer in calls:
             if answer.done():
                 # Its lane has stopped waiting. A judgement now would push state without any transaction, and
@@ -244,22 +250,22 @@ class AgentCalls(Generic[Answer]):
 class Share:
     """Number of records that a lane takes in one batch.
 
-    A transaction has to end within a time, and agents may need more than that for all that a fetch brings. A lane with
-    agents begins with few records, takes more while they are quick, and fewer after its transaction took too long.
-    Otherwise the same batch would come again for ever.
+    A transaction must end before its timeout, and agents may need longer for all records of a fetch. A lane with agents
+    begins with few records, takes more while the agents are quick, and fewer after a transaction took too long.
+    Otherwise the same batch would time out forever.
 
     Attributes:
-        most: records of the next batch
+        most: highest number of records in the next batch
     """
 
     def __init__(self, first: int, timeout_ms: int) -> None:
-        """Begin with `first` records. timeout_ms: of the transaction."""
+        """Begin with `first` records. timeout_ms: timeout of the transaction."""
         self.most = first
         self._limit_s = timeout_ms / 1000 * HELD_MOST
 
     @contextmanager
     def timed(self, records: int) -> Iterator[None]:
-        """Note the time of the processing in this context. records: of its batch."""
+        """Measure the time that the block takes to process a batch. records: number of records in the batch."""
         clock, failed = asyncio.get_running_loop().time, True
         since = clock()
         try:
@@ -269,7 +275,10 @@ class Share:
             self.took(records, clock() - since, failed=failed)
 
     def took(self, records: int, seconds: float, *, failed: bool) -> None:
-        """Note what a batch has taken. failed: it is rolled back, for whatever reason."""
+        """Adapt the number of records to the time of a batch.
+
+        failed: True if its transaction was rolled back.
+        """
         usual_s = self._limit_s / 2
         if seconds >= self._limit_s or (failed and seconds >= usual_s):
             self.most = max(1, records // SHARE_STEP)
@@ -279,17 +288,17 @@ class Share:
 
 
 class Patience:
-    """Limit of the time that a processor may take, as an async context around its call.
+    """Time limit of a processor, as an async context around its call.
 
-    It leaves the call by a cancellation of the lane's own task, as `asyncio.timeout` does.
+    At the limit the lane's task is cancelled inside the call, as by `asyncio.timeout`.
     """
 
     def __init__(self, delivery: Delivery, stop: asyncio.Future[Any], log: Any) -> None:
-        """Start nothing yet.
+        """Store the arguments; the time counts from entering the context.
 
         Args:
-            delivery: batch in work
-            stop: done when the lane has to stop
+            delivery: batch to be processed
+            stop: future, done when the lane has to stop
             log: logger of the lane
         """
         self._delivery, self._stop, self._log = delivery, stop, log
@@ -308,7 +317,7 @@ class Patience:
         """Leave the context.
 
         Raises:
-            AgentFailed: an agent of a program held the transaction for almost as long as Kafka lets it.
+            AgentFailed: an agent of a program held the transaction almost until Kafka's timeout.
             Aborted: the lane was stopped.
         """
         self._left = True
@@ -362,13 +371,16 @@ ROOM: Final = 1 << 10
 
 
 class Ticks(Processor, Protocol):
-    """Timers of one partition. `process` calls those due."""
+    """Timers of one partition. `process` runs those due."""
 
     def wait_s(self) -> float:
-        """Seconds until one is due; 0: one is."""
+        """Return the seconds until the next timer is due; 0 if one is due now."""
 
 
 def tick(topic: str, partition: int, position: int) -> RecordBatch:
-    """Return a batch for a tick: one record without key and value, of the time now, at the input's next offset."""
+    """Return the batch that stands for a timer call.
+
+    It has one record without key and value, with the present time and the input's next offset.
+    """
     (encoded,) = encode_pairs([(None, None)], ROOM)
     return read_chunk(topic, partition, position, encoded.as_fetched(position), [])

@@ -8,7 +8,7 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 
 class Unread:
-    """Timestamps of batches fetched and not committed yet."""
+    """Timestamps of fetched batches until their commit, to compute the lag."""
 
     def __init__(self) -> None:
         self._fetched: deque[tuple[int, int, int]] = deque()
@@ -16,17 +16,17 @@ class Unread:
         self._last: int | None = None
 
     def fetched(self, batch: RecordBatch) -> None:
-        """Note a batch. They come in the order of their offsets."""
+        """Note a fetched batch. Call it in the order of offsets."""
         if batch.count:
             self._fetched.append((batch.next, int(batch.timestamps[0]), int(batch.timestamps[-1])))
 
     def committed(self, position: int) -> None:
-        """Forget batches below the next offset to read."""
+        """Remove the batches below a committed position. position: the next offset to read."""
         while self._fetched and self._fetched[0][0] <= position:
             self._last = self._fetched.popleft()[2]
 
     def clear(self) -> None:
-        """Forget everything: the lane starts again, perhaps elsewhere."""
+        """Remove all batches, because the lane starts again, perhaps on another worker."""
         self._fetched.clear()
         self._last = None
 
@@ -34,16 +34,16 @@ class Unread:
     def since_ms(self) -> int | None:
         """Return the timestamp of the first uncommitted record, in ms since the epoch.
 
-        Before the fetch of that record it is the timestamp of the record before it, which cannot be much older. None:
-        no record was fetched since the lane started.
+        Before that record is fetched, the result is the timestamp of the record before it. None if no record was
+        fetched since the lane started.
         """
         return self._fetched[0][1] if self._fetched else self._last
 
 
 class InputEnd:
-    """Input watermark: the end of an input when last requested, by the brokers' clock alone.
+    """Input watermark: the end of an input when last requested, timed by the brokers' clock alone.
 
-    A clock of this process cannot give it: the process or its machine may be suspended between the request and the
+    A clock of this process would not do: the process or its machine may be suspended between the request and the
     commit, while records arrive. Records appended before a request was sent cannot be younger than the answer
     (docs/decisions/0069-judged-until.md).
     """
@@ -55,16 +55,19 @@ class InputEnd:
         self._asked_ms = 0
 
     def appended(self, at_ms: int) -> None:
-        """Note that a broker appended a record at that time, in milliseconds since the epoch."""
+        """Note the time when a broker appended a record, in milliseconds since the epoch."""
         self.known_ms = max(self.known_ms, at_ms)
 
     def told(self, end: int, asked_ms: int) -> None:
-        """Note an answer. end: the last stable offset; asked_ms: `known_ms` before the request was sent."""
+        """Note an answer about the input's end.
+
+        end: the last stable offset; asked_ms: `known_ms` before the request was sent.
+        """
         self._end, self._asked_ms = end, asked_ms
 
     def judged_until_ms(self, position: int) -> int | None:
         """Return the broker-time watermark below which all input is processed.
 
-        0: unknown. None: there is more to read before `position`.
+        0: unknown. None: records after `position` are still unprocessed.
         """
         return self._asked_ms if self._end is not None and position >= self._end else None

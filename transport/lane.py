@@ -108,33 +108,33 @@ more than half of the throughput.
 def open_s(interval_s: float, records: int, *, left: int | None) -> float:
     """Return the seconds from a transaction's first record to its commit.
 
-    A lane lags when at least `WORTH_A_COMMIT` more records wait to be read. Fewer prove nothing: in a steady stream
-    some are always there.
+    A lagging lane keeps a small transaction open for longer. It lags if at least `WORTH_A_COMMIT` records wait to be
+    read; fewer records are always waiting in a steady stream.
 
     Args:
-        interval_s: interval of the settings
+        interval_s: commit interval of the settings
         records: records in the transaction so far
-        left: offsets to the input's end when it was last asked; None: unknown
+        left: offsets up to the input's end at the last fetch; None: unknown
     """
     is_behind = left is None or left >= WORTH_A_COMMIT
     return max(interval_s, BEHIND_S) if is_behind and records < WORTH_A_COMMIT else interval_s
 
 
 class TransactionTrace(Protocol):
-    """Told of the transactions of one lane, one after the other. It raises nothing."""
+    """Observer of a lane's transactions, one after the other. It raises nothing."""
 
     def begun(self, position: int) -> None:
         """Note an open transaction. position: next input offset."""
 
     def read(self, batch: RecordBatch) -> None:
-        """These records are judged in it."""
+        """Note records judged in the open transaction."""
 
     def ended(self, position: int, *, is_committed: bool) -> None:
         """Note a commit or rollback, if a transaction was open. position: next input offset."""
 
 
 class Lane:
-    """Runs one partition until it is stopped, by the numbered steps of the module's text."""
+    """Runner of one partition, from start to stop, by the numbered steps of the module's docstring."""
 
     def __init__(
         self,
@@ -152,16 +152,17 @@ class Lane:
         """Prepare the lane without starting it.
 
         Args:
-            cluster: connected.
+            cluster: connected client of the Kafka cluster.
             spec: settings of the lane.
-            state: its table partition.
+            state: table partition with the lane's state.
             processor: judges batches and makes their outputs.
             switch: supplies the deduplication policy.
-            permit: raises a RatchetError where this lane may not write; called at each start, before any write.
-            ticks: timers of the program; None: there are none.
-            measures: measures of the stream, to add to; None: none are kept.
-            trace: called for each transaction; None: no trace.
-            turns: start-up semaphore shared by lanes; None: this one may start at any time.
+            permit: function that raises a RatchetError if this lane may not write; called at each start, before any
+                write.
+            ticks: timers of the program; None without timers.
+            measures: counters and histograms of the stream; None: not kept.
+            trace: observer called for each transaction; None without one.
+            turns: start-up semaphore shared by lanes; None: start at any time.
         """
         self.cluster, self.spec, self.state = cluster, spec, state
         self.switch: Switch = switch or AlwaysOn()
@@ -208,7 +209,7 @@ class Lane:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Run in a task of its own; returns at once."""
+        """Start the lane's task, and return at once."""
         self._task = asyncio.create_task(self._run(), name=f"lane {self.spec.topic}-{self.spec.partition}")
 
     async def stop(self) -> None:
@@ -274,7 +275,7 @@ class Lane:
         self.attempts.clear()
 
     def _show(self, state: LaneState, error: Exception) -> None:
-        """Show in the status and in the log why the lane starts again or is halted."""
+        """Record in status and log why the lane starts again or halts."""
         before = self.status.halted
         self._record_failure(state, error)
         if state is not LaneState.HALTED:
@@ -290,7 +291,7 @@ class Lane:
             )
 
     def _record_failure(self, state: LaneState, error: Exception) -> None:
-        """Move the status to RETRYING or HALTED, with the error."""
+        """Set the status to RETRYING or HALTED, with the error."""
         text = str(error) or repr(error)
         self.status.move(state)
         self.status.error = text
@@ -312,8 +313,8 @@ class Lane:
     async def _take_over(self) -> None:
         """Fence the previous owner, then read its commits.
 
-        The offset comes first. Were it read last, a lane frozen before that read could thaw after another owner's
-        commits, and would find an offset unknown to its changelog.
+        The committed offset is read before the changelog. In the other order a lane could be suspended in between, and
+        find an offset of a later owner that its copy of the changelog does not contain.
         """
         spec, state = self.spec, self.state
         self._halting = None
@@ -360,9 +361,9 @@ class Lane:
             position = await self.cluster.offset(spec.topic, spec.partition, EARLIEST, self._asking)
             if spec.begins_at_0 and position > 0:
                 raise PositionLost(
-                    f"{spec.topic}, partition {spec.partition}: it begins at offset {position}, and none of it was "
-                    "read yet: records were deleted, by a retention or by hand, before this stream has taken them. "
-                    "`ratchet resume --from earliest` goes on with the first remaining record"
+                    f"{spec.topic}, partition {spec.partition}: begins at offset {position}, although this stream "
+                    "has read none of it: retention or an operator deleted records before the stream read them. "
+                    "`ratchet resume --from earliest` continues at the first remaining record"
                 )
         duplicates = owners.Topic(spec.duplicates, id_text(self._topics[spec.duplicates])) if spec.duplicates else None
         owner = with_duplicates(owner, duplicates, position)
@@ -385,7 +386,10 @@ class Lane:
             raise LogTruncated(state.owner.broken)
 
     async def _ask_for_sent_topics(self) -> LaneSpec:
-        """Ask what may have changed of them. Before anything else: the id may have been left open in any of them."""
+        """Fetch partition counts and limits of the topics that agents send to.
+
+        This precedes all other steps, because the transactional id may have an open transaction in any of these topics.
+        """
         spec, state = self.spec, self.state
         sends = await sent_topics.ask(self.cluster, spec.sends, self._asking)
         self._producer.partitions = [
@@ -402,7 +406,7 @@ class Lane:
 
         Raises:
             TopicReplaced: a topic does not exist.
-            OwnerDiffers: it has another owner.
+            OwnerDiffers: the changelog has another owner.
         """
         spec, state = self.spec, self.state
         names = {owners.INPUT: spec.topic, owners.OUTPUT: spec.output, owners.CHANGELOG: state.changelog}
@@ -421,7 +425,7 @@ class Lane:
         return b"" if found is None else letters_in(self.spec.app, self.spec.dead_letters, id_text(found.id))
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
-        """Compare the topics as they are now with those at take-over; the lane halts where one has another id."""
+        """Compare the present topics with those at take-over; the lane halts if a topic has another id."""
         for name, before in self._topics.items():
             if name in topics and topics[name].id != before:
                 self._halting = replaced(name, id_text(before), id_text(topics[name].id))
@@ -434,7 +438,7 @@ class Lane:
             self._halting = Aborted(f"{topic}: has another number of partitions now, and keys are sent by it")
 
     def stall(self) -> Stall | None:
-        """Return why the partition stands still; None while it moves, or has nothing to read."""
+        """Return why the partition stands still; None while it moves, or has no records to read."""
         place = f"{self.spec.topic}, partition {self.spec.partition}"
         after_s = STALLED_AFTER_S + self.spec.commit_interval_ms / 1000
         attempts = self.attempts
@@ -447,9 +451,9 @@ class Lane:
         self._halting = error
 
     async def _notice_others(self, beside: Rest) -> None:
-        """Start again where another process has written to the changelog.
+        """Restart the lane if another process has written to the changelog.
 
-        While no event comes, nothing else shows a take-over or an operator's move of the position.
+        Without incoming records, nothing else reveals a take-over or an operator's move of the position.
         """
         commits = self.status.commits
         if self._producer.state is not State.READY or self._changelog.is_behind:
@@ -459,10 +463,13 @@ class Lane:
         elif beside.is_still(self._changelog.end):
             return
         if await self._changelog.has_grown() and self._producer.state is State.READY and self.status.commits == commits:
-            raise Aborted(f"{self.state.changelog}, partition {self.spec.partition}: another has written to it")
+            raise Aborted(
+                f"{self.state.changelog}, partition {self.spec.partition}: another process has written to it, so "
+                "the lane starts again"
+            )
 
     async def _ask_for_limits(self) -> None:
-        """Request max.message.bytes again: a record was too large, and the limit may have been raised since."""
+        """Fetch max.message.bytes again, because a record was too large and the limit may have been raised since."""
         spec, changelog = self.spec, self.state.changelog
         limits = await self.cluster.message_limits([*spec.writes, changelog], self._asking)
         self.spec = replace(
@@ -475,7 +482,10 @@ class Lane:
         self._limits_known = True
 
     async def _fetch(self, position: int, epoch: int) -> RecordBatch:
-        """epoch: of the batch before position."""
+        """Fetch the next batch, or wait for it while the lane is idle.
+
+        epoch: leader epoch of the batch before `position`.
+        """
         spec, clock, rest = self.spec, asyncio.get_running_loop().time, self._rest
         topic_id = self._topics[spec.topic]
         looks = rest is not None and await rest.over(Spot(topic_id, spec.partition, position, epoch))
@@ -569,14 +579,14 @@ class Lane:
             self._rest = None
 
     async def _heed(self) -> None:
-        """Do what others want of the lane, between two batches."""
+        """Apply requests from outside between two batches: a halt, or an operator's new requests."""
         if self._halting is not None:
             raise self._halting
         if self._requests_to != (requests := self.switch.requests).position:
             await self._forget(requests)
 
     async def _notice(self, rest: Rest) -> None:
-        """Check for requests now and then, while no fetch ends."""
+        """Check for outside requests at intervals while a fetch waits."""
         await self._heed()
         if rest.is_at_rest:
             self.status.fetched_at = max(self.status.fetched_at or 0.0, rest.answered_at)
@@ -585,9 +595,9 @@ class Lane:
             self.state.at_rest()
 
     async def _forget(self, requests: Requests) -> None:
-        """Apply new requests in a transaction of their own, without other verdicts in it.
+        """Apply operators' requests to forget identities, in a separate transaction.
 
-        Records in the input before the request are judged first, by the old state.
+        Records before the request are judged first, by the old state.
         """
         number, topic = self.spec.partition, id_text(self._topics[self.spec.topic])
         here = (each for each in requests.forgets if each.partition in (None, number))
@@ -605,7 +615,7 @@ class Lane:
             self._requests_to = requests.position
 
     def _wait_s(self, now: float) -> float:
-        """Return the longest time without work unless a record comes."""
+        """Return the longest time that the lane may wait for a record."""
         waits = [NOTICE_EVERY_S]
         if self._producer.state is State.OPEN:
             waits.append(self._due_at - now)
@@ -614,11 +624,11 @@ class Lane:
         return max(0.0, min(waits))
 
     async def _sight(self, beside: Rest) -> None:
-        """Read the changelog's leader epoch after the last commit, for the local store to keep.
+        """Read the changelog's leader epoch after the last commit, and store it.
 
-        Where no transaction follows, also check that Kafka has ended the last one everywhere.
+        If no transaction follows, also check that Kafka has ended the last transaction in all partitions.
 
-        beside: while the lane rests, the watch looks at the changelog as well
+        beside: idle state for the changelog: while the lane is idle, a watcher observes the changelog too
         """
         commits = self.status.commits
         try:
@@ -638,7 +648,7 @@ class Lane:
 
     @property
     def _is_enough(self) -> bool:
-        """Return True if the open transaction gains nothing from waiting for its time."""
+        """Return True if the open transaction should be committed before its interval ends."""
         if self._records >= self.spec.records_per_transaction:
             return True
         return self._records >= WORTH_A_COMMIT and self._left == 0
@@ -651,12 +661,15 @@ class Lane:
 
     @property
     def _left(self) -> int | None:
-        """Offsets to the last stable offset when it was last asked, which may be long ago: for the pace only."""
+        """Return the number of offsets up to the last stable offset, as of the last answer; None if unknown.
+
+        The answer may be old, so the number only sets the pace.
+        """
         end = self.status.stable_end
         return None if end is None else max(end - self._position, 0)
 
     async def _work(self, batch: RecordBatch, stop: asyncio.Task[bool]) -> None:
-        """Steps 2 and 3 for one batch."""
+        """Process a batch and produce its outputs (steps 2 and 3)."""
         # From when its first records came: they may have waited for the last commit to end.
         self._begin(self._fetch_ended_at)
         count = batch.count  # it has none when its memory is released
@@ -670,7 +683,7 @@ class Lane:
         self._records += count
 
     async def _tick(self, ticks: Ticks, stop: asyncio.Task[bool]) -> None:
-        """Call due timers (step 3), in the open transaction or in one of their own."""
+        """Call due timers (step 3), in the open transaction or in a new one."""
         if self._halting is not None:
             raise self._halting
         spec = self.spec
@@ -687,7 +700,7 @@ class Lane:
                 self._trace.begun(self._position)
 
     async def _process(self, processor: Processor, delivery: Delivery, stop: asyncio.Task[bool]) -> None:
-        """Have a batch processed, and produce its outputs."""
+        """Process a batch within the time limit, and produce its outputs."""
         producer = self._producer
         self.status.held_by = (lambda: delivery.holder), time.time()
         async with Patience(delivery, stop, self.log):
@@ -702,7 +715,7 @@ class Lane:
         crash_point("produced")
 
     async def _commit(self) -> None:
-        """Steps 3 (the changelog), 4, 5 and 6."""
+        """Commit the open transaction: write the changelog (step 3), then steps 4, 5 and 6."""
         spec, state, producer = self.spec, self.state, self._producer
         if not state.is_made:
             await in_thread(state.make)
@@ -733,12 +746,12 @@ class Lane:
             self._trace.ended(self._position, is_committed=True)
         if producer.state is State.SPENT:
             raise Aborted(
-                f"{spec.transactional_id}: committed, and its epochs are used up: the id is initialised before "
-                "anything else begins"
+                f"{spec.transactional_id}: committed, but the id has used up its epochs; the lane starts again and "
+                "initialises the id"
             )
 
     def _prove(self, at_ms: int) -> None:
-        """Check the age of the local store with the first time that Kafka has stamped since it was read."""
+        """Check the age of the local store by the first broker timestamp after the store was read."""
         if self.state.is_unproven and at_ms >= 0:
             elapsed_s = asyncio.get_running_loop().time() - self._restored_at
             self.state.prove(at_ms // 1000 - int(elapsed_s))
@@ -759,7 +772,7 @@ class Lane:
         return until_ms
 
     async def _log(self, entries: list[EncodedBatch]) -> list[tuple[asyncio.Task[Appended], int]]:
-        """Send changelog entries; returns each batch's way there and how many records it has."""
+        """Send changelog entries; return for each batch the task of its request and its number of records."""
         changelog, partition = self.state.changelog, self.spec.partition
         sent = [(await self._producer.produce(changelog, partition, encoded), encoded.count) for encoded in entries]
         crash_point("logged")

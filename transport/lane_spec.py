@@ -53,7 +53,7 @@ def letters_in(app: str, topic: str, topic_id: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
-    """A lane's configuration: topics, names, sizes."""
+    """Configuration of a lane: topics, names, sizes."""
 
     topic: str
     partition: int
@@ -103,7 +103,7 @@ class LaneSpec:
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Topics that records of the stream go to: output, dead letters, and dropped ones where they are kept."""
+        """Return the topics that the stream writes records to: output, dead letters, and duplicates if kept."""
         return (self.output, self.dead_letters, *([self.duplicates] if self.duplicates else []))
 
     def correlation(self, offset: int) -> dict[str, object]:
@@ -124,22 +124,23 @@ class LaneStatus:
     position: input offset of the last commit, to be read next.
     end: high watermark of the input at the last fetch.
     stable_end: last stable offset of the input then; an open transaction holds back the offsets from it to `end`.
-    commits, records: since the lane was started.
+    commits, records: counted since the lane was started.
     restored: changelog entries replayed.
     error: reason of the last restart or halt; None while it runs.
-    halted: class of the error of a halt, until it goes on; "" without a halt. During another try, `state` shows the
-        progress of that try.
+    halted: class of the error that halted the lane, until the lane runs again; "" without a halt. `state` shows the
+    progress of a new attempt.
     fetched_at: when Kafka has last answered a fetch of the input, in seconds since 1970.
     unread_since_ms: timestamp of the first uncommitted record (`Unread.since_ms`).
 
     For stall detection (`kafka_ratchet.transport.stalls`), in seconds since 1970:
-    behind_since: since this time there is input beyond `position`, and nothing was committed.
-    blocked_since: since this time one open transaction holds back the offsets from `stable_end` on.
-    blocked_by: that transaction as Kafka names it; the sentence ends with it.
+    behind_since: time since which the input has had records after `position` and nothing was committed.
+    blocked_since: time since which an open transaction holds back the offsets from `stable_end` on.
+    blocked_by: phrase that names this transaction, for the end of the stall's message.
     failing_since: time of the first failure after the last progress. failed_by: class of the last failure.
     failure: text of the last failure, until the next progress.
-    started_at: start of this try. running_since: start of running in this try.
-    held_by: sentence about the agent that has the batch, and the time since which it has it.
+    started_at: start of the present attempt.
+    running_since: time when this attempt reached RUNNING.
+    held_by: function that names the agent now processing the batch, and the time when the agent got it.
     """
 
     state: LaneState = LaneState.STARTING
@@ -166,17 +167,17 @@ class LaneStatus:
     held_by: tuple[Callable[[], str], float] | None = None
 
     def move(self, to: LaneState) -> None:
-        """Change the state; nothing else changes it.
+        """Change the state; no other code changes it.
 
         Raises:
-            ValueError: `LEGAL` has no such transition. Kafka cannot bring that about: the program is wrong.
+            ValueError: `LEGAL` has no such transition, which would be an error in Ratchet.
         """
         if to not in LEGAL[self.state]:
             raise ValueError(f"a lane in state {self.state} cannot become {to}")
         self.state = to
 
     def saw_ends(self, stable_end: int, end: int, now_s: float) -> None:
-        """Take over the input's ends as Kafka has just given them."""
+        """Store the ends of the input from Kafka's last answer."""
         if end <= stable_end:
             self.blocked_since, self.blocked_by = None, ""
         elif self.blocked_since is None or stable_end != self.stable_end:
@@ -188,7 +189,7 @@ class LaneStatus:
             self.behind_since = now_s
 
     def progressed(self, position: int, now_s: float) -> None:
-        """Note a commit, or an empty input."""
+        """Note a commit, or that the input has no records to read."""
         self.position, self.halted = position, ""
         self.failing_since, self.failed_by, self.failure = None, None, ""
         self.behind_since = now_s if self.end is not None and position < self.end else None
@@ -201,10 +202,10 @@ class LaneStatus:
     def lag_s(self, now_s: float) -> float | None:
         """Return the seconds since the first uncommitted record was written, by its timestamp.
 
-        The timestamp of a record held back by an open transaction is unknown: there, the time counts since this
-        worker saw it wait.
+        If an open transaction holds the record back, its timestamp is unknown, and the time counts since this worker
+        noticed the wait.
 
-        0 where all are committed; None: unknown. now_s: seconds since the epoch
+        0 if all records are committed; None: unknown. now_s: present time in seconds since the epoch
         """
         if self.position is not None and self.end is not None and self.position >= self.end:
             return 0.0

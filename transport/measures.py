@@ -15,12 +15,13 @@ RESTORE_S: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 360
 
 
 class Histogram:
-    """Durations by upper bound.
+    """Histogram of durations, in seconds.
 
     Attributes:
-        bounds: seconds, rising
-        counts: durations by bound, each in the first that it fits; the last is for longer ones
-        seconds: all of them together
+        bounds: upper bounds in seconds, rising
+        counts: number of durations per bound, each counted at the lowest bound above it; the last counts longer
+            durations
+        seconds: sum of all durations
     """
 
     __slots__ = ("bounds", "counts", "seconds")
@@ -29,7 +30,7 @@ class Histogram:
         self.bounds, self.counts, self.seconds = bounds, [0] * (len(bounds) + 1), 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one duration."""
+        """Count one duration, in seconds."""
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.seconds += seconds
 
@@ -50,13 +51,13 @@ def _restores() -> Histogram:
 class StreamMeasures:
     """Measures of all lanes of one stream in this worker, since its start.
 
-    commit: from the changelog entries of a transaction until its state is persisted.
-    fetch: from the request for present records to their arrival; waiting for new ones does not count.
-    restore: from fencing the former owner to the lane's first fetch.
-    restored: changelog entries applied.
-    committed, aborted: transactions; aborted are those that this worker gave up. One without an answer to its end is
-        among them, though Kafka may have committed it.
-    halts: by class of the error; a try with the same end as the one before does not count again.
+    commit: durations from the changelog entries of a transaction until its state is persisted.
+    fetch: durations of fetches of existing records; waiting for new records does not count.
+    restore: durations from fencing the former owner to the lane's first fetch.
+    restored: number of changelog entries replayed.
+    committed, aborted: number of transactions. Aborted ones include those without an answer to the commit request,
+    which Kafka may have committed.
+    halts: number of halts by class of the error; a repeated halt for the same error counts once.
     """
 
     commit: Histogram = field(default_factory=_commits)

@@ -17,23 +17,26 @@ from kafka_ratchet.transport.transactions.requests import OURS, offset_metadata
 
 
 class MovableState(PartitionState, Protocol):
-    """Table partition as a move needs it, beyond the needs of a lane."""
+    """Table partition with the methods that a move by hand needs in addition to a lane's."""
 
     def __len__(self) -> int:
-        """Identities with a persisted sequence."""
+        """Return the number of identities with a persisted sequence."""
 
     def moved(self, owner: Owner, position: int, *, forget: bool) -> list[EncodedBatch]:
-        """Changelog entries of the decision.
+        """Return the changelog entries that record an operator's decision.
 
         Args:
-            owner: with the decision in it
+            owner: owner entry with the decision in it
             position: input offset to read next
-            forget: whether every identity is forgotten
+            forget: True to delete the last sequences of all identities
         """
 
 
 class PartitionMove:
-    """Takes a partition from its lane, writes an operator's decision into it, and leaves it to the next owner."""
+    """Move of a partition by hand, in three steps.
+
+    It fences the partition's lane, commits an operator's decision, and leaves the partition to the next owner.
+    """
 
     def __init__(
         self,
@@ -50,14 +53,14 @@ class PartitionMove:
         """Prepare the move without sending anything.
 
         Args:
-            cluster: connected.
-            state: empty, in a folder of its own.
-            topic: the input.
-            partition: its number.
-            group: group of the offset.
-            transactional_id: the lane's id.
+            cluster: connected client of the Kafka cluster.
+            state: empty table partition, in its own folder.
+            topic: input topic.
+            partition: number of its partition.
+            group: consumer group with the committed offset.
+            transactional_id: the lane's transactional id.
             writes: topics that the lane writes to.
-            timeout_ms: time-out of the transaction.
+            timeout_ms: timeout of the transaction.
         """
         self.cluster, self.state, self.topic, self.partition, self.group = cluster, state, topic, partition, group
         self._connection = ("move", topic, partition)
@@ -66,10 +69,10 @@ class PartitionMove:
         self._committed: Committed | None = None
 
     async def take_over(self) -> None:
-        """Fence the lane, as a successor would.
+        """Fence the lane, by initialising its transactional id.
 
         Raises:
-            TransactionError: Kafka refuses.
+            TransactionError: Kafka refuses the request.
         """
         await self._producer.initialise()
 
@@ -85,7 +88,7 @@ class PartitionMove:
 
     @property
     def position(self) -> int | None:
-        """Input offset of our own to read next; None where there is none."""
+        """Return the next input offset by Ratchet's own commits and changelog; None without one."""
         known = self.state.input_position
         if self._committed is None:
             return known
@@ -95,26 +98,26 @@ class PartitionMove:
 
     @property
     def foreign_offset(self) -> int | None:
-        """Group offset that another client has committed; None where there is none."""
+        """Return the group's offset if another client has committed it; else None."""
         if self._committed is None or OURS.fullmatch(self._committed.metadata) is not None:
             return None
         return self._committed.offset
 
     @property
     def committed_in(self) -> str | None:
-        """Id of the topic that the group's offset is in, as text; None where it does not say."""
+        """Return the topic id that the committed offset's metadata names, as text; None if it names none."""
         found = OURS.fullmatch(self._committed.metadata) if self._committed else None
         return found["topic"] if found else None
 
     @property
     def uncounted(self) -> range:
-        """Return the offsets below the group's own one that the changelog does not account for."""
+        """Return the input offsets that the group has committed but the changelog does not cover."""
         if self._committed is None or self.foreign_offset is not None:
             return range(0)
         return range(self.state.input_position or 0, self._committed.offset)
 
     async def lost(self) -> str | None:
-        """Return why the position is invalid, if the input lost its end after it was read; else None."""
+        """Return why the position is invalid, if the input lost its end after being read; else None."""
         position = self.position
         if position is None or position != self.state.input_position:
             return None
@@ -137,11 +140,11 @@ class PartitionMove:
         return None
 
     async def write(self, owner: Owner, position: int, *, forget: bool) -> None:
-        """Commit the newest decision in `owner`.
+        """Commit the newest decision of the owner entry in a transaction.
 
         Raises:
             Fenced: the lane has taken over again.
-            Aborted: none of it is visible.
+            Aborted: the transaction failed and none of it is visible.
         """
         await self.commit(self.state.moved(owner, position, forget=forget), position, owner.topics[INPUT].id)
 
@@ -151,13 +154,13 @@ class PartitionMove:
         """Commit entries of the changelog together with the group's offset.
 
         Args:
-            entries: with the progress
+            entries: changelog entries, with the input position
             position: input offset to read next
-            input_id: of the input topic, as text
+            input_id: id of the input topic, as text.
             epoch: leader epoch of the input batch that ends before position
 
         Raises:
-            Fenced, Aborted: as `write`.
+            Fenced, Aborted: as in `write`.
         """
         changelog = self.state.changelog
         self._producer.begin([(changelog, self.partition)])
@@ -166,5 +169,5 @@ class PartitionMove:
         await self._producer.commit(self.topic, self.partition, position, offset_metadata(input_id, epoch))
 
     def close(self) -> None:
-        """Release the store."""
+        """Close the local store."""
         self.state.close()

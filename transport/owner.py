@@ -40,7 +40,7 @@ INPUT, OUTPUT, CHANGELOG, POLICY = "input", "output", "changelog", "policy"
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """Topic by its identity. id: as Kafka's tools print it."""
+    """Topic's name and id. id: in the base64 text that Kafka's tools print."""
 
     name: str
     id: str
@@ -50,13 +50,13 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """State of a partition at the moment of a decision, for `ratchet verify`.
+    """State of a partition when an operator made a decision, stored for `ratchet verify`.
 
-    rule: of the records until then
+    rule: stream settings for the records before the decision
     output, dead_letters, duplicates: ends of the partition in these topics; 0 where the stream has no such topic.
     intervals, edits: number of policy intervals and of edits in the changelog
-    identities: known until then
-    replaced: parts (`INPUT`, `OUTPUT`, `POLICY`) with another topic since the decision
+    identities: number of identities in the table
+    replaced: topics (`INPUT`, `OUTPUT`, `POLICY`) that the stream replaced with the decision
     """
 
     rule: dict[str, str]
@@ -72,8 +72,9 @@ class Mark(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     """Decision of an operator about a partition.
 
-    at: ISO 8601, UTC; by: user and machine; what: the command; reason: as given; before, after: the input offset to
-    read next; None where it was unknown; mark: None where nothing was noted
+    at: ISO 8601, UTC; by: user and machine; what: the command line; reason: the operator's reason; before, after: the
+    next input offset before and after the decision; None if unknown. mark: state of the partition then; None if not
+    recorded
     """
 
     at: str
@@ -86,21 +87,21 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def forgets(self) -> bool:
-        """Return True if every last sequence was forgotten."""
+        """Return True if the decision deleted the last sequences of all identities."""
         return "--forget" in self.what.split()
 
 
 class DuplicatesFrom(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Topic of dropped records from an input offset on. topic: None where they are counted only."""
+    """Topic that receives dropped records, from an input offset on. topic: None if dropped records are only counted."""
 
     start: int
     topic: Topic | None = None
 
 
 class JudgingFrom(msgspec.Struct, frozen=True):
-    """Settings of judgement other than the defaults, from an input offset on.
+    """Deduplication settings other than the defaults, from an input offset on.
 
-    Unlike those of a rule, these settings may change over existing state (docs/decisions/0039).
+    These settings may change while a table has state, unlike those of a rule (docs/decisions/0039).
     """
 
     start: int
@@ -108,16 +109,16 @@ class JudgingFrom(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Owner of a changelog partition.
+    """Owner entry of a changelog partition: the application, rule and topics that its state belongs to.
 
-    app, stream: names.
-    rule: rule of judgement, by setting: "identity", "sequence", ...
-    topics: by part; see `INPUT`.
-    decisions: the newest last.
-    broken: loss found in the input's log; "" without one. Retention may remove the evidence, and the halt must not
-        end by that: only an operator's decision clears it.
-    duplicates: by rising offset; before the first, dropped records were counted only.
-    judging: settings of judgement by rising offset; before the first, the defaults.
+    app, stream: names of application and stream.
+    rule: deduplication settings by name: "identity", "sequence", ...
+    topics: topics by their part in the stream; see `INPUT`.
+    decisions: operators' decisions, the newest last.
+    broken: loss found in the input's log; "" without one. Retention may remove the evidence; only an operator's
+        decision clears the text.
+    duplicates: topics of dropped records, by rising offset; before the first, dropped records were only counted.
+    judging: changed deduplication settings, by rising offset; before the first, the defaults applied.
     """
 
     app: str
@@ -131,32 +132,32 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     format: int = FORMAT
 
     def pack(self) -> tuple[bytes, bytes]:
-        """Key and value of its entry."""
+        """Return key and value of the changelog entry."""
         whole = msgspec.structs.replace(self, decisions=self.decisions[-NEWEST_DECISIONS:])
         return KEY, msgspec.json.encode(msgspec.to_builtins(whole) | {"format": self.format})
 
     @classmethod
     def unpack(cls, value: bytes) -> Owner:
-        """Read what `pack` wrote.
+        """Decode the value of an owner entry.
 
         Raises:
-            OwnerDiffers: it is of a newer format, or none of ours.
+            OwnerDiffers: the entry has a newer format, or another program wrote it.
         """
         try:
             known = _FORMAT_OF.decode(value).format
             if known > FORMAT:
                 raise OwnerDiffers(
-                    f"it was written in format {known} by a newer Ratchet, and this one reads {FORMAT}. Run the "
-                    "newer one"
+                    f"the owner entry was written in format {known} by a newer Ratchet, and this version reads "
+                    f"format {FORMAT}. Run the newer version"
                 )
             return _OWNER_OF.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise OwnerDiffers(
-                f"its owner entry cannot be read ({error}). Is another program writing to this topic?"
+                f"the owner entry cannot be read ({error}). Check that no other program writes to this topic"
             ) from None
 
     def rule_differences(self, now: Owner) -> list[str]:
-        """Return one phrase for each setting of the rule that differs from the present one."""
+        """Return one phrase for each rule setting that differs between this owner and the present one."""
         found = []
         for name in sorted(now.rule.keys() | self.rule.keys()):
             before, present = self.rule.get(name), now.rule.get(name)
@@ -167,7 +168,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
         return found
 
     def has_other_topic(self, part: str, now: Owner) -> bool:
-        """Return True if a topic (`INPUT`, `OUTPUT`, ...) has another id or name than the present one."""
+        """Return True if this owner and the present one have different topics in a part (`INPUT`, `OUTPUT`, ...)."""
         topic, here = self.topics.get(part), now.topics.get(part)
         return topic is not None and here is not None and topic != here
 
@@ -190,7 +191,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def states_its_form(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Tell whether a rule differs only in that the form of sequences was guessed, and is stated as big-endian."""
+    """Return True if the only change is that the format of sequences, guessed before, is now set to big-endian."""
     changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)} - {"output"}
     forms = before.get("sequence_form"), now.get("sequence_form")
     return changed == {"sequence_form"} and forms == ("guess", "integer")
@@ -215,14 +216,14 @@ _OWNER_OF: Final = msgspec.json.Decoder(Owner)
 
 
 def indices(batch: RecordBatch) -> NDArray[np.intp]:
-    """intp[...], which records of a changelog batch are such entries."""
+    """Return the indices of the owner entries in a changelog batch, intp[entries]."""
     named = np.flatnonzero(batch.columns[records.KEY_LENGTH] == len(KEY))
     found: NDArray[np.intp] = named[batch.data[batch.columns[records.KEY, named]] == KEY[0]]
     return found
 
 
 def read(batch: RecordBatch, index: int) -> Owner:
-    """Return the entry of that index.
+    """Decode the owner entry at an index of a batch.
 
     Raises:
         OwnerDiffers: the entry has a newer or foreign format; the text gives its place.

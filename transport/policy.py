@@ -8,12 +8,10 @@ from kafka_ratchet.transport.client.retry import Attempts
 
 
 class Policy(NamedTuple):
-    """Policy of a batch, taken once for each, so that a change never splits one.
+    """Deduplication policy of a batch, taken once per batch so that a change never splits a batch.
 
-    It is taken once for each, so a change never falls into the middle of one.
-
-    deduplicate: judge the records; False: forward all of them unjudged position: next offset of the policy topic at
-    this policy; 0 where that topic has no policy
+    deduplicate: True to judge the records; False to forward all of them. position: next offset of the policy topic at
+    this policy; 0 if the topic has no policy
     """
 
     deduplicate: bool = True
@@ -23,14 +21,14 @@ class Policy(NamedTuple):
 class Forget(NamedTuple):
     """Operator's request to forget an identity.
 
-    id: unique.
-    above: the sequences above it are forgotten, None: all of them.
-    at: ISO 8601, UTC.
+    id: unique id of the request.
+    above: sequences above it are forgotten; None: all sequences.
+    at: time of the request, ISO 8601, UTC.
     by: user and machine.
-    reason: as given.
-    partition: None: in all of the stream.
-    input: id of the input topic at the request.
-    ends: ends of its partitions then, by number.
+    reason: the operator's reason.
+    partition: partition to forget in; None: all partitions of the stream.
+    input: id of the input topic at that time.
+    ends: end offset of each input partition at that time.
     """
 
     id: str
@@ -46,11 +44,11 @@ class Forget(NamedTuple):
     def holds_from(self, partition: int, topic: str) -> int:
         """Return the first input offset that the request applies to.
 
-        Records that waited below it came before the request.
+        Records below it came before the request.
 
-        topic: id of the input.
+        topic: id of the present input topic.
 
-        It is 0 for a deleted topic, and for a partition added later.
+        The result is 0 if the input topic was replaced, and for a partition added later.
         """
         return self.ends[partition] if topic == self.input and partition < len(self.ends) else 0
 
@@ -58,7 +56,7 @@ class Forget(NamedTuple):
 class Requests(NamedTuple):
     """Operators' requests to a stream's partitions.
 
-    forgets: in their order position: it rises with each new request; 0 before the first
+    forgets: requests to forget, in their order. position: number that rises with each new request; 0 before the first
     """
 
     forgets: tuple[Forget, ...] = ()
@@ -66,14 +64,14 @@ class Requests(NamedTuple):
 
 
 class Switch(Protocol):
-    """Supplier of a lane's deduplication policy, and of operators' requests."""
+    """Supplier of a lane's deduplication policy and of operators' requests."""
 
     @property
     def policy(self) -> Policy:
         """Return the present policy.
 
         Raises:
-            Aborted: the policy has become unknown since `known_to`; the lane starts again.
+            Aborted: the policy is unknown again, after a loss of the policy topic; the lane starts again.
         """
 
     @property
@@ -81,23 +79,23 @@ class Switch(Protocol):
         """Return the present requests.
 
         Raises:
-            Aborted: as `policy`.
+            Aborted: as in `policy`.
         """
 
     @property
     def attempts(self) -> Attempts:
-        """Requests for the policy topic under way."""
+        """Return the requests for the policy topic now in progress, with retries."""
 
     async def known_to(self, position: int) -> None:
-        """Wait until the policy topic was read to its end once, and to this position at least.
+        """Wait until the policy topic has been read to its end once, and at least to `position`.
 
         Raises:
-            PolicyLost: it will never get there: the topic ends before.
+            PolicyLost: the topic ends before `position`.
         """
 
 
 class AlwaysOn:
-    """A switch for lanes without a policy topic."""
+    """Switch of lanes without a policy topic: deduplication is always on."""
 
     policy = Policy()
     requests = Requests()
@@ -108,6 +106,6 @@ class AlwaysOn:
 
 
 class AlwaysOff(AlwaysOn):
-    """Switch for lanes with an input that Ratchet has written itself, in transactions."""
+    """Switch of lanes with an input written by Ratchet in transactions: deduplication is always off."""
 
     policy = Policy(deduplicate=False)

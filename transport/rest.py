@@ -22,20 +22,23 @@ SPREAD: Final = 10
 
 
 class Watching(Protocol):
-    """Watcher of idle partitions: `kafka_ratchet.transport.client.watch.Watch`."""
+    """Interface of the watcher of idle partitions, `kafka_ratchet.transport.client.watch.Watch`."""
 
     def place(self, topic: str, spot: Spot) -> Place | None:
-        """Look at a spot from now on; None: it cannot."""
+        """Watch a position from now on; None if the watcher cannot."""
 
     def leave(self, place: Place) -> None:
-        """Look there no more."""
+        """Stop watching a place."""
 
 
 class Rest:
-    """Idle state of one partition's reader, at one position at a time. Make it where the event loop runs."""
+    """Idle state of one partition's reader: waits for new records at one position at a time.
+
+    Make it inside the event loop.
+    """
 
     def __init__(self, watch: Watching, topic: str, partition: int) -> None:
-        """Start before the first answer: the first fetch is at once, and then the lane is idle."""
+        """Store the partition and its watcher. The lane fetches once before it can be idle."""
         self._watch, self._topic = watch, topic
         self._look_every_s = LOOK_EVERY_S + partition % SPREAD
         self._clock = asyncio.get_running_loop().time
@@ -44,19 +47,19 @@ class Rest:
         self._place: Place | None = None
 
     def heard(self) -> None:
-        """Something came."""
+        """Note that records came, so that the lane is not idle."""
         self.leave()
         self._heard_at = self._clock()
 
     def leave(self) -> None:
-        """Wait no more."""
+        """Leave the watched place, if any."""
         if self._place is not None:
             self._watch.leave(self._place)
             self._place = None
 
     @property
     def is_at_rest(self) -> bool:
-        """Return True while the watcher covers it and has not called."""
+        """Return True while the watcher observes the place and has not reported news."""
         return self._place is not None and self._place.is_covered and not self._place.is_called
 
     @property
@@ -66,11 +69,14 @@ class Rest:
 
     @property
     def high_watermark(self) -> int:
-        """Return the input's high watermark as the watcher knows it; NO_OFFSET where it knows none."""
+        """Return the input's high watermark from the watcher; NO_OFFSET if the watcher knows none."""
         return self._place.high_watermark if self._place is not None else NO_OFFSET
 
     async def over(self, spot: Spot) -> bool:
-        """Wait while it rests at that spot. Returns whether to look at once; otherwise to ask, and wait there."""
+        """Wait while the lane is idle at that position.
+
+        Returns True to fetch at once; False to fetch with a request that waits for records.
+        """
         if self._heard_at is None:
             self._heard_at = float("-inf")
             return True
@@ -83,13 +89,10 @@ class Rest:
         return True
 
     def is_still(self, spot: Spot) -> bool:
-        """Return True while the watcher covers that position and has not called; else have it watched.
+        """Return True if the watcher observes that position and has reported no news; else have it watched.
 
-        Otherwise there may be something new.
-
-        Otherwise it looks from now on.
-
-        It serves callers that check now and then without waiting. After LOOK_EVERY_S it returns False in any case.
+        False means that new entries may have come. After LOOK_EVERY_S the result is False in any case. It serves
+        callers that check at intervals and do not wait.
         """
         now = self._clock()
         if self._place_at(spot) and self.is_at_rest and now - self._looked_at < self._look_every_s:
@@ -98,7 +101,7 @@ class Rest:
         return False
 
     def _place_at(self, spot: Spot) -> Place | None:
-        """Return the watcher's present or new place there; None: it cannot watch it."""
+        """Return the present place at that position, or a new one; None if the watcher cannot watch it."""
         if self._place is not None and (self._place.spot != spot or self._place.is_called):
             self.leave()
         if self._place is None:

@@ -27,12 +27,12 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
 
     Args:
         spec: settings of the lane.
-        state: as of the changelog's end.
+        state: table partition, replayed to the changelog's end.
         topics: present name and id of each topic, by its part in the stream.
         truncated: loss found in the input; "" without one.
 
     Raises:
-        TopicReplaced: a topic is another one than the stream has claimed.
+        TopicReplaced: a topic is not the one that the stream has used before.
         OwnerDiffers: the changelog has another owner.
     """
     now = Owner(spec.app, spec.stream, dict(spec.rule), dict(topics))
@@ -58,11 +58,11 @@ def agreed_owner(spec: LaneSpec, state: PartitionState, topics: Mapping[str, Top
 
 
 def with_duplicates(owner: Owner, topic: Topic | None, position: int) -> Owner:
-    """Return the owner entry with the topic of dropped records from this position on.
+    """Return the owner entry, extended by the topic of dropped records from this position on.
 
     Args:
-        owner: as `agreed_owner` has it
-        topic: their topic from now on; None: none
+        owner: owner entry from `agreed_owner`
+        topic: topic of dropped records from now on; None: none is kept
         position: the next input offset
     """
     last = owner.duplicates[-1] if owner.duplicates else None
@@ -74,10 +74,10 @@ def with_duplicates(owner: Owner, topic: Topic | None, position: int) -> Owner:
 
 
 def with_judging(owner: Owner, settings: Mapping[str, str], position: int) -> Owner:
-    """Return the owner entry with the settings of judgement from this position on.
+    """Return the owner entry, extended by the deduplication settings from this position on.
 
     Args:
-        owner: as `agreed_owner` has it
+        owner: owner entry from `agreed_owner`
         settings: settings other than the default, from now on
         position: the next input offset
     """
@@ -89,13 +89,13 @@ def with_judging(owner: Owner, settings: Mapping[str, str], position: int) -> Ow
 
 
 def foreign_offset(spec: LaneSpec, known: int | None, committed: Committed, commit: Commit | None = None) -> str:
-    """Return the sentence about an offset that another client has committed.
+    """Return the error message for an offset that another client has committed.
 
     Args:
         spec: settings of the lane.
-        known: input position of the changelog; None where it has none.
-        committed: offset of the group, with the metadata of that client.
-        commit: the same as Kafka's log of groups records it; None: unknown.
+        known: input position of the changelog; None without one.
+        committed: committed offset of the group, with that client's metadata.
+        commit: the same commit as recorded in `__consumer_offsets`; None: unknown.
     """
     command = f"`ratchet resume --stream {spec.stream} --partition {spec.partition}"
     text = (
@@ -119,12 +119,12 @@ def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed 
 
     Args:
         spec: settings of the lane.
-        state: as of the changelog's end.
+        state: table partition, replayed to the changelog's end.
         committed: committed offset of the group.
         input_id: id of the present input topic, as text.
 
     Raises:
-        TopicReplaced: the offset is of another topic of the same name.
+        TopicReplaced: the offset belongs to another topic of the same name.
         ChangelogLost: the group has committed more than the changelog contains.
         OwnerDiffers: a newer version has committed the offset.
         ForeignOffset: another client has committed the offset.
@@ -139,8 +139,9 @@ def agreed_position(spec: LaneSpec, state: PartitionState, committed: Committed 
     if (found := OURS.fullmatch(committed.metadata)) is None:
         if (newer := NEWER.fullmatch(committed.metadata)) is not None:
             raise OwnerDiffers(
-                f"{spec.topic}, partition {spec.partition}: the group {spec.group} has committed in format "
-                f"{newer['format']}, as a newer Ratchet does, and this one reads 1. Run the newer one"
+                f"{spec.topic}, partition {spec.partition}: the group {spec.group} has an offset committed in "
+                f"format {newer['format']} by a newer Ratchet, and this version reads format 1. Run the newer "
+                "version"
             )
         raise ForeignOffset(foreign_offset(spec, known, committed))
     if found["topic"] != input_id:

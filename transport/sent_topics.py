@@ -15,7 +15,8 @@ class SentTopic(NamedTuple):
 
     partitions: its partition count; 0 until the lane knows it.
     limit: bytes, max.message.bytes; 0 until the lane knows it.
-    read_by: the stream of this application that reads it as input: its count may not change; "" where there is none.
+    read_by: stream of this application with this topic as input, so that its partition count must not change; ""
+    without one.
     """
 
     partitions: int = 0
@@ -28,12 +29,12 @@ SentTopics = Mapping[str, SentTopic]
 
 
 async def ask(cluster: Cluster, sends: SentTopics, connection: Hashable) -> SentTopics:
-    """Partition counts and limits as they are now.
+    """Return the topics with their present partition counts and limits.
 
     Raises:
-        TopicReplaced: one does not exist.
+        TopicReplaced: a topic does not exist.
         PartitionsDiffer: a stream's input has another count than the worker found when it started.
-        TransportError: this user may not ask.
+        TransportError: this user has no right to describe the topics.
     """
     there, limits = await cluster.found(sends), await cluster.message_limits(sends, connection)
     for name, (before, _, stream) in sends.items():
@@ -47,5 +48,5 @@ async def ask(cluster: Cluster, sends: SentTopics, connection: Hashable) -> Sent
 
 
 def changed(sends: SentTopics, topics: Mapping[str, TopicState]) -> str | None:
-    """Return a topic with a new partition count, if there is one. topics: present ones, by name."""
+    """Return the first topic with a changed partition count; None without one. topics: present topics by name."""
     return next((name for name in sends if name in topics and topics[name].partitions != sends[name].partitions), None)

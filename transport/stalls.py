@@ -24,7 +24,7 @@ STALLED_AFTER_S: Final = 15.0
 
 
 class Cause(StrEnum):
-    """Cause of a stall, as label of the metric and as word in JSON."""
+    """Cause of a stall: label of the metric and value in JSON."""
 
     OPEN_TRANSACTION = "open-transaction"
     HALTED = "halted"
@@ -54,7 +54,7 @@ class Cause(StrEnum):
 class Stall:
     """Cause of a partition's standstill.
 
-    cause: a word of `Cause`; text: sentence for the reader; since: seconds since 1970
+    cause: a member of `Cause`; text: sentence for the operator; since: seconds since 1970
     """
 
     cause: str
@@ -70,15 +70,15 @@ def stall_of(
     after_s: float = STALLED_AFTER_S,
     throttle_s: float = 0.0,
 ) -> Stall | None:
-    """Return why a lane stands still; None while it moves, or has nothing to read.
+    """Return why a lane stands still; None while it moves, or has no records to read.
 
     Args:
-        status: of the lane.
-        attempts: requests that the lane is trying now.
+        status: status of the lane.
+        attempts: requests that the lane is retrying now.
         place: topic and partition, for the sentence.
-        now_s: seconds since 1970.
-        after_s: seconds without progress before anything but a halt is named.
-        throttle_s: seconds of the last delay by quota, while it matters
+        now_s: present time, seconds since 1970.
+        after_s: seconds without progress before a stall is reported; a halt is reported at once.
+        throttle_s: seconds of a recent delay by quota; 0 without one.
     """
     if status.halted:
         since = status.failing_since or now_s
@@ -178,11 +178,11 @@ _BY_ERROR: Final[tuple[tuple[tuple[type[BaseException], ...], Cause], ...]] = (
 
 
 def cause_of(error: type[BaseException] | None) -> Cause:
-    """Return the cause that a class of errors stands for. error: None while there is no answer."""
+    """Return the cause of a stall for a class of errors. error: None if Kafka has not answered."""
     found = (cause for errors, cause in _BY_ERROR if error is not None and issubclass(error, errors))
     return next(found, Cause.NO_ANSWER)
 
 
 def failure_of(error: BaseException) -> type[BaseException]:
-    """Return the class of a lane's failure: Kafka's own error, where it has caused ours."""
+    """Return the class of a lane's failure: of Kafka's error, if one has caused ours."""
     return type(error.__context__) if isinstance(error.__context__, kafka.KafkaError) else type(error)

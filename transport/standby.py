@@ -30,7 +30,7 @@ PAUSE_MOST_S: Final = 30.0
 
 
 class Standby:
-    """Follows one changelog partition until it is stopped."""
+    """Follower of a changelog partition, which keeps a copy of the partition's state until stopped."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Standby:
         """Prepare the standby without starting it.
 
         Args:
-            cluster: connected.
-            state: receiver of the changelog.
+            cluster: connected client of the Kafka cluster.
+            state: state that receives the changelog entries.
             partition: number of the changelog partition.
             batch_most: bytes that one batch may unpack to.
-            passed: seconds of two clocks that go on while this process is suspended.
+            passed: function like `passed_s`, to notice that the process was suspended.
             stream: stream of the partition, for the log.
         """
         self.state, self.partition, self.stream = state, partition, stream
@@ -60,11 +60,11 @@ class Standby:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the standby's task, and return at once."""
         self._task = asyncio.create_task(self._run(), name=f"standby {self.state.changelog}-{self.partition}")
 
     async def stop(self, *, close: bool = True) -> None:
-        """End. close: False leaves the state open and warm, for the lane that comes next."""
+        """Stop the standby. close: False to leave the state open for the lane that follows."""
         self._stopping.set()
         if self._task is not None:
             await self._task
@@ -104,5 +104,5 @@ class Standby:
             self.log.warning("no answer for long; checking the whole changelog again", offset=self.state.position)
 
     async def _or_stopped(self, work: Coroutine[Any, Any, Any]) -> bool:
-        """Return True if the work was done and there is more to do; False: the stop came, between two batches."""
+        """Run the work until done or stopped. Return True if it was done; False after a stop between two batches."""
         return await done_before(self._stopping, work) and not self._stopping.is_set()

@@ -19,14 +19,14 @@ TURN_S: Final = 5.0
 
 
 class Turns:
-    """Gives each lane its turn to start."""
+    """Semaphore that lets a few lanes start at a time."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._free = asyncio.Semaphore(at_once)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, which lasts as long as the block, but TURN_S at most."""
+        """Wait for a turn to start. The turn lasts as long as the block, but TURN_S at most."""
         await self._free.acquire()
         held = [self._free]
 

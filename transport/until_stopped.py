@@ -8,11 +8,11 @@ from typing import Any
 
 
 async def in_thread(work: Callable[[], object]) -> None:
-    """Run work in a thread, to its end, even when the caller is cancelled.
+    """Run a function in a thread to its end, even if the caller is cancelled.
 
-    A thread cannot be stopped, and the caller has to close its resources.
+    A thread cannot be stopped, and the caller may close its resources only afterwards.
 
-    Raises the errors of the work.
+    Raises the function's errors.
     """
     doing = asyncio.ensure_future(asyncio.to_thread(work))
     try:
@@ -24,9 +24,9 @@ async def in_thread(work: Callable[[], object]) -> None:
 
 
 async def done_before(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Do the work, or give it up when the stop comes first; return True if it was done.
+    """Run a coroutine until it ends or the stop event comes; return True if it ended.
 
-    Raises the errors of the work.
+    Raises the coroutine's errors.
     """
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:

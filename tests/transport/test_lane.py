@@ -356,7 +356,7 @@ async def test_an_output_that_is_deleted_under_a_lane_halts_it_by_name(
     admin.delete_topics([site.output])[site.output].result(30)
     site.produce(events(2))
     await until(lambda: owner.lane.status.state is LaneState.HALTED)
-    assert (owner.lane.status.error or "").startswith(f"{site.output}: there is no such topic any more")
+    assert (owner.lane.status.error or "").startswith(f"{site.output}: the topic does not exist any more")
     await owner.lane.stop()
 
 
@@ -406,7 +406,7 @@ async def test_an_input_of_ratchets_own_that_lost_what_nobody_has_read_halts_its
     internal = await site.owner("internal", begins_at_0=True)
     internal.lane.start()
     await until(lambda: internal.lane.status.state is LaneState.HALTED)
-    assert "begins at offset 1, and none of it was read yet" in (internal.lane.status.error or "")
+    assert "begins at offset 1, although this stream has read none of it" in (internal.lane.status.error or "")
     await internal.close()
     other = await site.owner("other")  # an input of somebody else's, whose retention may have been at work
     other.lane.start()

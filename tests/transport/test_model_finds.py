@@ -264,7 +264,7 @@ def test_what_is_left_open_when_epochs_are_used_up(
         assert [record.value for record in kafka.logs[OUT].committed()] == [b"1", b"2", b"3", b"4"]
         assert kafka.transactions["id"].producer == 1_100
     else:
-        with pytest.raises(TransactionError, match="Kafka has given out another one"):
+        with pytest.raises(TransactionError, match="Kafka has since given the id another producer id"):
             run(loop, transactions())
 
 
@@ -327,7 +327,7 @@ def test_an_id_that_is_taken_over_in_its_last_epoch_but_one(
         run(loop, transactions())
         assert [record.value for record in kafka.logs[OUT].committed()] == [b"left open"]
     else:
-        with pytest.raises(TransactionError, match=r"given out another one.*--open-transaction commit"):
+        with pytest.raises(TransactionError, match=r"given the id another producer id.*--open-transaction commit"):
             run(loop, transactions())
         assert kafka.left_open()
 

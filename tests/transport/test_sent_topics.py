@@ -47,7 +47,7 @@ async def test_what_is_known_of_a_topic_is_asked_for(
     with pytest.raises(PartitionsDiffer, match=r"had 1 partitions .* has 3 now\. It is the input of stream second"):
         await ask(cluster, as_read, "here")
     monkeypatch.setattr(clusters, "GONE_AFTER_S", 0.0)
-    with pytest.raises(TopicReplaced, match="there is no such topic any more"):
+    with pytest.raises(TopicReplaced, match="the topic does not exist any more"):
         await ask(cluster, {f"{topic}-not-there": SentTopic()}, "here")
 
 

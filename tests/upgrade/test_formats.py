@@ -80,7 +80,7 @@ def test_a_store_of_a_newer_layout_is_rebuilt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("metadata", ["ratchet 3", "ratchet 30 of another form"])
 def test_an_offset_of_the_group(metadata: str) -> None:
     state: Any = SimpleNamespace(changelog="changelog", input_position=7, owner=None)
-    with pytest.raises(OwnerDiffers, match=r"committed in format 30?, as a newer Ratchet does"):
+    with pytest.raises(OwnerDiffers, match=r"committed in format 30? by a newer Ratchet"):
         agreed_position(SPEC, state, Committed(7, metadata), "A" * 22)
 
 

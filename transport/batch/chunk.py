@@ -66,7 +66,7 @@ _CODEC_IDS: Final = frozenset(CODECS.values())
 
 
 class Found(NamedTuple):
-    """A batch with records to read: where they are in the chunk, and what its header says."""
+    """Position and header fields of a batch with visible records."""
 
     start: int
     end: int
@@ -82,12 +82,12 @@ class Found(NamedTuple):
 
 
 class Heads:
-    """Walks the batch headers of a chunk: which batches hold visible records, and where.
+    """Batches with visible records in a fetched chunk, found by their headers.
 
     Attributes:
         found: batches with records to read, in order
         next: the offset after the last batch
-        epoch: leader epoch of that batch; -1 where there is none
+        epoch: leader epoch of the last batch; -1 without one
     """
 
     def __init__(
@@ -134,25 +134,30 @@ class Heads:
             raise CorruptBatch(f"{self.at(start)}: the fetch returned {len(data)} bytes but no whole record batch")
 
     def at(self, offset: int) -> str:
-        """Return the place of a batch as text."""
+        """Return topic, partition and offset of a batch as text for error messages."""
         return f"{self.topic}, partition {self.partition}, record batch at offset {offset}"
 
     def _check(
         self, data: bytes | memoryview, at: int, end: int, base: int, magic: int, crc: int, last: int, count: int
     ) -> None:
         if magic != 2:
-            raise CorruptBatch(f"{self.at(base)}: record format v{magic}; Ratchet reads v2 (Kafka 0.11 and later)")
+            raise CorruptBatch(
+                f"{self.at(base)}: record format v{magic} cannot be read; Ratchet reads v2, which Kafka 0.11 and "
+                "later write"
+            )
         if crc32c(self._view[at + CRC_FROM : end]) != crc:
-            raise CorruptBatch(f"{self.at(base)}: the checksum does not match; the log or the connection is damaged")
+            raise CorruptBatch(
+                f"{self.at(base)}: the checksum does not match its bytes; the broker's log or the connection is damaged"
+            )
         if last < 0 or count < 0 or count > last + 1:
-            raise CorruptBatch(f"{self.at(base)}: {count} records in {last + 1} offsets")
+            raise CorruptBatch(f"{self.at(base)}: its header states {count} records in {last + 1} offsets")
         if base < 0 or base + last > OFFSET_MAX:
-            raise CorruptBatch(f"{self.at(base)}: offsets up to {base + last}")
+            raise CorruptBatch(f"{self.at(base)}: its header states the impossible last offset {base + last}")
 
     def _hidden(
         self, data: bytes | memoryview, at: int, end: int, base: int, last: int, attributes: int, producer: int
     ) -> bool:
-        """Return True for control batches, and batches of an aborted transaction.
+        """Return True for control batches and for batches of aborted transactions, which consumers do not see.
 
         See KIP-98, Fetcher.PartitionRecords.
         """
@@ -190,14 +195,14 @@ def read_chunk(
     most: int = BATCH_MOST,
     records: int = ALL_RECORDS,
 ) -> RecordBatch:
-    """Make columns of one partition's fetched bytes (read committed).
+    """Parse the bytes that a fetch returned for one partition into columns, without aborted transactions.
 
-    The remainder of a chunk too large for memory, or of more than `records`, is left for the next fetch, also from the
-    middle of a batch on; see `next`.
+    Records that do not fit the memory limit, or exceed `records`, are left for the next fetch. The result's `next` is
+    the offset to fetch from, possibly in the middle of a batch.
 
     Args:
-        topic: their topic.
-        partition: their partition.
+        topic: the fetched topic.
+        partition: the fetched partition.
         start: the requested offset.
         data: record batches; brokers may cut off the last one.
         aborted: (producer id, first offset) of the aborted transactions in this range, from the fetch response.
@@ -227,7 +232,9 @@ def read_chunk(
         replays,
     )
     if damaged >= 0:
-        raise CorruptBatch(f"{heads.at(int(h[damaged, 2]))}: its records do not fit the batch they are in")
+        raise CorruptBatch(
+            f"{heads.at(int(h[damaged, 2]))}: its records do not fit the length that the batch header states"
+        )
     end, epoch = unpacked.next, unpacked.epoch
     if is_full:
         last = int(columns[kernels.OFFSET, count - 1])
@@ -246,19 +253,19 @@ def read_chunk(
 
 
 class _Unpacked:
-    """Decompressed batches of a chunk, as many as may be in memory at once.
+    """Decompressed batches of a chunk, up to the memory limit.
 
     Attributes:
         buffer: uint8[bytes], read-only.
         rows: for `read_records` (start, end, base offset, last offset delta, base timestamp, append time, count) of
             each batch.
-        next: the offset after them.
-        epoch: leader epoch of the batch before that, hidden ones included.
-        codec: codec of the last of them.
+        next: the offset after the last of these batches.
+        epoch: leader epoch of the last batch before `next`, control and aborted batches included.
+        codec: compression codec of the last batch.
     """
 
     def __init__(self, heads: Heads, most: int) -> None:
-        """Raises as `read_chunk` does."""
+        """Decompress batches up to `most` bytes. Raises BatchTooLarge and CorruptBatch, as `read_chunk` describes."""
         self._heads, self._most, self._share = heads, most, most // CHUNK_SHARE
         self._chunk = memoryview(heads.data)
         self._is_packed = any(found.codec_id for found in heads.found)
@@ -285,7 +292,7 @@ class _Unpacked:
         self.buffer.flags.writeable = False  # decompressed or not, the passes are compiled for one kind of array
 
     def epoch_at(self, offset: int) -> int:
-        """Leader epoch of the batch that a record is in."""
+        """Return the leader epoch of the batch that holds the record at `offset`."""
         return next(found.epoch for found in reversed(self._taken) if found.base <= offset)
 
     def _take_first(self, found: Found) -> None:
@@ -305,7 +312,10 @@ class _Unpacked:
         )
 
     def _take(self, found: Found) -> bool:
-        """Take a batch; return False where there is no room, with its stated size in `_size`, if any."""
+        """Decompress the batch into the buffer.
+
+        Return False if the buffer has no room; `_size` is then the size that the batch states, if any.
+        """
         try:
             if not self._is_packed:
                 start, size = found.start, found.end - found.start
@@ -322,7 +332,9 @@ class _Unpacked:
             # Each codec has its own exceptions, and all of them mean the same here.
             raise CorruptBatch(f"{self._heads.at(found.base)}: cannot be decompressed: {error}") from error
         if found.records * kernels.RECORD_LEAST > size:
-            raise CorruptBatch(f"{self._heads.at(found.base)}: {found.records} records in {size} bytes")
+            raise CorruptBatch(
+                f"{self._heads.at(found.base)}: its header states {found.records} records in {size} bytes"
+            )
         self.rows.append(
             (start, start + size, found.base, found.last, found.base_time, found.append_time, found.records)
         )

@@ -45,7 +45,7 @@ PACKAGE: Final = Path(__file__).parents[2]
 def compiled(**options: Any) -> Callable[[Any], Any]:
     """Return the decorator that compiles a function at its first call.
 
-    options: of Numba, in addition to `OPTIONS`.
+    options: arguments of `numba.njit` in addition to `OPTIONS`.
     """
 
     def compile_later(function: Any) -> Any:
@@ -60,7 +60,10 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
 
 
 def stamp_of(package: Path) -> tuple[tuple[int, int], ...]:
-    """Return time and size of each of `SHARED`; empty in an archive, whose files Numba dates itself."""
+    """Return time and size of each shared module (`SHARED`), so that a change recompiles their users.
+
+    Empty inside a zip archive, which Numba dates itself.
+    """
     try:
         found = [(package / name).stat() for name in SHARED]
     except OSError:
@@ -72,7 +75,7 @@ STAMP: Final = stamp_of(PACKAGE)
 
 
 class SafeIndex(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no types
-    """Index of one function's compiled forms, empty where it cannot be read."""
+    """Index of a function's compiled versions in Numba's cache; empty if the file cannot be read."""
 
     def _load_index(self) -> Any:
         try:

@@ -31,7 +31,7 @@ _GZIP_LEVEL, _LZ4_LEVEL, _ZSTD_LEVEL = 6, 1, 3
 
 
 def compress_into(codec_id: int, plain: memoryview, space: int) -> memoryview:
-    """Return compressed bytes after some space for the caller to fill.
+    """Compress bytes, leaving `space` free bytes in front for the caller's batch header.
 
     Args:
         codec_id: GZIP, SNAPPY, LZ4 or ZSTD

@@ -33,7 +33,7 @@ Bytes = NDArray[np.uint8]
 
 
 class TooLarge(ValueError):
-    """It unpacks to more than the buffer holds. size: bytes, where it says so itself."""
+    """Error for a batch that unpacks to more than the buffer holds. size: unpacked bytes, if the batch states them."""
 
     def __init__(self, most: int, size: int | None) -> None:
         self.size = size
@@ -46,14 +46,14 @@ def decompress_into(codec_id: int, data: memoryview, room: Bytes) -> int:
     Args:
         codec_id: GZIP, SNAPPY, LZ4 or ZSTD
         data: one batch's compressed records
-        room: uint8[bytes], at least one; untouched pages take no memory
+        room: uint8[bytes] to write into, not empty; untouched pages take no memory.
 
     Returns:
         number of bytes written
 
     Raises:
         KeyError: there is no such codec.
-        TooLarge: they are more than there is room for.
+        TooLarge: the decompressed bytes exceed `room`.
         Exception: the codec's error about unreadable bytes.
     """
     decode_into = _CODECS[codec_id]
@@ -66,7 +66,10 @@ def decompress_into(codec_id: int, data: memoryview, room: Bytes) -> int:
 
 
 def _snappy_into(data: memoryview, room: memoryview) -> int:
-    """Plain, or in blocks with a length before each (snappy-java). Both say beforehand how much they hold."""
+    """Decompress snappy into `room`, plain or in snappy-java's blocks.
+
+    Both formats state the decompressed size first.
+    """
     if bytes(data[: len(_XERIAL)]) != _XERIAL or len(data) <= _XERIAL_HEADER:
         size = int(cramjam.snappy.decompress_raw_len(data))
         if size > len(room):
@@ -80,7 +83,7 @@ def _snappy_into(data: memoryview, room: memoryview) -> int:
         (size,) = _SIZE.unpack_from(data, at)
         at += _SIZE.size
         if not 0 < size <= len(data) - at:
-            raise ValueError(f"a snappy block of {size} bytes where {len(data) - at} are left")
+            raise ValueError(f"a snappy block of {size} bytes is cut off: only {len(data) - at} bytes are left")
         block = data[at : at + size]
         blocks.append((block, int(cramjam.snappy.decompress_raw_len(block))))
         total += blocks[-1][1]
@@ -95,7 +98,7 @@ def _snappy_into(data: memoryview, room: memoryview) -> int:
 
 
 def _zstd_size(head: bytes) -> int | None:
-    """Return the size that the first frame states; None where it states none (RFC 8878, 3.1.1.1)."""
+    """Return the decompressed size that the first zstd frame states; None without one (RFC 8878, 3.1.1.1)."""
     if len(head) < _ZSTD_HEAD_MOST or int.from_bytes(head[:4], "little") != _ZSTD_MAGIC:
         return None
     single = head[4] >> 5 & 1

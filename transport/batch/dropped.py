@@ -30,12 +30,12 @@ COUNT_MOST: Final = 5
 
 
 class Dropped(NamedTuple):
-    """Dropped records of a fetched batch.
+    """Dropped records of a fetched batch, duplicates for example, with the verdict on each.
 
-    rows: int64[dropped], indexes in the batch, rising.
-    verdicts: uint8[dropped], index of the verdict's name in names.
-    against: int64[dropped], last sequence before the record; -1 where there was none.
-    names: names of verdicts, as in the header.
+    rows: int64[dropped], rising indexes in the batch.
+    verdicts: uint8[dropped], index of the verdict's name in `names`.
+    against: int64[dropped], the identity's last sequence when the record came; -1 without one.
+    names: names of the verdicts, as written in the header.
     """
 
     rows: NDArray[np.int64]
@@ -46,7 +46,7 @@ class Dropped(NamedTuple):
 
 @compiled(inline="always")
 def _write_number(out, at, number):  # type: ignore[no-untyped-def]
-    """Write a number as a header's value, in decimal text: its length, then its digits; -1 as null."""
+    """Write a number as the value of a record header, in decimal text; -1 is written as null."""
     if number < 0:
         return write_varint(out, at, np.int64(-1))
     digits = 1
@@ -66,22 +66,22 @@ def _write_number(out, at, number):  # type: ignore[no-untyped-def]
 def append_headers(  # type: ignore[no-untyped-def]
     data, begins, ends, offsets, verdicts, against, said, said_starts, said_lengths, out, starts, lengths
 ):
-    """Write the headers of dropped records: their own, and five more.
+    """Write the headers of dropped records: the record's own headers, and five that give verdict and origin.
 
     Args:
         data: uint8[bytes] with the records.
         begins: int64[dropped], where a record's headers begin with their count.
         ends: int64[dropped], where the record ends.
-        offsets: int64[dropped], of the input.
-        verdicts: uint8[dropped].
-        against: int64[dropped].
-        said: uint8[bytes], parts of the appended headers.
-        said_starts: int64[parts]: for each verdict, the header that names it, followed by the name of the second;
-            then topic and partition, and the name of the last one.
-        said_lengths: int64[parts].
-        out: uint8[bytes], room for all.
-        starts: int64[dropped], filled.
-        lengths: int64[dropped], filled.
+        offsets: int64[dropped], offsets in the input topic.
+        verdicts: uint8[dropped], as in `Dropped`.
+        against: int64[dropped], as in `Dropped`.
+        said: uint8[bytes], encoded constant parts of the appended headers.
+        said_starts: int64[parts], start of each part: for each verdict its header and the next header's name; then the
+            headers of topic and partition, and the name of the last header.
+        said_lengths: int64[parts], length of each part.
+        out: uint8[bytes], output buffer with room for all headers.
+        starts: int64[dropped], receives the start of each record's headers in `out`.
+        lengths: int64[dropped], receives their length.
     """
     at = 0
     last = len(said_starts) - 1
@@ -126,13 +126,13 @@ def _headers(batch: RecordBatch, dropped: Dropped) -> Spans:
 def encode_dropped(
     batch: RecordBatch, dropped: Dropped, topic: str, limit: int, compression: str, *, values: bool
 ) -> list[EncodedBatch]:
-    """Encode dropped records as batches of at most limit and about `BATCH_WRITTEN` bytes each.
+    """Encode dropped records as batches of at most `limit` bytes each, usually about `BATCH_WRITTEN`.
 
     Args:
         batch: fetched batch.
-        dropped: its dropped records, with reasons.
-        topic: their topic, for error messages.
-        limit: bytes, its max.message.bytes.
+        dropped: its dropped records, with verdicts.
+        topic: topic to write to, for error messages.
+        limit: that topic's max.message.bytes.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
         values: True: keep values; False: write nulls.
 

@@ -34,25 +34,28 @@ ENTRY_OVERHEAD: Final = 40
 
 @dataclass(slots=True)
 class EncodedBatch:
-    """A finished record batch but for who sends it; `seal` adds that and the checksum."""
+    """Record batch, complete except for producer id, epoch, sequence and checksum. `seal` fills these in."""
 
     buffer: memoryview
     count: int
 
     @classmethod
     def finish(cls, records: Bytes, count: int) -> EncodedBatch:
-        """Entries of a table, all stamped with the present time, uncompressed. records: as in `finish`."""
+        """Finish a batch of changelog entries: uncompressed, all stamped with the present time.
+
+        records: bytes as for the function `finish`.
+        """
         now = time.time_ns() // 1_000_000
         return finish(records, count, now, now)
 
     def seal(self, producer_id: int, epoch: int, base_sequence: int) -> memoryview:
-        """Return `buffer` as the bytes to produce, with the producer's state and the CRC in place."""
+        """Fill in the producer's fields and the checksum, and return the bytes to produce."""
         _PRODUCER_STATE.pack_into(self.buffer, _PRODUCER_STATE_AT, producer_id, epoch, base_sequence)
         _CRC.pack_into(self.buffer, _CRC_AT, crc32c(self.buffer[CRC_FROM:]))
         return self.buffer
 
     def as_fetched(self, offset: int) -> bytes:
-        """Return the batch as a broker returns it, with its first record at an offset."""
+        """Return the batch in the bytes of a fetch response, with its first record at `offset`."""
         return offset.to_bytes(8, "big") + bytes(self.seal(1, 0, 0)[8:])
 
 
@@ -65,13 +68,13 @@ def finish(
     *,
     transactional: bool = True,
 ) -> EncodedBatch:
-    """Put a batch header before records.
+    """Make a batch of encoded records by writing the batch header in front of them.
 
     Args:
         records: uint8[HEADER_SIZE + bytes of the records]; the header is written into its first HEADER_SIZE bytes, and
             uncompressed it is the batch's buffer from now on.
         count: records in it.
-        base_time: ms, base of their timestamp deltas.
+        base_time: ms, start of the records' timestamp deltas.
         top_time: ms, the highest timestamp.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
         transactional: True for a batch in a transaction.
@@ -87,13 +90,13 @@ def finish(
 
 
 def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression: str) -> Iterator[EncodedBatch]:
-    """Yield kept records of a batch, bodies untouched, as new batches.
+    """Copy the kept records of a fetched batch, bytes unchanged, into new batches.
 
-    Each has at most limit and about `BATCH_WRITTEN` bytes.
+    Each new batch has at most `limit` bytes, usually about `BATCH_WRITTEN`.
 
     Args:
         batch: fetched batch
-        keep: bool[batch.count]
+        keep: bool[batch.count], True for records to copy
         limit: bytes, the output topic's max.message.bytes
         compression: compression of the output
 
@@ -129,10 +132,10 @@ def forward(batch: RecordBatch, keep: NDArray[np.bool_], limit: int, compression
 
 
 def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limit: int) -> EncodedBatch:
-    """Return one record as a batch of its own, with more headers after its own.
+    """Encode one record as a batch, with more headers after the record's own.
 
     Raises:
-        RecordTooLarge: the record does not fit.
+        RecordTooLarge: the batch is larger than `limit` bytes.
     """
     begin, at, end = (int(batch.columns[row, index]) for row in (kernels.BODY, kernels.HEADERS, kernels.BODY_END))
     # The count of the old headers takes at most five bytes (it is no longer than the headers).
@@ -162,18 +165,18 @@ def with_headers(batch: RecordBatch, index: int, headers: Sequence[Header], limi
         compressed = finish(records, 1, timestamp, timestamp, "zstd")
         if len(compressed.buffer) > limit:
             raise RecordTooLarge(
-                f"{batch.topic}, partition {batch.partition}, offset {int(batch.offsets[index])}: as a dead letter the "
-                f"record takes {len(encoded.buffer)} bytes and does not fit max.message.bytes of {limit}. Raise it for "
-                "the dead-letter topic"
+                f"{batch.topic}, partition {batch.partition}, offset {int(batch.offsets[index])}: as a dead letter "
+                f"the record takes {len(encoded.buffer)} bytes and does not fit max.message.bytes of {limit}. "
+                "Raise max.message.bytes of the dead-letter topic"
             )
         return compressed
     return encoded
 
 
 def encode_entries(pairs: Iterable[tuple[bytes, bytes | None]], limit: int) -> list[EncodedBatch]:
-    """Encode pairs of key and value as batches; the value None is null.
+    """Encode key and value pairs as record batches; the value None becomes null.
 
-    limit: bytes of one batch where a pair fits it.
+    limit: highest bytes of a batch; a single larger pair gets a batch of its own.
     """
     batches: list[EncodedBatch] = []
     waiting: list[tuple[bytes, bytes | None]] = []
@@ -197,7 +200,7 @@ def encode_entries(pairs: Iterable[tuple[bytes, bytes | None]], limit: int) -> l
 
 
 def entry_batch(out: Bytes, pairs: Sequence[tuple[bytes, bytes | None]]) -> tuple[int, int]:
-    """Begin a batch in out with a few key and value pairs; for the compiled passes to go on from.
+    """Write a few key and value pairs as the first records of a batch. Compiled code appends the others.
 
     Args:
         out: uint8[bytes], with room for the batch header and the pairs
@@ -219,7 +222,7 @@ def entry_batch(out: Bytes, pairs: Sequence[tuple[bytes, bytes | None]]) -> tupl
 
 
 def pack_entries(topic: str, partition: int, pairs: Sequence[tuple[bytes, bytes]]) -> RecordBatch:
-    """Key and value pairs as columns, as if they had been fetched; offsets and timestamps are 0."""
+    """Put key and value pairs into columns, like those of a fetched batch; offsets and timestamps are 0."""
     key_lengths = np.fromiter((len(key) for key, _ in pairs), np.int64, len(pairs))
     value_lengths = np.fromiter((len(value) for _, value in pairs), np.int64, len(pairs))
     columns = np.zeros((kernels.COLUMNS, len(pairs)), np.int64)
@@ -233,7 +236,7 @@ def pack_entries(topic: str, partition: int, pairs: Sequence[tuple[bytes, bytes]
 
 
 def varint(value: int) -> bytes:
-    """Encode a zig-zag varint (DefaultRecord)."""
+    """Encode a number as a zig-zag varint, as in Kafka's record format."""
     raw = (value << 1) ^ (value >> 63)
     out = bytearray()
     while raw >= 0x80:

@@ -56,7 +56,7 @@ CONTROL_KEY_LEAST = 4
 def read_varint(data, at, end):
     """Read a zig-zag varint of at most 64 bits from data[at:end].
 
-    Returns (value, position after it), or (0, -1) where it does not fit.
+    Returns (value, position after it), or (0, -1) if the number is cut off or too long.
     """
     if at < end:
         first = np.uint64(data[np.uint64(at)])
@@ -78,7 +78,10 @@ def read_varint(data, at, end):
 
 @compiled(inline="always")
 def write_varint(data, at, value):
-    """Write value as a zig-zag varint at data[at:]; returns the position after it. The caller has made room."""
+    """Write value as a zig-zag varint at data[at:], where the caller has made room.
+
+    Returns the position after it.
+    """
     raw = np.uint64((value << 1) ^ (value >> 63))
     while raw >= np.uint64(0x80):
         data[at] = np.uint8((raw & np.uint64(0x7F)) | np.uint64(0x80))
@@ -100,7 +103,7 @@ def copy_bytes(out, at, data, start, length):
 
 @compiled(inline="always")
 def varint_size(value):
-    """Bytes that `write_varint` takes for value."""
+    """Return the number of bytes that `write_varint` writes for value."""
     raw = np.uint64((value << 1) ^ (value >> 63))
     size = 1
     while raw >= np.uint64(0x80):
@@ -111,7 +114,7 @@ def varint_size(value):
 
 @compiled(inline="always")
 def read_word(data, at):
-    """Return eight bytes of data as a number, the first one lowest. It is one load: no loop, no signed index."""
+    """Return eight bytes of data as a little-endian number, in a single load without a loop."""
     begin = np.uint64(at)
     word = np.uint64(data[begin])
     word |= np.uint64(data[begin + np.uint64(1)]) << np.uint64(8)
@@ -154,7 +157,7 @@ def _is_name(data, at, length, name):
 def _span(data, at, end):
     """Read a length-prefixed span of a record.
 
-    Returns (start, length, position after it); length -1 is null; position -1 is damage.
+    Returns (start, length, position after it); length -1 is null; position -1 means damaged data.
     """
     length, at = read_varint(data, at, end)
     if at < 0 or length < -1 or length > end - at:
@@ -188,15 +191,16 @@ def read_records(
         starts, ends: int64[batches], where the records of each batch begin and end in data.
         base_offsets, last_deltas, base_times, counts: int64[batches], from the batch headers.
         append_times: int64[batches], ms; NO_APPEND_TIME where records carry their own timestamps.
-        first_offset: records below it are left out (a fetch may begin in the middle of a batch).
-        first_name, second_name: uint8[bytes], names of the two headers to find; empty for none.
-        replay_name: uint8[bytes], prefix of the header names of a re-sent record.
-        columns: int64[COLUMNS, capacity], at least one; reading ends where they are full.
-        replays: int64[capacity], filled with the indices of records with such a header.
+        first_offset: lowest offset to read, because a fetch may begin in the middle of a batch.
+        first_name, second_name: uint8[bytes], names of the two headers to locate in each record; empty for none.
+        replay_name: uint8[bytes], prefix of the header names that mark a record re-sent from the dead letters.
+        columns: int64[COLUMNS, capacity], to fill, with capacity for at least one record; reading ends when they are
+            full.
+        replays: int64[capacity], receives the indexes of records with a header of that prefix.
 
     Returns:
-        (records read, index of the first damaged batch or -1, True if a record more was there than fits, number of
-        records with a header of a re-sent record).
+        (records read, index of the first damaged batch or -1, True if records were left over, number of indexes in
+        `replays`).
     """
     row = found = 0
     for batch in range(len(starts)):
@@ -304,12 +308,12 @@ def write_records(data, columns, keep, first, out, limit):
     Args:
         data, columns: results of `read_records`.
         keep: bool[records], True to copy.
-        first: index of the first record to look at.
+        first: index of the first record to consider.
         out: uint8[bytes], room for limit bytes or one whole record, whichever is more; records begin at HEADER_SIZE.
-        limit: bytes after which no further record is begun.
+        limit: size in bytes after which no further record is started.
 
     Returns:
-        (index of the first record not looked at, position after the last byte, records, base timestamp, highest
+        (index of the first record not yet considered, position after the last byte, records, base timestamp, highest
         timestamp).
     """
     at = HEADER_SIZE

@@ -12,7 +12,10 @@ SEED, FACTOR = 0x9747B28C, 0x5BD1E995
 
 @compiled(inline="always")
 def murmur2(data, start, length):  # type: ignore[no-untyped-def]
-    """Hash of data[start : start + length], as org.apache.kafka.common.utils.Utils.murmur2 has it, unsigned."""
+    """Return Kafka's murmur2 hash of data[start : start + length], as an unsigned number.
+
+    It equals org.apache.kafka.common.utils.Utils.murmur2.
+    """
     mask = np.int64(0xFFFFFFFF)  # a factor has 31 bits and its multiplicand 32: no product leaves an int64
     h = np.int64(SEED) ^ length
     at, end = start, start + (length & ~3)
@@ -44,7 +47,7 @@ def _choose(data, starts, lengths, partitions, count):  # type: ignore[no-untype
 
 
 def choose_partitions(keys: Spans, partitions: Ints, count: int, of_null: int) -> None:
-    """Set the partitions with value -1.
+    """Choose a partition from the key of each record with the value -1 in `partitions`.
 
     Args:
         keys: keys of the records

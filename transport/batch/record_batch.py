@@ -30,7 +30,7 @@ def _no_records() -> Column:
 
 @dataclass(slots=True)
 class RecordBatch:
-    """Records of one partition from offset `start` up to, not including, `next`.
+    """Records of one partition, from offset `start` up to but not including `next`, parsed into columns.
 
     Control batches, aborted transactions and records below `start` are already left out, so `count` may be 0 while
     `next` is ahead of `start`.
@@ -55,22 +55,22 @@ class RecordBatch:
 
     @property
     def count(self) -> int:
-        """Number of records."""
+        """Return the number of records."""
         return int(self.columns.shape[1])
 
     def release(self) -> None:
-        """Give up the memory: the records' outputs are made. No records are left."""
+        """Free the memory once the records' outputs are made; the batch is empty from then on."""
         self.data, self.columns, self.replays = self.data[:0].copy(), self.columns[:, :0].copy(), _no_records()
 
     @property
     def offsets(self) -> Column:
-        """int64[count], offsets in the topic."""
+        """Return the records' offsets in the topic, int64[count]."""
         offsets: Column = self.columns[kernels.OFFSET]
         return offsets
 
     @property
     def timestamps(self) -> Column:
-        """int64[count], ms since the epoch."""
+        """Return the records' timestamps, int64[count], in ms since the epoch."""
         timestamps: Column = self.columns[kernels.TIMESTAMP]
         return timestamps
 
@@ -79,22 +79,22 @@ class RecordBatch:
         return self.data[start : start + length].tobytes() if length >= 0 else None
 
     def only(self, keep: NDArray[np.bool_]) -> RecordBatch:
-        """Return the same batch with these records alone. keep: bool[count]."""
+        """Return a copy of the batch with only the records of `keep`. keep: bool[count], True to keep."""
         replays = self.replays
         if len(replays):
             replays = (np.cumsum(keep) - 1)[replays[keep[replays]]]
         return replace(self, columns=np.ascontiguousarray(self.columns[:, keep]), replays=replays)
 
     def key(self, index: int) -> bytes | None:
-        """Key of a record, None where it is null."""
+        """Return the key of a record; None if the key is null."""
         return self.span(int(self.columns[kernels.KEY, index]), int(self.columns[kernels.KEY_LENGTH, index]))
 
     def value(self, index: int) -> bytes | None:
-        """Value of a record, None where it is null."""
+        """Return the value of a record; None if the value is null."""
         return self.span(int(self.columns[kernels.VALUE, index]), int(self.columns[kernels.VALUE_LENGTH, index]))
 
     def header_bytes(self, index: int) -> bytes:
-        """Return all headers of a record in wire form, with their count before them."""
+        """Return all headers of a record as encoded in Kafka's record format, number of headers first."""
         at, end = int(self.columns[kernels.HEADERS, index]), int(self.columns[kernels.BODY_END, index])
         return self.data[at:end].tobytes()
 
@@ -104,7 +104,10 @@ class RecordBatch:
 
 
 def unpack_headers(body: bytes) -> list[Header]:
-    """Unpack the headers of a record, from their count to its end. For bytes found sound by the compiled pass."""
+    """Decode the headers of a record, from their count to the record's end.
+
+    The compiled code has already checked these bytes.
+    """
     count, at = read_varint(body, 0)
     headers = []
     for _ in range(count):
@@ -118,7 +121,10 @@ def unpack_headers(body: bytes) -> list[Header]:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a zig-zag varint; return it and the position after it. For bytes found sound by the compiled pass."""
+    """Read a zig-zag varint and return (number, position after it).
+
+    The compiled code has already checked these bytes.
+    """
     raw = shift = 0
     while True:
         byte = data[at]

@@ -42,19 +42,19 @@ def write_rows(  # type: ignore[no-untyped-def]
     """Write records into the record section of one new batch.
 
     Args:
-        keys: uint8[bytes] of the keys.
-        key_starts: int64[records].
-        key_lengths: int64[records]; -1 is null.
-        values: uint8[bytes] of the values.
-        value_starts: int64[records].
-        value_lengths: int64[records]; -1 is null.
-        headers: uint8[bytes] of the headers: their count and themselves, as in a record.
-        header_starts: int64[records].
-        header_lengths: int64[records]; 0 where there are none.
-        times: int64[records], ms.
+        keys: uint8[bytes], the keys one after the other.
+        key_starts: int64[records], where each key begins.
+        key_lengths: int64[records], length of each key; -1 is null.
+        values: uint8[bytes], the values one after the other.
+        value_starts: int64[records], where each value begins.
+        value_lengths: int64[records], length of each value; -1 is null.
+        headers: uint8[bytes], headers of each record as encoded in a record, count first.
+        header_starts: int64[records], where each record's headers begin.
+        header_lengths: int64[records], bytes of each record's headers; 0 without headers.
+        times: int64[records], timestamps in ms.
         first: index of the first record to write.
         out: uint8[bytes], room for limit bytes or one whole record, whichever is more; records begin at HEADER_SIZE.
-        limit: bytes after which no further record is begun.
+        limit: size in bytes after which no further record is started.
 
     Returns:
         (index of the first record not written, position after the last byte, records, base timestamp, highest
@@ -97,7 +97,7 @@ def write_rows(  # type: ignore[no-untyped-def]
 
 
 def spans(parts: Sequence[bytes | None]) -> Spans:
-    """Joined, with where each begins and how long it is; None has length -1."""
+    """Join the parts into one buffer, and return it with each part's start and length; None has length -1."""
     if None in parts:
         lengths = np.fromiter((-1 if part is None else len(part) for part in parts), np.int64, len(parts))
         data = b"".join(part for part in parts if part)
@@ -118,16 +118,16 @@ def encode_rows(
     compression: str = "none",
     headers: Spans | None = None,
 ) -> list[EncodedBatch]:
-    """Encode records as batches of at most limit and about `BATCH_WRITTEN` bytes each.
+    """Encode records as batches of at most `limit` bytes each, usually about `BATCH_WRITTEN`.
 
     Args:
-        keys: as `spans` has them.
-        values: as `spans` has them.
-        times: int64[records], ms.
-        limit: bytes, max.message.bytes of their topic.
+        keys: keys of the records, as `spans` returns them.
+        values: values of the records, as `spans` returns them.
+        times: int64[records], timestamps in ms.
+        limit: bytes, max.message.bytes of the topic to write to.
         what: the topic and the origin of the records, for error messages.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
-        headers: as `spans` has them, each with their count before it; None: no record has any.
+        headers: encoded headers of the records, count first, as `spans` returns them; None: no record has headers.
 
     Raises:
         RecordTooLarge: a single record does not fit.
@@ -151,8 +151,8 @@ def encode_rows(
             encoded = finish(out[:end], count, base_time, top_time)
         if len(encoded.buffer) > limit:
             raise RecordTooLarge(
-                f"{what}: a record of {len(encoded.buffer)} bytes does not fit max.message.bytes of {limit}. Raise it "
-                "for that topic, or write less into one record"
+                f"{what}: a record of {len(encoded.buffer)} bytes does not fit max.message.bytes of {limit}. "
+                "Raise max.message.bytes of that topic, or write smaller records"
             )
         batches.append(encoded)
     return batches
@@ -164,7 +164,7 @@ def encode_pairs(
     what: str = "changelog",
     times: Sequence[int] | None = None,
 ) -> list[EncodedBatch]:
-    """Batches of key and value pairs; see `encode_columns`."""
+    """Encode key and value pairs as batches; the arguments are those of `encode_columns`."""
     return encode_columns([key for key, _ in pairs], [value for _, value in pairs], limit, what, times)
 
 
@@ -177,7 +177,7 @@ def encode_columns(
 ) -> list[EncodedBatch]:
     """Encode keys and their values as batches; the value None is null.
 
-    times: ms of each; None: the present time.
+    times: timestamp of each record in ms; None: the present time.
     """
     stamps: Any = np.full(len(keys), time.time_ns() // 1_000_000, np.int64) if times is None else np.array(times)
     return encode_rows(spans(keys), spans(values), stamps, limit, what)

@@ -12,14 +12,14 @@ from aiokafka.errors import KafkaError
 
 
 class Unreadable(KafkaError):  # type: ignore[misc]  # aiokafka has no types
-    """An answer ends before its last field."""
+    """Error for a response of Kafka that ends before its last field."""
 
 
 class Reader:
-    """A place in an answer in compact encoding (KIP-482), which each call moves on.
+    """Reader of a Kafka response in compact encoding (KIP-482); each call advances its position.
 
     Raises:
-        Unreadable: by each method, where the answer ends before.
+        Unreadable: from every method, if the response ends too early.
     """
 
     __slots__ = ("_at", "_data")
@@ -28,7 +28,7 @@ class Reader:
         self._data, self._at = data, at
 
     def take(self, form: struct.Struct) -> tuple[Any, ...]:
-        """Fields of fixed sizes."""
+        """Read fields of fixed sizes. form: their struct format."""
         try:
             found = form.unpack_from(self._data, self._at)
         except struct.error as error:
@@ -50,35 +50,35 @@ class Reader:
         return found | byte << shift
 
     def length(self) -> int:
-        """Read the length of the array or bytes that follow; 0 where they are null."""
+        """Read the length of the array or bytes that follow; a null one has length 0."""
         return max(0, self.number() - 1)
 
     def take_bytes(self, size: int) -> bytes:
-        """So many bytes."""
+        """Return the next `size` bytes."""
         begin = self._at
         self.skip(size)
         return self._data[begin : self._at]
 
     def text(self) -> str:
-        """Read a text in UTF-8; "" where it is null."""
+        """Read a text in UTF-8; null becomes ""."""
         return self.take_bytes(self.length()).decode()
 
     def skip(self, size: int) -> None:
-        """Leave out so many bytes."""
+        """Skip `size` bytes."""
         self._at += size
         if self._at > len(self._data):
             raise Unreadable("it ends within a field")
 
     def skip_text(self) -> None:
-        """Leave out a text, or bytes."""
+        """Skip a text or a byte string."""
         self.skip(self.length())
 
     def tags(self) -> dict[int, bytes]:
-        """Tagged fields, by tag."""
+        """Read the tagged fields, as bytes by tag number."""
         return {self.number(): self.take_bytes(self.number()) for _ in range(self.number())}
 
     def skip_tags(self) -> None:
-        """Leave out the tagged fields."""
+        """Skip the tagged fields."""
         for _ in range(self.number()):
             self.number()
             self.skip(self.number())

@@ -48,7 +48,7 @@ async def connected(options: dict[str, Any], timeout_s: float, request_timeout_m
     Args:
         options: options of aiokafka
         timeout_s: how long to try
-        request_timeout_ms: how long it waits for each answer from then on
+        request_timeout_ms: how long the client waits for each later answer
 
     Raises:
         BrokerUnavailable: no broker answered within timeout_s.
@@ -69,8 +69,8 @@ async def connected(options: dict[str, Any], timeout_s: float, request_timeout_m
             if retry.seconds > timeout_s:
                 servers = ", ".join(options["bootstrap_servers"])
                 raise BrokerUnavailable(
-                    f"no Kafka broker answered at {servers} within {timeout_s:.0f} s ({error}). "
-                    "Start one (ratchet broker) or correct bootstrap in the settings"
+                    f"no Kafka broker answered at {servers} within {timeout_s:.0f} s ({error}). Start a broker "
+                    "(ratchet broker), or correct bootstrap in the settings"
                 ) from None
             await retry.wait(error)
         else:
@@ -106,7 +106,7 @@ THROTTLED_FOR_S: Final = 15.0
 
 
 def shared(number: int) -> Hashable:
-    """Return the connection for short requests of this partition. Requests that wait must not use it."""
+    """Return the name of the connection for this partition's short requests. Requests that wait must not use it."""
     return "shared", number % SHARED
 
 
@@ -118,10 +118,10 @@ class Committed(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Part of a fetch response for one partition.
+    """One partition's part of a fetch response.
 
-    data: record batches; a read-only view of the response's own memory. aborted: (producer id, first offset) of
-    aborted transactions in it. stable_end: the last stable offset; committed readers see nothing beyond it.
+    data: record batches; a read-only view of the response's own memory. aborted: (producer id, first offset) of aborted
+    transactions in the data. stable_end: the last stable offset; committed readers see nothing beyond it.
     high_watermark: end of the log for readers of uncommitted records.
     """
 
@@ -132,7 +132,10 @@ class Fetched(NamedTuple):
 
 
 class Cluster:
-    """Cluster client of a worker. Every caller names its connection, so that a long fetch delays no other."""
+    """Client of a Kafka cluster, used by a worker.
+
+    Every caller names the connection of its requests, so that a long fetch does not delay other requests.
+    """
 
     def __init__(self, options: dict[str, Any], request_timeout_ms: int = 30_000) -> None:
         self._options = options
@@ -145,7 +148,7 @@ class Cluster:
         self._descriptions = Descriptions(self._send_anywhere)
 
     async def start(self, timeout_s: float) -> None:
-        """Connect.
+        """Connect to the cluster.
 
         Raises:
             BrokerUnavailable: no broker answered within timeout_s.
@@ -164,16 +167,17 @@ class Cluster:
 
     @property
     def client(self) -> AIOKafkaClient:
-        """Return the client; only after `start`."""
+        """Return the underlying aiokafka client; call `start` first."""
         if self._client is None:
             raise kafka.KafkaConnectionError("the connection to Kafka is closed")
         return self._client
 
     async def send(self, node: int, request: Any, connection: Hashable) -> Any:
-        """Send to a broker on a connection of that name, and wait for the answer.
+        """Send a request to a broker over the named connection, and wait for the answer.
 
         Raises:
-            aiokafka.errors.KafkaError: not connected, or no answer in time. Whether it was carried out is unknown.
+            aiokafka.errors.KafkaError: not connected, or no answer in time. The broker may or may not have carried out
+            the request.
         """
         response = await self.client.send(node, request, group=connection)
         if throttle_ms := getattr(response, "throttle_time_ms", 0):
@@ -182,18 +186,18 @@ class Cluster:
 
     @property
     def throttle_s(self) -> float:
-        """Seconds of the last delay by quota; 0 where there was none lately."""
+        """Return the seconds of Kafka's last quota delay; 0 if the last delay is long past."""
         until = self._throttled_at + self._throttle_s + THROTTLED_FOR_S
         return self._throttle_s if asyncio.get_running_loop().time() < until else 0.0
 
     def watch(self, name: str) -> Watch:
-        """Return the idle watcher of this name, created at first use, with a connection of its own."""
+        """Return the watcher of this name for idle partitions; the first call creates it with its own connection."""
         if name not in self._watches:
             self._watches[name] = Watch(self, name)
         return self._watches[name]
 
     def known_leader(self, topic: str, partition: int) -> int | None:
-        """Return the known leader of a partition; None where none is known."""
+        """Return the broker that leads a partition according to cached metadata; None if the cache has no leader."""
         if self._client is None:
             return None
         node = self._client.cluster.leader_for_partition(TopicPartition(topic, partition))
@@ -203,7 +207,7 @@ class Cluster:
         """Return the broker that leads a partition.
 
         Raises:
-            aiokafka.errors.KafkaError: it is unknown at the moment; metadata is being refreshed.
+            aiokafka.errors.KafkaError: no leader is known now; the metadata is being refreshed.
         """
         client = self.client
         node = self.known_leader(topic, partition)
@@ -220,9 +224,9 @@ class Cluster:
         return node
 
     async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Fetch the partition count of each topic with one request; 0 where there is no such topic.
+        """Fetch the partition count of each topic with one request; 0 if the topic does not exist.
 
-        While Kafka does not answer, these are the counts it gave last.
+        If Kafka does not answer, the result has the last counts received.
         """
         client = self.client
         asked = list(topics)
@@ -232,7 +236,7 @@ class Cluster:
         return {topic: len(client.cluster.partitions_for_topic(topic) or ()) for topic in asked}
 
     async def coordinator(self, kind: int, key: str) -> int:
-        """Return the coordinator of a group or a transactional id; remembered until `forget_coordinator`."""
+        """Return the coordinator of a group or a transactional id; cached until `forget_coordinator`."""
         node = self._coordinators.get((kind, key))
         if node is None:
             node = int(await self.client.coordinator_lookup(kind, key))
@@ -242,12 +246,12 @@ class Cluster:
         return node
 
     def forget_coordinator(self, kind: int, key: str) -> None:
-        """Forget a coordinator: it has moved, or did not answer."""
+        """Remove a coordinator from the cache, because it has moved or did not answer."""
         self._coordinators.pop((kind, key), None)
 
     @asynccontextmanager
     async def asking_coordinator(self, kind: int, key: str) -> AsyncIterator[int]:
-        """`coordinator`, forgotten if a request to it fails or is refused inside."""
+        """Yield the coordinator, and remove it from the cache if a request inside the block fails."""
         try:
             yield await self.coordinator(kind, key)
         except kafka.KafkaError:
@@ -255,10 +259,10 @@ class Cluster:
             raise
 
     def refresh(self) -> None:
-        """Fetch the metadata again in the background: leaders have moved.
+        """Fetch the metadata again in the background, because leaders have moved.
 
-        Right after another fetch it does nothing: metadata costs a moment for each partition, and thousands of lanes
-        may ask, again and again. A caller that still fails after that calls again.
+        Does nothing right after another fetch of the metadata, since thousands of lanes may call this at once. A caller
+        calls again if its request still fails.
         """
         if self._client is None:
             return
@@ -271,7 +275,9 @@ class Cluster:
     async def offset(
         self, topic: str, partition: int, which: int, connection: Hashable, *, isolation: int = READ_COMMITTED
     ) -> int:
-        """First offset (EARLIEST) or last stable offset (LATEST) of a partition. Tries until it is known.
+        """Return the first offset (EARLIEST) or last stable offset (LATEST) of a partition.
+
+        Retries until Kafka answers.
 
         isolation: with READ_UNCOMMITTED, LATEST is the high watermark
         """
@@ -286,7 +292,7 @@ class Cluster:
         *,
         isolation: int = READ_COMMITTED,
     ) -> dict[int, int]:
-        """Return the offsets of several partitions as `offset` does, with one request to each leader.
+        """Return the offsets of several partitions, with one request to each leader. Retries until Kafka answers.
 
         which: EARLIEST, LATEST or a time in milliseconds; the offset of a time after all records is -1.
         """
@@ -313,11 +319,9 @@ class Cluster:
         return found
 
     async def committed(self, group: str, topic: str, partition: int, connection: Hashable) -> Committed | None:
-        """Return the position that the group has committed; None where there is none. Retries until it is known.
+        """Return the position that the group has committed; None without one. Retries until Kafka answers.
 
-        Tries until it is known.
-
-        Ask only after the partition's transactional id was initialised: offsets of a transaction still open would be
+        Initialise the partition's transactional id before the call; otherwise offsets of an open transaction are
         missing.
         """
         retry = Retry("read committed offset", group=group, topic=topic, partition=partition)
@@ -352,7 +356,7 @@ class Cluster:
                 found = await self._descriptions.ask(wanted)
                 return {name: state for name, state in found.items() if name in wanted}
             except (kafka.IncompatibleBrokerVersion, NotImplementedError) as error:
-                raise TransportError(f"Kafka 3.1 or newer is needed, which gives topics an id: {error}") from None
+                raise TransportError(f"topic ids need Kafka 3.1 or newer: {error}. Upgrade the brokers") from None
             except kafka.KafkaError as error:
                 self.refresh()
                 await retry.wait(error)
@@ -361,13 +365,13 @@ class Cluster:
         return await self.send(self.client.get_random_node(), request, "topics")
 
     async def found(self, names: Iterable[str], besides: Iterable[str] = ()) -> dict[str, TopicState]:
-        """Return all of these topics, as `topics` does.
+        """Return the description of all these topics; waits for missing topics up to GONE_AFTER_S.
 
-        besides: optional further topics.
+        besides: further topics, included if they exist.
 
         Raises:
-            TopicReplaced: one does not exist, and did not for GONE_AFTER_S.
-            TransportError: this user may not see one, and might not for GONE_AFTER_S.
+            TopicReplaced: a topic did not exist for GONE_AFTER_S.
+            TransportError: this user had no right to see a topic for GONE_AFTER_S.
         """
         wanted = set(names)
         retry = Retry("find topics", topics=sorted(wanted))
@@ -383,7 +387,7 @@ class Cluster:
             if missing := sorted(wanted - there.keys()):
                 if retry.seconds > GONE_AFTER_S:
                     raise TopicReplaced(
-                        f"{missing[0]}: there is no such topic any more. Bring it back, or see "
+                        f"{missing[0]}: the topic does not exist any more. Restore it, or see "
                         "docs/reference/halted.md for the ways on"
                     )
                 await retry.wait(TopicMissing(f"no topic {missing[0]}"))
@@ -391,10 +395,10 @@ class Cluster:
             return there
 
     async def message_limits(self, topics: Iterable[str], connection: Hashable) -> dict[str, int]:
-        """bytes, max.message.bytes of each topic, as it is now. Tries until Kafka answers.
+        """Return the present max.message.bytes of each topic. Retries until Kafka answers.
 
         Raises:
-            TransportError: this user may not ask.
+            TransportError: this user has no right to read the topic's configuration.
         """
         wanted = sorted(set(topics))
         request = DescribeConfigsRequest([(TOPIC_RESOURCE, topic, ["max.message.bytes"]) for topic in wanted])
@@ -425,21 +429,21 @@ class Cluster:
         topic_id: bytes,
         last_epoch: int = NO_EPOCH,
     ) -> Fetched:
-        """Fetch committed record batches from a position on. Retries until there is an answer, which may be empty.
+        """Fetch committed record batches, starting at a position. Retries until Kafka answers; the answer may be empty.
 
         Args:
-            topic: name, for the leader and for messages.
-            partition: number.
-            position: offset.
+            topic: topic's name, to find the leader and for messages.
+            partition: number of the partition.
+            position: offset of the first record to fetch.
             connection: connection of the request.
-            max_bytes: size of the answer.
+            max_bytes: highest size of the answer.
             max_wait_ms: how long the broker may hold back an empty answer.
             topic_id: 16 bytes, id of the position's topic.
-            last_epoch: leader epoch of the last batch before position, as it was read; NO_EPOCH where there was none.
+            last_epoch: leader epoch of the last batch before position, as the caller read it; NO_EPOCH without one.
 
         Raises:
             PositionLost: the topic does not hold that position (any more).
-            TopicReplaced: the topic of that id was deleted, and its name belongs to another one or none.
+            TopicReplaced: the topic of that id was deleted, and its name belongs to another topic or to none.
             LogTruncated: the log lost its end after it was read up to position.
         """
         request = FetchByIdRequest(topic_id, partition, position, last_epoch, max_bytes, max_wait_ms)
@@ -470,10 +474,10 @@ class Cluster:
                 await retry.wait(error)
 
     async def _holds(self, topic: str, partition: int, position: int, connection: Hashable) -> None:
-        """Return if a partition holds this offset, or ends there.
+        """Check that the partition holds this offset, or ends there.
 
         Raises:
-            PositionLost: it does not.
+            PositionLost: the offset was deleted or does not exist yet.
         """
         first = await self.offset(topic, partition, EARLIEST, connection)
         end = await self.offset(topic, partition, LATEST, connection)
@@ -490,10 +494,10 @@ class Cluster:
         ) from None
 
     async def _still(self, topic: str, topic_id: bytes) -> None:
-        """Return if the topic of that name has that id.
+        """Check that the topic of that name still has that id.
 
         Raises:
-            TopicReplaced: it has not.
+            TopicReplaced: the name belongs to another topic.
         """
         now = (await self.found([topic]))[topic].id
         if now != topic_id:

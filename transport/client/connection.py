@@ -43,15 +43,15 @@ _refused: dict[str, str] = {}
 
 
 def refused_by(servers: Iterable[str]) -> KafkaRefused | None:
-    """Return the error of the first of these servers in a refused last connection; None: none."""
+    """Return the error for the first of these servers that refused its last connection; None without one."""
     return next((KafkaRefused(_refused[server]) for server in servers if server in _refused), None)
 
 
 async def connect(connection: AIOKafkaConnection) -> Any:
-    """Connect in place of aiokafka's own function.
+    """Open a connection; replaces aiokafka's own function so that a refusal gets a clear message.
 
     Raises:
-        AccessRefused: Kafka and this client refuse each other.
+        AccessRefused: Kafka refuses this client, or this client refuses Kafka's certificate.
     """
     server = f"{connection.host}:{connection.port}"
     try:
@@ -67,10 +67,10 @@ async def connect(connection: AIOKafkaConnection) -> Any:
 
 
 def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = True) -> Any:
-    """Send in place of aiokafka's own function, for lanes and Faust alike; see `mend_connections`.
+    """Send a request; replaces aiokafka's own function for lanes and Faust alike (`mend_connections`).
 
     Raises:
-        aiokafka.errors.KafkaConnectionError: the connection is lost; it is closed now.
+        aiokafka.errors.KafkaConnectionError: the connection is lost and has been closed.
     """
     try:
         return _send(connection, request) if expect_response else plain_send(connection, request, expect_response)
@@ -82,7 +82,7 @@ def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = T
 
 
 def _send(connection: Any, asked: Any) -> Any:
-    """Send as `plain_send` does, with a large batch uncopied and headers without a schema."""
+    """Send a request without copying a large batch, and without a schema for its header."""
     if connection._writer is None:
         raise kafka.KafkaConnectionError(f"No connection to broker at {connection.host}:{connection.port}")
     request = asked.prepare(connection._versions)
@@ -108,9 +108,9 @@ def _send(connection: Any, asked: Any) -> Any:
 
 
 def mend_connections() -> None:
-    """Put these in the place of aiokafka's, for every client of this process, Faust's too.
+    """Replace aiokafka's connection functions by this module's, for every client of this process, Faust's too.
 
-    A call, not an import for its effect: one of those was lost when files moved, and nothing failed but a fault run.
+    Callers call this explicitly: as a side effect of an import it was once lost unnoticed when files moved.
     """
     AIOKafkaConnection.connect = connect
     AIOKafkaConnection.send = send

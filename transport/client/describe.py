@@ -46,7 +46,7 @@ class DescribeTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # type: ignore[misc]
-    """Request for a coordinator's state of a transactional id (KIP-664)."""
+    """Request to a transaction coordinator for the state of transactional ids (KIP-664)."""
 
     API_KEY = 65
 
@@ -81,7 +81,7 @@ class ListTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class ListTransactionsRequest(Request[ListTransactionsRequest_v0]):  # type: ignore[misc]
-    """Request for a broker's transactional ids of these producer ids (KIP-664).
+    """Request to a broker for the transactional ids that belong to given producer ids (KIP-664).
 
     The answer has only ids that this user may see.
     """
@@ -144,7 +144,7 @@ class DescribeProducersRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeProducersRequest(Request[DescribeProducersRequest_v0]):  # type: ignore[misc]
-    """Request for the producers known to the leader, and the start of their open transactions (KIP-664)."""
+    """Request to a partition's leader for its producers and the start of their open transactions (KIP-664)."""
 
     API_KEY = 61
 

@@ -16,22 +16,22 @@ DESCRIPTIONS: Final = 8
 
 
 class Together(Generic[K, A]):
-    """Joint requests: a call during a request waits for the next one.
+    """Bundler of equal requests: calls made during a request share the next request.
 
-    So the answer is never older than the call.
+    An answer is therefore never older than the call.
     """
 
     def __init__(self, request: Callable[[set[K]], Awaitable[A]]) -> None:
-        """Start without a request. request: asks for all of a set at once; it is called for one set at a time."""
+        """Start without a request. request: function that asks for a set of keys; runs one at a time."""
         self._request = request
         self._waiting: set[K] = set()
         self._next: asyncio.Task[A] | None = None
         self._one_at_a_time = asyncio.Lock()
 
     async def ask(self, about: Iterable[K]) -> A:
-        """Return the answer to a request sent from now on, for these and other callers' keys.
+        """Return the answer to the next joint request, which asks for these and other callers' keys.
 
-        An error of the request is raised to all of them.
+        An error of the request is raised to all callers.
         """
         self._waiting.update(about)
         if self._next is None:
@@ -52,17 +52,23 @@ def _heard(task: asyncio.Task[A]) -> None:
 
 
 class Descriptions:
-    """Topic descriptions for all callers at a time. An unchanged answer is not read again."""
+    """Topic descriptions, fetched with one request for all simultaneous callers.
+
+    An answer identical to the last is not parsed again.
+    """
 
     def __init__(self, send: Callable[[TopicsRequest], Awaitable[MetadataResponse_v12]]) -> None:
-        """send: asks any broker."""
+        """Start without descriptions. send: function that sends a request to any broker."""
         self._send = send
         self._together = Together(self._describe)
         self._known: dict[tuple[str, ...], tuple[bytes, dict[str, TopicState]]] = {}
         """Last answers by requested names, with their topics."""
 
     async def ask(self, names: set[str]) -> dict[str, TopicState]:
-        """Return the existing topics of these and of simultaneous callers' names. Raises the errors of sending."""
+        """Return descriptions of the existing topics among these and simultaneous callers' names.
+
+        Raises the errors of sending.
+        """
         return await self._together.ask(names)
 
     async def _describe(self, names: set[str]) -> dict[str, TopicState]:

@@ -12,7 +12,7 @@ PRODUCER_FENCED: Final = 90
 
 
 class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafka has no types
-    """Error for a record that the topic does not accept: a compacted one takes none without a key.
+    """Error for a record that the topic refuses, such as one without a key in a compacted topic.
 
     aiokafka 0.14 lacks it.
     """
@@ -22,7 +22,7 @@ class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafk
 
 
 class Throttled(kafka.KafkaError):  # type: ignore[misc]
-    """A client has used up its quota: Kafka has answered with nothing but how long it wants to be left alone."""
+    """Error for a used-up quota: Kafka answered without data, only with the time to wait."""
 
 
 UNAUTHORIZED: Final = (
@@ -34,13 +34,13 @@ UNAUTHORIZED: Final = (
 
 
 def explained(reason: object) -> str:
-    """Return a reason as text; for a missing right, with the page about rights."""
+    """Return a reason as text; an authorization error also names the guide page about rights."""
     more = ". Give this user the rights of docs/guide/rights.md" if isinstance(reason, UNAUTHORIZED) else ""
     return f"{reason!r}{more}"
 
 
 def replaced(topic: str, before: str, now: str) -> TopicReplaced:
-    """Return the error for a replaced topic. before, now: ids as text."""
+    """Return the error for a topic replaced by another one of its name. before, now: topic ids as text."""
     return TopicReplaced(
         f"{topic}: was the topic of id {before}, and is another one of id {now} now: deleted and created again, or "
         "another cluster's. Offsets and last sequences belong to the old one; going on by them would lose or double "
@@ -49,14 +49,14 @@ def replaced(topic: str, before: str, now: str) -> TopicReplaced:
 
 
 def truncated(topic: str, partition: int, position: int, last_epoch: int, instead: str) -> LogTruncated:
-    """Return the error for a log that lost its end.
+    """Return the error for a partition that lost records which were already read.
 
     Args:
-        topic: name
-        partition: number
-        position: offset up to which it was read
-        last_epoch: leader epoch of the last batch before that
-        instead: present content
+        topic: name of the topic
+        partition: number of the partition
+        position: end of the records already read.
+        last_epoch: leader epoch of the last batch before `position`.
+        instead: phrase that describes the log's present content
     """
     return LogTruncated(
         f"{topic}, partition {partition}: was read up to offset {position} in leader epoch {last_epoch}, but in the "
@@ -66,7 +66,7 @@ def truncated(topic: str, partition: int, position: int, last_epoch: int, instea
 
 
 def raise_for(code: int, where: str = "") -> None:
-    """Raise aiokafka's exception for a Kafka error code other than 0. where: topic and partition, for its text."""
+    """Raise aiokafka's exception for a Kafka error code; 0 raises nothing. where: topic and partition, for its text."""
     if code == PRODUCER_FENCED:
         raise kafka.ProducerFenced  # aiokafka 0.14 does not know the number
     if code == InvalidRecord.errno:

@@ -50,13 +50,13 @@ NO_OFFSET: Final = -1
 
 
 class Looked(NamedTuple):
-    """Broker's answer about a partition.
+    """Broker's answer about one watched partition.
 
     error_code: 0 without an error.
     stable_end: the last stable offset.
-    has_records: True if the answer contains some.
-    parts: True if the log has diverged from the one read up to the position.
-    high_watermark: the end for readers of uncommitted records.
+    has_records: True if the answer contains records.
+    parts: True if the log no longer continues the records read up to the position (KIP-320).
+    high_watermark: end of the log for readers of uncommitted records.
     """
 
     topic_id: bytes
@@ -69,7 +69,10 @@ class Looked(NamedTuple):
 
 
 class SessionAnswer(NamedTuple):
-    """An answer. error_code: about the session; session_id: NO_SESSION where the broker keeps none."""
+    """Broker's answer to a request of a fetch session, by partition.
+
+    error_code: error of the session, 0 without one; session_id: NO_SESSION if the broker keeps no session.
+    """
 
     error_code: int
     session_id: int
@@ -77,7 +80,7 @@ class SessionAnswer(NamedTuple):
 
 
 class SessionFetchResponse_v13(Response):  # type: ignore[misc]
-    """Kept as it came: see `answer_of`."""
+    """Response of a fetch session, kept undecoded; `answer_of` decodes it."""
 
     API_KEY = 1
     API_VERSION = 13
@@ -89,12 +92,12 @@ class SessionFetchResponse_v13(Response):  # type: ignore[misc]
 
     @classmethod
     def decode(cls, data: Any) -> SessionFetchResponse_v13:
-        """Decode the whole answer."""
+        """Wrap the response's bytes without decoding them."""
         return cls(data if isinstance(data, bytes) else data.read())
 
 
 class SessionFetchRequest_v13(RequestStruct):  # type: ignore[misc]
-    """Written as it goes out."""
+    """Request of a fetch session, already encoded."""
 
     FLEXIBLE_VERSION = True
     API_KEY = 1
@@ -107,25 +110,25 @@ class SessionFetchRequest_v13(RequestStruct):  # type: ignore[misc]
         self.body = body
 
     def encode(self) -> bytes:
-        """Return the request as it was made."""
+        """Return the encoded request."""
         return self.body
 
 
 class SessionFetchRequest(Request[SessionFetchRequest_v13]):  # type: ignore[misc]
-    """Asks whether anything has come anywhere, and waits for it."""
+    """Request that waits until any partition of a fetch session has new records."""
 
     API_KEY = 1
 
     def __init__(
         self, session: tuple[int, int], max_wait_ms: int, spots: Iterable[Spot], forgotten: Iterable[tuple[bytes, int]]
     ) -> None:
-        """Describe the request.
+        """Encode the request.
 
         Args:
-            session: its id and the number of this request in it, from 1; (NO_SESSION, 0) begins one.
+            session: session id, and number of this request in the session, from 1; (NO_SESSION, 0) begins a session.
             max_wait_ms: how long the broker may hold back an answer without records.
             spots: new or moved positions of the session.
-            forgotten: topic id and partition of those no longer watched.
+            forgotten: topic id and partition of positions to stop watching.
         """
         self._body = b"".join(_encoded(session, max_wait_ms, spots, forgotten))
 
@@ -166,7 +169,7 @@ def answer_of(response: SessionFetchResponse_v13) -> SessionAnswer:
     """Decode an answer.
 
     Raises:
-        aiokafka.errors.KafkaError: it ends before its last field.
+        aiokafka.errors.KafkaError: the response ends before its last field.
     """
     answer = Reader(response.body)
     _, error_code, session_id = answer.take(_ANSWER_HEAD)

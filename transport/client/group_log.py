@@ -41,9 +41,9 @@ CLASSIC_FORMATS: Final = range(4)
 
 
 class Commit(NamedTuple):
-    """Commit of one offset.
+    """Commit of one offset by a consumer group.
 
-    members: of the group at that time; None: the log does not tell
+    members: members of the group at that time; None if the log does not show them
     """
 
     offset: int
@@ -61,7 +61,7 @@ class Commit(NamedTuple):
 
 
 class _Fields:
-    """Fields of a key or value, one after the other."""
+    """Reader of the fields of a key or value in `__consumer_offsets`, one after the other."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -94,7 +94,7 @@ class _Fields:
 
 
 def partition_of(group: str, partitions: int) -> int:
-    """Return a group's partition of `__consumer_offsets`, as Kafka computes it."""
+    """Return the partition of `__consumer_offsets` that belongs to a group, as Kafka computes it."""
     code = 0
     units = group.encode("utf-16-be")
     for at in range(0, len(units), 2):
@@ -114,7 +114,7 @@ class GroupHistory:
         self._consumers: dict[str, Member] = {}
 
     def take(self, key: bytes, value: bytes | None, at_ms: int) -> None:
-        """Take in one record; one of another group, or in an unknown format, changes nothing."""
+        """Apply one record of `__consumer_offsets`; records of other groups and of unknown formats are ignored."""
         if key[2 : 2 + len(self._prefix)] != self._prefix:
             return
         kind, fields = int.from_bytes(key[:2], "big"), _Fields(key[2 + len(self._prefix) :])
@@ -167,7 +167,7 @@ def _classic_members(value: bytes) -> tuple[Member, ...] | None:
 
 
 class GroupLog:
-    """Commits of one group, read from `__consumer_offsets` when an operator has to know who made them."""
+    """Commits of a group, read from `__consumer_offsets` when an error message has to name their writers."""
 
     def __init__(self, group: str) -> None:
         self._group, self._history = group, GroupHistory(group)
@@ -177,14 +177,14 @@ class GroupLog:
     async def commit(
         self, cluster: Cluster, topic: str, partition: int, offset: int, connection: Hashable
     ) -> Commit | None:
-        """Return the group's newest commit of a partition; None where the log does not tell, or not in time.
+        """Return the group's newest commit of a partition; None if the log does not show it in time.
 
         Args:
-            cluster: connected
-            topic: the one in question
-            partition: its number
-            offset: the committed one; another commit is not returned
-            connection: on which to ask
+            cluster: connected client of the Kafka cluster
+            topic: topic of the commit
+            partition: its partition
+            offset: committed offset; None is returned if the newest commit is of another offset
+            connection: connection of the requests
         """
         clock = asyncio.get_running_loop().time
         async with self._reading:
@@ -225,6 +225,6 @@ _LOGS: Final[WeakKeyDictionary[Cluster, dict[str, GroupLog]]] = WeakKeyDictionar
 
 
 def group_log(cluster: Cluster, group: str) -> GroupLog:
-    """Return the log of a group that all lanes on a connection share."""
+    """Return the commit log of a group; all lanes on a cluster client share it."""
     logs = _LOGS.setdefault(cluster, {})
     return logs.setdefault(group, GroupLog(group))

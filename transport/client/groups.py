@@ -35,9 +35,9 @@ Send = Callable[[Any], Awaitable[Any]]
 
 
 class Member(NamedTuple):
-    """Member of a group.
+    """Member of a consumer group.
 
-    metadata: of a classic member, as its assignor has written it; Kafka tells it only while the group is Stable
+    metadata: written by a classic member's assignor; Kafka returns it only while the group is Stable
     """
 
     client_id: str
@@ -49,7 +49,7 @@ class Member(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """Group of a name, as its coordinator describes it.
+    """Kind, state and members of a group, as its coordinator describes them.
 
     members is empty for a streams group.
     """
@@ -88,7 +88,10 @@ class ListGroupsRequest_v5(RequestStruct):  # type: ignore[misc]
 
 
 class ListGroupsRequest(Request[ListGroupsRequest_v5]):  # type: ignore[misc]
-    """Groups of these kinds that a broker coordinates, as far as this user may see them. Kafka 3.8 or newer."""
+    """Request to a broker for the groups of given kinds that it coordinates. Kafka 3.8 or newer.
+
+    The answer has only groups that this user may see.
+    """
 
     API_KEY = 16
 
@@ -155,7 +158,7 @@ class ConsumerGroupRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class ConsumerGroupRequest(Request[ConsumerGroupRequest_v0]):  # type: ignore[misc]
-    """State and members of a group of the consumer protocol (KIP-848)."""
+    """Request for state and members of a group of the consumer protocol (KIP-848)."""
 
     API_KEY = 69
 
@@ -212,7 +215,7 @@ class ShareGroupRequest_v1(RequestStruct):  # type: ignore[misc]
 
 
 class ShareGroupRequest(Request[ShareGroupRequest_v1]):  # type: ignore[misc]
-    """State and members of a share group (KIP-932)."""
+    """Request for state and members of a share group (KIP-932)."""
 
     API_KEY = 77
 
@@ -224,10 +227,10 @@ class ShareGroupRequest(Request[ShareGroupRequest_v1]):  # type: ignore[misc]
 
 
 async def describe(send: Send, name: str) -> GroupDescription:
-    """Return the group of a name, whatever its protocol.
+    """Ask for a group's description by its name; the group may use any protocol.
 
     Raises:
-        aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
+        aiokafka.errors.KafkaError: the coordinator does not answer, or refuses the request.
     """
     # One group per request: aiokafka reads a v3 answer by the layout of v2, which fits the first group only.
     code, _, state, protocol_type, protocol, members = (await send(DescribeGroupsRequest([name]))).groups[0][:6]
@@ -256,23 +259,23 @@ async def _of_newer_protocol(send: Send, name: str) -> GroupDescription:
 
 
 async def describe_in(cluster: Cluster, name: str, connection: Any) -> GroupDescription:
-    """Return the group of a name.
+    """Ask the group's coordinator for the group's description.
 
     Raises:
-        aiokafka.errors.KafkaError: as `describe`.
+        aiokafka.errors.KafkaError: as in `describe`.
     """
     async with cluster.asking_coordinator(GROUP, name) as node:
         return await describe(lambda request: cluster.send(node, request, connection), name)
 
 
 def strangers(found: GroupDescription, is_worker: Callable[[bytes], bool]) -> str:
-    """Return a phrase that names members which are no workers; "" where there are none.
+    """Return a phrase that names the group's members other than workers; "" without such members.
 
-    An empty share group counts: Kafka keeps it, and takes no worker into it.
+    An empty share group is named too, because Kafka keeps it and lets no worker join.
 
     Args:
         found: the group
-        is_worker: whether a classic member's metadata is a worker's
+        is_worker: function that tells from a classic member's metadata if it is a worker
     """
     if found.kind == CLASSIC:
         others = [each for each in found.members if found.state == STABLE and not is_worker(each.metadata)]
@@ -293,8 +296,8 @@ def named(what: str, members: Sequence[Member], more: str = "") -> str:
     """Return a phrase with the number of members, and the first of them by client id and host.
 
     Args:
-        what: noun for one of them
-        members: at least one
+        what: noun for one member
+        members: members to name, at least one
         more: words that follow the noun
     """
     first = ", ".join(map(str, members[:NAMED])) + (f" and {len(members) - NAMED} more" if len(members) > NAMED else "")

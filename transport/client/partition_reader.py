@@ -20,9 +20,9 @@ EMPTY_MOST: Final = 40
 
 
 class Place(NamedTuple):
-    """Partition to read.
+    """One partition to read.
 
-    id: 16 bytes of the topic
+    id: topic id, 16 bytes
     """
 
     topic: str
@@ -31,12 +31,12 @@ class Place(NamedTuple):
 
 
 class Fetching(NamedTuple):
-    """Options of each fetch.
+    """Options of each fetch of a `PartitionReader`.
 
-    connection: connection of the fetches. max_bytes: size of an answer. wait_ms: time that the broker may hold back an
-    empty answer. batch_most: bytes that one batch may unpack to. sequence_header, identity_header: headers to find in
-    every record; b"" for none. committed: False: records of aborted transactions too. in_thread: unpack in a thread, so
-    that the event loop goes on.
+    connection: connection of the requests. max_bytes: highest size of an answer. wait_ms: how long the broker may hold
+    back an empty answer. batch_most: bytes that one batch may unpack to. sequence_header, identity_header: headers to
+    locate in every record; b"" for none. committed: False to read records of aborted transactions too. in_thread:
+    unpack in a thread, so that the event loop is not blocked.
     """
 
     connection: Hashable
@@ -50,14 +50,15 @@ class Fetching(NamedTuple):
 
 
 class PartitionReader:
-    """Record batches of a partition from a position on.
+    """Reader of a partition's record batches, starting at a position.
 
     Args:
-        cluster: connected.
-        place: partition.
+        cluster: connected client of the Kafka cluster.
+        place: partition to read.
         position: first offset.
-        fetching: options.
-        skips_deleted: go on at the first offset where retention was quicker, and count `deleted`.
+        fetching: options of each fetch.
+        skips_deleted: if retention has deleted records before they were read, continue at the first offset left and add
+            to `deleted`.
     """
 
     def __init__(
@@ -74,17 +75,17 @@ class PartitionReader:
         """Flag of the broker's timestamps in all batches; None: no batch was read."""
 
     async def read(self, end: int) -> RecordBatch | None:
-        """Fetch once, and move the position.
+        """Fetch the next batch, and advance the position.
 
         Args:
-            end: end of reading, which bounds `deleted`.
+            end: offset at which reading ends; records deleted after it are not counted.
 
         Returns:
-            the batch, which may be without records and at the same position; None: nothing is left before the end.
+            the batch, possibly without records and without progress; None once the position has reached `end`.
 
         Raises:
             PositionLost: the topic does not hold the position any more.
-            TopicReplaced: the topic of that id is gone.
+            TopicReplaced: the topic of that id does not exist any more.
             BatchTooLarge: see `read_chunk`.
             CorruptBatch: see `read_chunk`.
         """
@@ -128,7 +129,10 @@ class PartitionReader:
         )
 
     async def _skip_deleted(self, end: int) -> bool:
-        """Move to the first offset; returns False where nothing before it was deleted, or it is not to be skipped."""
+        """Move to the first remaining offset after a deletion by retention.
+
+        Returns False if no record was deleted, or if deleted records must not be skipped.
+        """
         topic, partition, _ = self._place
         first = await self._cluster.offset(topic, partition, EARLIEST, self._fetching.connection)
         if not self._skips_deleted or first <= self.position:
@@ -138,13 +142,13 @@ class PartitionReader:
         return True
 
     async def batches(self, end: int, *, stops_at_open: bool = False) -> AsyncGenerator[RecordBatch, None]:
-        """Read all batches with records up to an end.
+        """Read all batches with records, up to an end offset.
 
-        The last one may hold records after it.
+        The last batch may also hold records after `end`.
 
         Args:
             end: last stable offset, or an offset before it.
-            stops_at_open: an open transaction before the end ends reading as well.
+            stops_at_open: also stop at an open transaction before the end.
 
         Raises:
             BrokerUnavailable: Kafka returns no records, though it has some.

@@ -16,20 +16,20 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class BatchRequest(ProduceRequest):  # type: ignore[misc]  # aiokafka has no types
-    """Produces one batch to one partition."""
+    """Produce request with one batch for one partition."""
 
     def __init__(
         self, transactional_id: str | None, timeout_ms: int, topic: str, partition: int, batch: memoryview
     ) -> None:
-        """Store the batch without a copy; it must not change until this is sent.
+        """Store the batch without a copy; the batch must not change until the request is sent.
 
-        transactional_id: None outside a transaction
+        transactional_id: id of the producer's transaction; None outside a transaction
         """
         super().__init__(transactional_id, ALL, timeout_ms, [(topic, [(partition, b"")])])
         self._batch = batch
 
     def build(self, request_struct_class: Any) -> Any:
-        """Build the request in a version that the broker knows, as aiokafka requires."""
+        """Build the request in a version that the broker supports, as aiokafka requires."""
         request = super().build(request_struct_class)
         # The batch is the very last field, after its length: aiokafka writes all that precedes it.
         head = request.encode()[: -_LENGTH.size]

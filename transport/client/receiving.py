@@ -46,12 +46,15 @@ most.
 
 
 class Connected(asyncio.BufferedProtocol):
-    """Protocol in place of aiokafka's own, with the methods that `asyncio.StreamWriter` and connections need."""
+    """Receiving side of a connection, in place of aiokafka's protocol.
+
+    It has the methods that `asyncio.StreamWriter` and aiokafka's connections call.
+    """
 
     def __init__(self, closed: asyncio.Future[None], reader: asyncio.StreamReader, *, loop: Any) -> None:
         """Initialise as aiokafka's own protocol does.
 
-        reader: gets no bytes; it only knows whether there can be more.
+        reader: receives no bytes; it only shows whether the connection is still open.
         """
         self._closed, self._reader = closed, reader
         self._flow = cast(Any, FlowControlMixin(loop=loop))
@@ -65,11 +68,11 @@ class Connected(asyncio.BufferedProtocol):
         self._filled = 0
 
     def serve(self, connection: Callable[[], Any], ended: asyncio.Future[None]) -> None:
-        """Hand incoming responses to a connection.
+        """Begin to pass incoming responses to a connection.
 
         Args:
-            connection: returns the connection, or None once it is released
-            ended: gets the reason when no more can come
+            connection: function that returns the connection, or None once it was freed
+            ended: future that receives the reason when the connection ends
         """
         self._connection, self._ended = connection, ended
 
@@ -78,7 +81,7 @@ class Connected(asyncio.BufferedProtocol):
         return self._room[self._used :] if self._frame is None else self._frame[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes were written there."""
+        """Process `nbytes` bytes that the event loop has written into the buffer."""
         try:
             if self._frame is None:
                 self._used += nbytes
@@ -93,12 +96,15 @@ class Connected(asyncio.BufferedProtocol):
             self._end(error)
 
     def _take_room(self) -> None:
-        """Hand over the complete responses, and go on with one too long to be read here."""
+        """Pass on the complete responses in the buffer, and start a separate buffer for a long response."""
         room, at = self._room, 0
         while self._used - at >= SIZE.size:
             (size,) = SIZE.unpack_from(room, at)
             if not 0 < size <= RESPONSE_MOST:
-                raise kafka.KafkaConnectionError(f"a response of {size} bytes was announced: this is not Kafka")
+                raise kafka.KafkaConnectionError(
+                    f"the server announced a response of {size} bytes, which Kafka would not send: is this a Kafka "
+                    "broker? Check bootstrap in the settings"
+                )
             begin = at + SIZE.size
             if size > self._used - begin:
                 if size > ROOM - SIZE.size:
@@ -124,11 +130,11 @@ class Connected(asyncio.BufferedProtocol):
             self._ended.set_exception(error)
 
     def eof_received(self) -> None:
-        """Kafka sends no more."""
+        """Note that Kafka has closed the connection."""
         self._end(EOFError("Kafka has closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the connection is closed, by either side."""
+        """Note that either side has closed the connection."""
         self._flow.connection_lost(exc)
         self._end(exc or EOFError("the connection is closed"))
         if not self._closed.done():
@@ -136,7 +142,7 @@ class Connected(asyncio.BufferedProtocol):
 
 
 def create_reader_task(connection: Any) -> asyncio.Future[None]:
-    """Return a future in place of aiokafka's own that ends, with the reason, when a connection ends."""
+    """Return a future that ends, with the reason, when the connection ends; replaces aiokafka's reader task."""
     known = weakref.ref(connection)
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     ended.add_done_callback(partial(AIOKafkaConnection._on_read_task_error, known))
@@ -145,14 +151,14 @@ def create_reader_task(connection: Any) -> asyncio.Future[None]:
 
 
 def take(connection: Any, response: memoryview) -> None:
-    """Give a response to its requester; a fetch is not copied.
+    """Pass a response to its requester. The records of a fetch are not copied.
 
     Args:
         connection: aiokafka's connection
-        response: without its length; read-only, and never written to again
+        response: bytes after the length field, read-only and never changed again
 
     Raises:
-        Exception: there was no request, or the response cannot be decoded.
+        Exception: no request was waiting, or the response cannot be decoded.
     """
     number, request, answer = connection._requests[0]
     data = Reading(response)
@@ -166,13 +172,13 @@ def take(connection: Any, response: memoryview) -> None:
 
 
 class Reading:
-    """File interface over a response for aiokafka's types: views instead of copies."""
+    """File-like view of a response, for aiokafka's decoders; returns views instead of copies."""
 
     def __init__(self, response: memoryview) -> None:
         self._response, self._at = response, 0
 
     def read(self, size: int) -> memoryview:
-        """Return the next bytes; fewer where there are no more."""
+        """Return the next bytes; fewer than `size` at the end."""
         found = self._response[self._at : self._at + size]
         self._at += len(found)
         return found

@@ -10,22 +10,22 @@ from kafka_ratchet.producers import certificate_refused, login_refused, own_cert
 
 
 class AccessRefused(kafka.KafkaConnectionError):  # type: ignore[misc]  # aiokafka has no types
-    """Kafka and this client refuse each other; the text says which of them, what, and what to do."""
+    """Error for a refused connection. The text names the side that refuses, the reason and the remedy."""
 
 
 class TokenRefused(kafka.KafkaError):  # type: ignore[misc]  # aiokafka has no types
-    """There is no token to log in with, and there will be none; the text says why."""
+    """Error for a login token that cannot be had; the text gives the reason."""
 
 
 def refusal(server: str, error: BaseException, mechanism: str | None) -> str | None:
-    """Return a sentence on the refusal, its server and the remedy.
+    """Return the message for a refused connection, with server and remedy.
 
-    None: it is no refusal, or may pass.
+    None if the error is not a refusal, or may be temporary.
 
     Args:
         server: host:port
         error: error that ended the connection before its use
-        mechanism: mechanism of the login
+        mechanism: SASL mechanism of the login
     """
     at = f"Kafka at {server}"
     if isinstance(error, TokenRefused):

@@ -22,32 +22,35 @@ SAY_LEAST_OFTEN_S: Final = 60.0
 
 
 class Attempts:
-    """Requests that one task and its children are trying at the moment, for stall detection.
+    """Requests that a task and its child tasks are retrying at the moment, for stall detection.
 
-    A `Retry` lives in the function that tries, so it leaves this set as soon as that function returns.
+    The set holds weak references: a `Retry` leaves it when the retrying function returns.
     """
 
     def __init__(self) -> None:
         self._retries: WeakSet[Retry] = WeakSet()
 
     def follow(self) -> None:
-        """Take in each `Retry` that the current task makes from now on."""
+        """Collect each `Retry` that the current task makes from now on."""
         _ATTEMPTS.set(self)
 
     def add(self, retry: Retry) -> None:
-        """Take in one."""
+        """Add a `Retry` to the set."""
         self._retries.add(retry)
 
     def clear(self) -> None:
-        """Drop all: an exception's traceback may keep one alive that tries no more."""
+        """Remove all entries; the traceback of an exception may keep a finished `Retry` alive."""
         self._retries.clear()
 
     def longest(self) -> Retry | None:
-        """Return the oldest one."""
+        """Return the oldest `Retry`; None without one."""
         return max(self._retries, key=lambda each: each.seconds, default=None)
 
     def failed(self) -> Retry | None:
-        """Return the youngest one with a failure: of nested requests the one that keeps the others waiting."""
+        """Return the youngest failed `Retry`; None without one.
+
+        Of nested requests it is the innermost, which keeps the others waiting.
+        """
         failed = [each for each in self._retries if each.error is not None]
         return min(failed, key=lambda each: each.seconds, default=None)
 
@@ -56,7 +59,7 @@ _ATTEMPTS: ContextVar[Attempts | None] = ContextVar("attempts", default=None)
 
 
 class Retry:
-    """Pauses between tries, and a line in the log when it takes long. Time is the event loop's."""
+    """Growing pauses between attempts of one request, with a log line when they take long. Time is the event loop's."""
 
     def __init__(self, what: str, **facts: object) -> None:
         self.what, self.facts = what, facts
@@ -73,11 +76,11 @@ class Retry:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Return the seconds since the first attempt."""
         return self._clock() - self.began
 
     async def wait(self, reason: object) -> None:
-        """Sleep a little longer than the last time."""
+        """Sleep before the next attempt, a little longer than the last time. reason: why the last attempt failed."""
         now = self._clock()
         self.error, self.reason = type(reason) if isinstance(reason, BaseException) else None, explained(reason)
         if now - self.said > self.say_after_s:

@@ -46,8 +46,8 @@ def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
 
     Args:
         bootstrap: host:port[,host:port].
-        options: as in the settings' `kafka` section; options of librdkafka alone, other than security and client id,
-            are left to the librdkafka clients.
+        options: as in the settings' `kafka` section; options other than security and client id that only librdkafka has
+            are ignored here.
 
     Raises:
         SettingsError: a security option without a counterpart in aiokafka or in an unusable form, or an unreadable
@@ -61,7 +61,7 @@ def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
             )
         elif name.startswith(_SECURITY) and name not in _SSL | _TOKEN:
             raise SettingsError(
-                f"kafka.{name}: the worker has no counterpart for this option. It understands "
+                f"kafka.{name}: the worker does not support this option. Remove it, or use one of "
                 f"{', '.join(sorted({*_DIRECT, *_SSL, *_TOKEN}))}"
             )
     _check_login(known, options)
@@ -75,14 +75,16 @@ def client_options(bootstrap: str, options: Options) -> dict[str, Any]:
 
 
 def _check_login(known: Mapping[str, Any], options: Options) -> None:
-    """Refuse what aiokafka would end on, with an error of its own that names none of our options."""
+    """Refuse login options on which aiokafka would fail with an error that does not name the option."""
     protocol, mechanism = known.get("security_protocol", "PLAINTEXT"), known.get("sasl_mechanism", "PLAIN")
     for option, given, words in (
         ("security.protocol", protocol, PROTOCOLS),
         ("sasl.mechanism", mechanism, MECHANISMS if protocol.startswith("SASL") else (mechanism,)),
     ):
         if given not in words:
-            raise SettingsError(f"kafka.{option}: the worker cannot use the given one. Write one of {', '.join(words)}")
+            raise SettingsError(
+                f"kafka.{option}: the worker does not support the given value. Write one of {', '.join(words)}"
+            )
     if not protocol.startswith("SASL"):
         return
     if mechanism == "OAUTHBEARER":
@@ -91,14 +93,14 @@ def _check_login(known: Mapping[str, Any], options: Options) -> None:
         if importlib.util.find_spec("gssapi") is None:
             raise SettingsError("kafka.sasl.mechanism: GSSAPI needs the Python package gssapi, which is not installed")
     elif not (known.get("sasl_plain_username") and known.get("sasl_plain_password")):
-        raise SettingsError(f"kafka.sasl.username and kafka.sasl.password: {mechanism} needs both")
+        raise SettingsError(f"kafka.sasl.username and kafka.sasl.password: {mechanism} needs both. Set the missing one")
 
 
 def _check_token(options: Options) -> None:
-    """Refuse options that cannot lead to a token.
+    """Refuse incomplete or unusable token options.
 
     Raises:
-        SettingsError: one is missing or has an unknown value.
+        SettingsError: an option is missing or has an unknown value.
     """
     if str(options.get("sasl.oauthbearer.method", "default")).lower() != "oidc":
         raise SettingsError(
@@ -107,7 +109,7 @@ def _check_token(options: Options) -> None:
         )
     for part in ("token.endpoint.url", "client.id", "client.secret"):
         if not options.get(f"sasl.oauthbearer.{part}"):
-            raise SettingsError(f"kafka.sasl.oauthbearer.{part}: OAUTHBEARER needs it")
+            raise SettingsError(f"kafka.sasl.oauthbearer.{part}: OAUTHBEARER needs this option. Set it")
     try:
         url = urlsplit(str(options["sasl.oauthbearer.token.endpoint.url"]))
         right = url.scheme in {"http", "https"} and url.hostname and not url.username and (url.port or 1)

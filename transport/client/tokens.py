@@ -32,12 +32,10 @@ RENEW_AT: Final = 0.8
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
-    """Provider of unexpired tokens for connections, for any event loop and thread.
-
-    For any event loop and thread.
+    """Provider of unexpired login tokens, for any event loop and thread.
 
     Args:
-        options: as in the settings' `kafka` section, `sasl.oauthbearer.*`
+        options: `sasl.oauthbearer.*` of the settings' `kafka` section
     """
 
     def __init__(self, options: Options) -> None:
@@ -49,8 +47,8 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
         """Return the token to log in with.
 
         Raises:
-            TokenRefused: the server gives none to this client.
-            aiokafka.errors.KafkaConnectionError: it does not answer.
+            TokenRefused: the token server refuses this client.
+            aiokafka.errors.KafkaConnectionError: the token server does not answer.
         """
         return await asyncio.get_running_loop().run_in_executor(None, self._current)
 
@@ -64,11 +62,11 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
 
 
 def fetch_token(options: Options) -> tuple[str, float]:
-    """Ask the token server; returns the token, and for how many seconds from now it is good.
+    """Request a token from the token server; returns (token, seconds until it expires).
 
     Raises:
-        TokenRefused: the server gives none to this client.
-        aiokafka.errors.KafkaConnectionError: it does not answer.
+        TokenRefused: the token server refuses this client.
+        aiokafka.errors.KafkaConnectionError: the token server does not answer.
     """
     server = token_server(options)
     form = {"grant_type": "client_credentials", "scope": str(options.get("sasl.oauthbearer.scope", ""))}
@@ -94,7 +92,7 @@ def fetch_token(options: Options) -> tuple[str, float]:
 
 
 def _post(options: Options, body: str, headers: dict[str, str]) -> tuple[int, bytes]:
-    """Post without following a redirect: the secret is for that server alone."""
+    """Post a request without following a redirect, because the secret is meant for this server only."""
     url = urlsplit(str(options["sasl.oauthbearer.token.endpoint.url"]))
     connection: http.client.HTTPConnection
     if url.scheme == "https":

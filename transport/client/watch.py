@@ -47,17 +47,17 @@ Key = tuple[bytes, int]
 
 
 class Asking(Protocol):
-    """Requests that a watcher needs of a cluster."""
+    """Requests that a watcher sends to a cluster; implemented by `Cluster`."""
 
     def known_leader(self, topic: str, partition: int) -> int | None:
-        """Return the known leader of a partition; None where none is known."""
+        """Return the partition's leader according to cached metadata; None if the cache has no leader."""
 
     async def send(self, node: int, request: object, connection: Hashable) -> object:
         """Send a request, and wait for the answer."""
 
 
 class Place:
-    """One who waits at a spot. `Watch.place` makes it."""
+    """Position at which an idle lane waits for new records; made by `Watch.place`."""
 
     def __init__(self, spot: Spot, session: _Session) -> None:
         self.spot, self._session = spot, session
@@ -73,30 +73,33 @@ class Place:
 
     @property
     def is_called(self) -> bool:
-        """Return True once a fetch is worthwhile. It stays so: another wait needs another place."""
+        """Return True once new records may have come.
+
+        It stays True: to wait again, make another place.
+        """
         return self._called.done()
 
     @property
     def answered_at(self) -> float:
-        """Return the time of the broker's last answer about all its places.
+        """Return the time of the last answer from this place's broker, in seconds since 1970; 0 without an answer.
 
         It is in seconds since 1970; 0 without an answer.
         """
         return self._session.answered_at
 
     def call(self) -> None:
-        """Tell the waiting lane that a fetch is worthwhile."""
+        """Wake the waiting lane, because a fetch is worthwhile."""
         if not self._called.done():
             self._called.set_result(None)
 
     async def called(self, timeout_s: float) -> bool:
-        """Wait until it is worth looking, or this is over; whether it is."""
+        """Wait up to `timeout_s` for new records; return True if a fetch is worthwhile."""
         await asyncio.wait((self._called,), timeout=timeout_s)
         return self._called.done()
 
 
 class _Session:
-    """Watched places at one broker, and their fetch session: one request at a time."""
+    """Fetch session with one broker and the places it watches; one request at a time."""
 
     def __init__(self) -> None:
         self.places: dict[Key, Place] = {}
@@ -115,7 +118,7 @@ class _Session:
         """End of a long pause, by the event loop's clock."""
 
     def add(self, key: Key, place: Place) -> None:
-        """Watch a place from the next request on."""
+        """Add a place, to be watched from the next request on."""
         self.places[key] = self._new[key] = place
 
     def remove(self, key: Key, place: Place) -> None:
@@ -126,7 +129,7 @@ class _Session:
             self._gone.add(key)
 
     def request(self) -> SessionFetchRequest:
-        """Return the next request, about every present place."""
+        """Return the next request of the session, about all places watched now."""
         if self._id == NO_SESSION:
             self._known, self._number, self._new, self._gone = {}, 0, dict(self.places), set()
         # A place named as forgotten would be forgotten even where it is named as new as well.
@@ -140,7 +143,7 @@ class _Session:
         return SessionFetchRequest((self._id, self._number), WAIT_MS, spots, forgotten)
 
     def answered(self, session_id: int, looked: list[Looked]) -> None:
-        """Call the places with news in the broker's answer."""
+        """Process the broker's answer: wake the lane of each place with news."""
         self._id, self.answered_at = session_id, time.time()
         self._number = self._number % NUMBERS_MOST + 1
         self.pause_s = 0.0
@@ -156,7 +159,7 @@ class _Session:
                 place.call()
 
     def failed(self) -> None:
-        """End the session, and call every lane."""
+        """End the session after an error, and wake the lane of every place."""
         self._id = NO_SESSION
         self.pause_s = min(max(PAUSE_S, 2 * self.pause_s), PAUSE_MOST_S)
         if self.pause_s > PATIENT_S:
@@ -167,19 +170,21 @@ class _Session:
 
 
 class Watch:
-    """Looks for those who wait, at each spot of a partition for one of them at most."""
+    """Watcher of idle partitions, for many lanes with few requests.
+
+    Each position of a partition has one waiting lane at most.
+    """
 
     def __init__(self, cluster: Asking, name: str) -> None:
-        """Start without requests until the first place. name: of the connection."""
+        """Make a watcher without places; it sends no request before the first. name: name of its connection."""
         self._cluster, self._connection = cluster, ("watch", name)
         self._sessions: dict[int, _Session] = {}
 
     def place(self, topic: str, spot: Spot) -> Place | None:
         """Watch a position from now on; None: the lane must use its own requests.
 
-        None: ask by yourself.
-
-        The partition has no known leader, or another lane waits there, or the watcher fails again and again.
+        It returns None if the partition has no known leader, if another lane waits at that position, or if the watcher
+        fails repeatedly.
         """
         node = self._cluster.known_leader(topic, spot.partition)
         if node is None:
@@ -195,13 +200,13 @@ class Watch:
         return place
 
     def leave(self, place: Place) -> None:
-        """Look there no more."""
+        """Stop watching a place."""
         key = place.spot.topic_id, place.spot.partition
         for session in self._sessions.values():
             session.remove(key, place)
 
     async def close(self) -> None:
-        """Look nowhere any more; everyone is called."""
+        """Stop watching all places, and wake their lanes."""
         sessions, self._sessions = self._sessions, {}
         tasks = [session.task for session in sessions.values() if session.task is not None]
         for session in sessions.values():

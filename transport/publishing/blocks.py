@@ -38,15 +38,15 @@ def publish_blocks(
     from_start: bool = False,
     on_records: Callable[[int, int], None] | None = None,
 ) -> Published:
-    """Publish a file in blocks, as `kafka_ratchet.producers.publish` does by record.
+    """Publish a file in blocks; `kafka_ratchet.producers.publish` does the same record by record.
 
     The file's `blocks_of` must not be None.
 
     Args:
         source: the file that the producer was made with.
-        producer: to send with.
+        producer: producer that sends the blocks.
         from_start: publish from the beginning; the producer must have been made with it as well.
-        on_records: called with the last sequence of the records in flight, and their number.
+        on_records: function called with the last sequence sent and the number of records in flight.
 
     Raises:
         SourceError: a line cannot be read. Everything before it is published and acknowledged.
@@ -76,7 +76,7 @@ def publish_blocks(
 
 
 def read_block(source: FileSource, offset: int, text: bytes) -> _Read:
-    """Return the records of a block, the same as `source.read` gives.
+    """Return the records of a block, equal to those that `source.read` returns.
 
     Args:
         source: source of the block

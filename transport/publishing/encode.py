@@ -26,14 +26,14 @@ _CRC_TABLE: Final = np.array([zlib.crc32(bytes([n ^ 0xFF])) ^ 0xFF000000 for n i
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Some records of a name, by rising sequences."""
+    """Records of one producer name, by rising sequences."""
 
     sequences: Ints
     keys: Spans
     values: Spans
 
     def first(self, count: int) -> Records:
-        """So many of them, from the first on."""
+        """Return the first `count` records."""
         if count == len(self.sequences):
             return self
         return Records(self.sequences[:count], _first(self.keys, count), _first(self.values, count))
@@ -44,7 +44,7 @@ def _first(spans: Spans, count: int) -> Spans:
 
 
 class Outgoing(NamedTuple):
-    """Batch for a partition."""
+    """Encoded batch for one partition, with its last sequence and the size of its values."""
 
     partition: int
     batch: EncodedBatch
@@ -54,12 +54,12 @@ class Outgoing(NamedTuple):
 
 
 class Encoder:
-    """Encoder of one name's records into batches of its topic's partitions.
+    """Encoder of a producer's records into batches for each partition of the topic.
 
     Args:
-        topic: name, for error messages.
-        name: the producer's, as `name_bytes` has it.
-        partitions: the name's first partition count.
+        topic: topic's name, for error messages.
+        name: the producer's name, as returned by `name_bytes`.
+        partitions: partition count of the topic when the name was first used.
         limit: bytes of one batch, before compression.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
     """
@@ -84,7 +84,7 @@ class Encoder:
         return int(too_large[0]) if len(too_large) else len(sizes)
 
     def too_large(self, sequence: int, takes: int) -> RecordTooLarge:
-        """Return the error for a record that does not fit a batch."""
+        """Return the error for a record too large for a batch."""
         return RecordTooLarge(
             f"topic {self._topic!r}, producer {self._name.decode()!r}, sequence {sequence}: {takes} bytes of key and "
             f"value do not fit a batch of {self._limit} bytes. Raise max.message.bytes of the topic and "
@@ -92,7 +92,7 @@ class Encoder:
         )
 
     def encode(self, records: Records) -> list[Outgoing]:
-        """Return the batches, those of a partition in its order; all records have to fit."""
+        """Encode records as batches by partition, in the records' order. All records must fit a batch (`fits`)."""
         count = len(records.sequences)
         order, ends = np.empty(count, np.int64), np.zeros(self._partitions + 1, np.int64)
         room = np.zeros(self._partitions, np.int64)
@@ -123,17 +123,17 @@ def _by_partition(  # type: ignore[no-untyped-def]
     """Order records by partition, keeping their order within it.
 
     Args:
-        keys: uint8[bytes] of the keys.
-        key_starts: int64[records].
-        key_lengths: int64[records]; -1 is null.
-        value_lengths: int64[records]; -1 is null.
-        table: uint32[256], of CRC-32.
+        keys: uint8[bytes], the keys one after the other.
+        key_starts: int64[records], where each key begins.
+        key_lengths: int64[records], length of each key; -1 is null.
+        value_lengths: int64[records], length of each value; -1 is null.
+        table: uint32[256], table of CRC-32.
         keyless: the partition of records without a key.
         each: bytes of a record other than key and value.
-        chosen: int64[records], filled with partitions.
-        order: int64[records], filled with indices of records, partition by partition.
-        ends: int64[partitions + 1], zeros, filled with the partitions' starts in order; the last is their end.
-        room: int64[partitions], zeros, filled with the most bytes of each partition's records.
+        chosen: int64[records], receives the partition of each record.
+        order: int64[records], receives the records' indices, partition by partition.
+        ends: int64[partitions + 1] of zeros, receives where each partition starts in `order`, and the end.
+        room: int64[partitions] of zeros, receives the highest size of each partition's records.
     """
     partitions = len(room)
     full = np.uint32(0xFFFFFFFF)
@@ -178,25 +178,25 @@ def _write(  # type: ignore[no-untyped-def]
     out,
     limit,
 ):
-    """Write records, all of one time, into the record section of one new batch.
+    """Write records with one common timestamp into the record section of a new batch.
 
     Args:
         keys: as `write_rows` takes them.
-        key_starts: likewise.
-        key_lengths: likewise.
-        values: likewise.
-        value_starts: likewise.
-        value_lengths: likewise.
-        sequences: int64[records].
+        key_starts: as `write_rows` takes them.
+        key_lengths: as `write_rows` takes them.
+        values: as `write_rows` takes them.
+        value_starts: as `write_rows` takes them.
+        value_lengths: as `write_rows` takes them.
+        sequences: int64[records], sequence of each record.
         headers: uint8[bytes], headers of a record without its sequence.
-        order: int64[records], indices of records.
-        first: where in order to begin.
-        end: where in order to end.
-        out: uint8[limit], records begin at HEADER_SIZE.
-        limit: bytes; one record always fits.
+        order: int64[records], the records' indices in the order to write.
+        first: start of the range in `order`.
+        end: end of the range in `order`.
+        out: uint8[limit] to write into; records begin at HEADER_SIZE.
+        limit: bytes of the batch; one record always fits.
 
     Returns:
-        (index in order of the first record not written, position after the last byte, bytes of keys and values).
+        (index in `order` of the first record not written, position after the last byte, bytes of keys and values).
     """
     at = HEADER_SIZE
     taken = np.int64(0)
@@ -231,9 +231,9 @@ def _write(  # type: ignore[no-untyped-def]
 
 
 def compile_publishing() -> None:
-    """Encode one record, to compile the functions.
+    """Compile the encoding functions by encoding one record.
 
-    Numba keeps the result next to the source or in the user's cache.
+    Numba caches the compiled code next to the source or in the user's cache.
     """
     find_lines(b'{"a":"b"}\n', True, "a")
     Encoder("compile", b"a", 1, 1000, "none").encode(Records(np.arange(1), spans([b"a"]), spans([b"b"])))

@@ -37,9 +37,9 @@ def _blanks(data, at, end):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _string(data, at, end, in_string):  # type: ignore[no-untyped-def]
-    """Return the byte after a string's closing quote and whether there are escapes; or -1.
+    """Return the position after a string's closing quote, or -1, and True if the string has escapes.
 
-    at: the string's first byte
+    at: position of the string's first byte
     """
     escaped = False
     # Unsigned: numpy checks each signed index for counting from the end.
@@ -85,7 +85,7 @@ def _string(data, at, end, in_string):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _number(data, at, end):  # type: ignore[no-untyped-def]
-    """Return the byte after a number without an exponent, or -1."""
+    """Return the position after a number without an exponent, or -1."""
     if data[at] == 0x2D:
         at += 1
     first = at
@@ -109,7 +109,7 @@ def _number(data, at, end):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _word(data, at, end):  # type: ignore[no-untyped-def]
-    """Return the byte after true, false or null, or -1."""
+    """Return the position after true, false or null, or -1."""
     if at + 4 <= end and data[at] == 0x74 and data[at + 1] == 0x72 and data[at + 2] == 0x75 and data[at + 3] == 0x65:
         return at + 4
     if at + 4 <= end and data[at] == 0x6E and data[at + 1] == 0x75 and data[at + 2] == 0x6C and data[at + 3] == 0x6C:
@@ -138,7 +138,7 @@ def _is_name(data, at, end, name):  # type: ignore[no-untyped-def]
 
 @compiled(inline="always")
 def _scalar(data, at, end, in_string):  # type: ignore[no-untyped-def]
-    """Return the byte after a string, number or word, and whether it has escapes; -1 where there is none."""
+    """Return the position after a string, number or word, or -1, and True if it is a string with escapes."""
     c = data[at]
     if c == QUOTE:
         return _string(data, at + 1, end, in_string)
@@ -147,10 +147,10 @@ def _scalar(data, at, end, in_string):  # type: ignore[no-untyped-def]
 
 @compiled(inline="always")
 def _next_value(data, at, end, depth, objects):  # type: ignore[no-untyped-def]
-    """Pass the ends of levels after a value, and a comma.
+    """Skip the closing brackets after a value, and a comma.
 
     Returns:
-        (position, -1 where the text is no JSON; depth, 0 at the end of the text; `objects` of `_json`)
+        (position, -1 if the text is not JSON; nesting depth, 0 at the end of the text; `objects` of `_json`)
     """
     while depth:
         at = _blanks(data, at, end)
@@ -169,10 +169,10 @@ def _next_value(data, at, end, depth, objects):  # type: ignore[no-untyped-def]
 
 @compiled(inline="always")
 def _member(data, at, end, in_string):  # type: ignore[no-untyped-def]
-    """Read the name of a member.
+    """Read the name of an object's member.
 
     Returns:
-        (begin of its value, -1 where the text is no JSON; begin and end of the name; whether escapes are in it)
+        (start of the member's value, -1 if the text is not JSON; start and end of the name; True if it has escapes)
     """
     if at >= end or data[at] != QUOTE:
         return -1, at, at, False
@@ -192,12 +192,12 @@ def _json(data, at, end, name, wanted, in_string):  # type: ignore[no-untyped-de
         data: uint8[bytes].
         at: start of the line.
         end: end of the line, without its line end.
-        name: uint8[bytes], the member of the outermost object with the key as its text.
+        name: uint8[bytes], name of the outermost object's member that holds the key.
         wanted: True if records have a key.
         in_string: `_IN_STRING`.
 
     Returns:
-        (RECORD or ODD, start of the key, its length; -1 where there is none).
+        (RECORD or ODD, start of the key, its length or -1 without a key).
     """
     depth = 0
     objects = np.uint64(0)  # a bit for each level, set for an object, the innermost lowest
@@ -256,16 +256,16 @@ def _find(data, ends, is_json, name, wanted, in_string, out):  # type: ignore[no
 
 
 def find_lines(data: bytes, is_json: bool, key: str | None):  # type: ignore[no-untyped-def]
-    """Return the lines of some text.
+    """Find the lines of a text, with the key of each.
 
     Args:
-        data: whole lines; the last one may lack its end.
+        data: whole lines; the last may lack its line end.
         is_json: True for ndjson; otherwise every line is a record.
-        key: the member with the key as its text; None: records have none.
+        key: name of the member that holds the key; None: records have no key.
 
     Returns:
-        int64[6, lines]: start of a line, the bytes without its end, start of the next one; BLANK, RECORD or ODD;
-        start of the key, and its bytes (-1: none).
+        int64[6, lines]: start of a line, its length without the line end, start of the next line; BLANK, RECORD or ODD;
+        start of the key, and its length (-1: no key).
     """
     text = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(text == NL)

@@ -44,7 +44,7 @@ _SETTLED: Final = (
 
 
 class Understood(NamedTuple):
-    """The options, as a `BatchProducer` takes them."""
+    """Values of a user's librdkafka options, in the form that a `BatchProducer` takes."""
 
     client: dict[str, Any]
     """aiokafka's."""
@@ -56,22 +56,22 @@ class Understood(NamedTuple):
 
 
 def understood(options: Options) -> Understood:
-    """Sort the options into their places.
+    """Check a user's librdkafka options and convert them for a `BatchProducer`.
 
     Raises:
-        SettingsError: an option is unknown, or has an invalid value, by its name; or the options name no Kafka.
+        SettingsError: an option is unknown or invalid (the message names it), or the options have no bootstrap servers.
     """
     require_servers(options)
     for name in options:
         known = (*_NUMBERS, *_COMPRESSION, *_SETTLED, "bootstrap.servers")
         if name not in known and not name.startswith(_SECURITY):
             raise SettingsError(
-                f"kafka.{name}: only librdkafka has this option, and records sent in batches of our own do "
-                "not pass through it. Leave it out, or publish without batches"
+                f"kafka.{name}: this option exists only in librdkafka, and batches do not pass through librdkafka. "
+                "Remove the option, or publish without batches"
             )
     compression = next((str(options[name]).lower() for name in _COMPRESSION if name in options), "none")
     if compression not in CODECS:
-        raise SettingsError(f"kafka.compression.type: write one of {', '.join(CODECS)}")
+        raise SettingsError(f"kafka.compression.type: unknown value. Write one of {', '.join(CODECS)}")
     return Understood(
         client=client_options(str(options["bootstrap.servers"]), options),
         compression=compression,
@@ -88,5 +88,5 @@ def _number(options: Mapping[str, str | int | bool], name: str, otherwise: float
     except ValueError:
         value = -1
     if not least <= value < 2**31:
-        raise SettingsError(f"kafka.{name}: is no number from {least:g} on. Correct or remove it")
+        raise SettingsError(f"kafka.{name}: must be a number of at least {least:g}. Correct or remove it")
     return value

@@ -44,19 +44,19 @@ RECORD_COSTS: Final = 128
 class BatchProducer(NamedProducer[BatchSender]):
     """Producer of whole record batches, with the arguments and promises of `Producer`.
 
-    It is for many records a second: it encodes record batches and sends them itself, in place of librdkafka, which
-    takes headers record by record. So it needs the worker's extra. A name may change between the two kinds:
-    partitions, numbers, headers and progress are the same.
+    It is made for many records a second: it encodes and sends record batches without librdkafka, which takes headers
+    record by record. It needs the package's extra for workers. A name may be used with `Producer` and `BatchProducer`
+    in turn: partitions, numbers, headers and progress are the same.
 
-    Records that `send` has taken are sent when there are enough of them, or after `linger.ms` (5). Progress moves by
-    whole blocks of some thousand records, so a little more is sent again after a crash.
+    `send` collects records until a batch is full or `linger.ms` (5) has passed. Progress moves by blocks of some
+    thousand records, so that more records are sent again after a crash.
 
     Of librdkafka's options it understands those of security, `client.id`, `compression.type`, `linger.ms`,
     `message.max.bytes`, `queue.buffering.max.kbytes` and `request.timeout.ms`. Others are refused by their names,
-    except those that only affect how librdkafka makes batches, logs and counts.
+    except those that only affect librdkafka's batching, logging and statistics.
 
     Raises:
-        SettingsError: also for an unknown option.
+        SettingsError: an option is unknown or invalid.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class BatchProducer(NamedProducer[BatchSender]):
         self._lingering.start()
 
     def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
-        """Send as `Producer.send` does."""
+        """Send a record, with the arguments and result of `Producer.send`."""
         # Runs for each record: calls written out here save a third of a record's time.
         if type(value) is not bytes or (key is not None and type(key) is not bytes):
             check_bytes(value, key)
@@ -142,7 +142,7 @@ class BatchProducer(NamedProducer[BatchSender]):
         *,
         sequences: Iterable[int] | None = None,
     ) -> int | None:
-        """Send as `Producer.send_many` does."""
+        """Send several records, with the arguments and result of `Producer.send_many`."""
         number = None
         for part in in_parts(values, keys, sequences):
             with self._turn:
@@ -173,11 +173,11 @@ class BatchProducer(NamedProducer[BatchSender]):
         return number
 
     def send_block(self, records: Records) -> None:
-        """Send numbered records in one step; for a source read in blocks.
+        """Send numbered records in one step, for a source read in blocks.
 
         Raises:
-            SourceError: the first of them does not rise above the last one sent.
-            RatchetError: as `send`; the records before one too large are in flight.
+            SourceError: the first sequence is not above the last one sent.
+            RatchetError: as in `send`; the records before a too large record are in flight.
         """
         with self._turn:
             self._send_taken()
@@ -191,13 +191,13 @@ class BatchProducer(NamedProducer[BatchSender]):
                 raise self._encoder.too_large(int(records.sequences[fits]), size)
 
     def flush(self) -> None:
-        """Flush as `Producer.flush` does."""
+        """Wait until all records are acknowledged, as `Producer.flush` does."""
         with self._turn:
             self._send_taken()
         super().flush()
 
     def metrics(self) -> ProducerMetrics:
-        """Return the figures of `Producer.metrics`. One acknowledgement is measured per batch."""
+        """Return the figures of `Producer.metrics`; acknowledgement times are measured per batch."""
         taken = len(self._values)  # not in its turn: a `send` that waits for Kafka would have to be waited for
         told = super().metrics()
         return replace(told, sent=told.sent + taken, in_flight=told.in_flight + taken)
@@ -219,7 +219,7 @@ class BatchProducer(NamedProducer[BatchSender]):
         return standstill_of(self._progress_store.admin, self._options, self.topic, throttle_s=throttle_s, heard=heard)
 
     def _send_taken(self) -> None:
-        """Encode what `send` has taken; the turn is held."""
+        """Encode and send the records that `send` has collected. The caller holds the lock `_turn`."""
         if not self._values:
             return
         self._accumulator.wait_for_room()
@@ -231,7 +231,9 @@ class BatchProducer(NamedProducer[BatchSender]):
             else:
                 is_whole = last == max(self._last_put + 1, self._first) + count - 1
             if not is_whole or len(self._keys) != count:
-                raise ValueError("a call of `send` was interrupted half-way")
+                raise ValueError(
+                    "a call of `send` was interrupted half-way. Make a new producer and send the records again"
+                )
             # From the first on: one more than the last may be more than 64 bits hold.
             sequences = np.arange(count, dtype=np.int64) + (last - count + 1)
             if self._sequences:
@@ -270,7 +272,7 @@ class BatchProducer(NamedProducer[BatchSender]):
         self._progress_writer.wake()
 
     def _linger(self) -> None:
-        """Send what waits for more records, when it has waited long enough."""
+        """Send collected records after `linger.ms`, in a thread."""
         closed = self._accumulator.closed
         while not closed.is_set():
             if not self._began.wait(1.0) or closed.wait(self._understood.linger_s):

@@ -64,7 +64,7 @@ class _Under(NamedTuple):
 
 @dataclass(slots=True)
 class _Lane:
-    """The batches of one partition."""
+    """Waiting and sent batches of one partition."""
 
     partition: int
     waiting: deque[_Under] = field(default_factory=deque)
@@ -75,27 +75,28 @@ class _Lane:
 
 
 class BatchSender:
-    """Sender of batches to one topic, from its own thread; it ends at its first failure.
+    """Sender of batches to one topic, in its own thread; the first failure ends it.
 
-    The first failure, of whatever kind, ends it.
+    A failed sender sends nothing more.
 
-    `put` is for one thread at a time, the rest for any.
+    Only one thread at a time may call `put`; any thread may call the other methods.
 
     Args:
         topic: topic of the batches.
         name: the producer's name, for messages.
-        options: aiokafka's, as `client_options` makes them.
+        options: options of aiokafka, as made by `client_options`.
         room_bytes: most bytes of batches waiting to be sent or acknowledged; `wait_for_room` waits for more.
         request_timeout_ms: time without an answer before a batch is sent again.
         timeout_s: how long to look for Kafka at the start, in seconds.
-        say: called, every few seconds, while Kafka does not answer.
-        acknowledged: called for each acknowledged batch, in the order of its partition, with the partition and the
-            seconds.
-        why: finds the cause of missing acknowledgements, from seconds of delay by quota and the last connection error.
+        say: function called every few seconds while Kafka does not answer.
+        acknowledged: function called for each acknowledged batch, in the partition's order, with the partition and the
+            seconds since `put`.
+        why: function that explains missing acknowledgements, from the quota's delay in seconds and the last connection
+            error.
 
     Raises:
         BrokerUnavailable: Kafka cannot be reached within `timeout_s`.
-        TransportError: it gives this user no producer id.
+        TransportError: Kafka gives this user no producer id.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class BatchSender:
             raise
 
     def __len__(self) -> int:
-        """Records that wait to be sent or acknowledged."""
+        """Return the number of records that wait to be sent or acknowledged."""
         return self._records
 
     @property
@@ -149,11 +150,11 @@ class BatchSender:
         return self.closed.is_set()
 
     def is_empty(self) -> bool:
-        """Return True when Kafka has everything; False once it has failed."""
+        """Return True if Kafka has acknowledged all records; False after a failure."""
         return not self._records and self.failure is None
 
     def limit(self, most: int) -> int:
-        """Return the topic's max.message.bytes where it is known and below `most`; else `most`."""
+        """Return the topic's max.message.bytes if known and below `most`; else `most`."""
 
         async def ask() -> int:
             return (await self._cluster.message_limits([self.topic], "limits"))[self.topic]
@@ -165,7 +166,7 @@ class BatchSender:
             return most
 
     def put(self, batches: Sequence[Outgoing]) -> None:
-        """Send batches, those of a partition in this order. Does not wait."""
+        """Queue batches for sending, in this order within a partition. Does not wait."""
         sealed = []
         for outgoing in batches:
             base = self._next.get(outgoing.partition, 0)
@@ -178,20 +179,20 @@ class BatchSender:
         self._loop.call_soon_threadsafe(self._take, sealed)
 
     def wait_for_room(self) -> None:
-        """Wait until another batch may be put; raise the error that ended the sender."""
+        """Wait until the sender has room for another batch; raise the error that ended the sender."""
         self.check()
         with self._changed:
             self._changed.wait_for(lambda: self._bytes < self._room_bytes or self.is_over)
         self.check()
 
     def poll(self, timeout_s: float) -> None:
-        """Wait so long, in seconds, or until something was acknowledged."""
+        """Wait until a batch is acknowledged, or `timeout_s` seconds have passed."""
         if timeout_s:
             with self._changed:
                 self._changed.wait(timeout_s)
 
     def drain(self) -> None:
-        """Wait until everything is acknowledged, however long; raise the error that ends it."""
+        """Wait without a limit until all batches are acknowledged; raise the error that ends the sender."""
         with self._changed:
             self._changed.wait_for(lambda: not self._records or self.is_over)
         self.check()
@@ -201,10 +202,10 @@ class BatchSender:
         if self.failure is not None:
             raise self.failure
         if self.closed.is_set():
-            raise TransportError(f"producer {self.name!r} is closed: nothing can be sent any more")
+            raise TransportError(f"producer {self.name!r} is closed and sends nothing more. Make a new producer")
 
     def fail(self, failure: RatchetError) -> None:
-        """End it: what waits is not sent any more. The first failure is the cause, others only follow from it."""
+        """End the sender with an error; waiting batches are not sent any more. Only the first failure is kept."""
         with self._changed:
             if self.failure is None:
                 self.failure, self.is_over = failure, True
@@ -246,7 +247,8 @@ class BatchSender:
                 if time.monotonic() >= deadline:
                     raise BrokerUnavailable(
                         f"topic {self.topic!r}, producer {self.name!r}: Kafka gave no producer id within "
-                        f"{timeout_s:g} s ({explained(error)}). Check that it runs; kafka_timeout_s sets the limit"
+                        f"{timeout_s:g} s ({explained(error)}). Check that Kafka runs; kafka_timeout_s sets the "
+                        "limit"
                     ) from None
                 await asyncio.sleep(RETRY_FIRST_S)
 
@@ -260,13 +262,13 @@ class BatchSender:
                 self._fill(lane)
 
     def _fill(self, lane: _Lane) -> None:
-        """Send what may be under way. The tasks begin in this order, and so do their requests on the connection."""
+        """Send the next waiting batches, as many as may be in flight. The requests keep the batches' order."""
         while lane.waiting and len(lane.under_way) < lane.window and not self.is_over:
             each = lane.waiting.popleft()
             lane.under_way.append((each, self._loop.create_task(self._produce(each))))
 
     async def _deliver(self, lane: _Lane) -> None:
-        """Take the answers of one partition in the order of its batches, until there is none left."""
+        """Process the answers of one partition in the order of its batches, until no batch is left."""
         pause_s = RETRY_FIRST_S
         try:
             while not self.is_over:
@@ -300,7 +302,7 @@ class BatchSender:
             lane.attendant, lane.window = None, 1
 
     async def _settle(self, lane: _Lane) -> None:
-        """Wait for all answers, and put every batch not known to be appended back in its order."""
+        """Wait for all answers, then put every batch without a confirmed append back into the queue, in order."""
         under_way = list(lane.under_way)
         lane.window = 1
         await asyncio.gather(*(answer for _, answer in under_way), return_exceptions=True)
@@ -316,7 +318,10 @@ class BatchSender:
         raise_for(response.topics[0][1][0][1], f"{self.topic}, partition {partition}")
 
     def _has(self, each: _Under) -> None:
-        """Kafka has it. The report comes first: who finds nothing under way any more finds everything reported."""
+        """Report an acknowledged batch, then remove it.
+
+        In this order, a caller that sees no batch in flight finds every batch reported.
+        """
         crash_point("batch-there")
         self._heard_at = time.monotonic()
         self._last_error = self.standstill = None
@@ -327,7 +332,7 @@ class BatchSender:
             self._changed.notify_all()
 
     def _final(self, error: Exception, each: _Under, is_alone: bool) -> RatchetError | None:
-        """Return the error that ends the sender; None where another try may help."""
+        """Return the error that ends the sender; None if another attempt may help."""
         servers = [f"{node.host}:{node.port}" for node in self._cluster.client.cluster.brokers()]
         if isinstance(error, kafka.KafkaConnectionError | kafka.NodeNotReadyError) and (away := refused_by(servers)):
             return TransportError(
@@ -352,7 +357,7 @@ class BatchSender:
         return kind(f"{said}. Acknowledged records stay published; start again to go on after it")
 
     async def _attend(self) -> None:
-        """Say that Kafka is silent."""
+        """Call `say` at intervals while Kafka does not answer."""
         while True:
             await asyncio.sleep(SILENCE_S / 10)
             now = time.monotonic()

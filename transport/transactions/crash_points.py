@@ -66,7 +66,7 @@ class _Plan:
         known = POINTS + AGENT_POINTS + COMPLETION_POINTS + PUBLISHING_POINTS
         if self.point not in known:
             points = ", ".join(known)
-            raise ValueError(f"{VARIABLE}={text}: there is no such point; there are {points}")
+            raise ValueError(f"{VARIABLE}={text}: unknown crash point; write one of {points}")
 
     def __call__(self, point: str) -> None:
         if point == self.point:
@@ -76,7 +76,7 @@ class _Plan:
 
 
 def _never(point: str) -> None:
-    """Do nothing: no crash is planned."""
+    """Do nothing: the default when no crash is planned."""
 
 
 crash_point = _Plan(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else _never

@@ -55,11 +55,11 @@ ONGOING: Final = "Ongoing"
 
 
 class Hanging(NamedTuple):
-    """Open transaction in one partition, older than its time-out.
+    """Open transaction in one partition, older than its timeout.
 
-    start: offset of its first record; idle_s: since the time of its last record, by our clock. It is the record's own
-    time: in a topic that keeps events' times, that of an event;
-    ends: "commit" or "abort" where its end is known
+    start: offset of its first record; idle_s: seconds since the timestamp of its last record, by this machine's clock;
+    the producer may have set the timestamp.
+    ends: "commit" or "abort" if its end is known, else None
     """
 
     topic: str
@@ -73,11 +73,11 @@ class Hanging(NamedTuple):
 
     @property
     def place(self) -> tuple[str, int, int, int, int]:
-        """Topic, partition, producer id, epoch and first offset."""
+        """Return topic, partition, producer id, epoch and first offset, which identify the transaction."""
         return self.topic, self.partition, self.producer_id, self.epoch, self.start
 
     def is_old(self, timeout_ms: int) -> bool:
-        """Return True if its last record shows that it has outlived a time-out of so many ms."""
+        """Return True if its last record is older than a timeout in ms and HANGS_AFTER_S."""
         return self.idle_s > timeout_ms / 1000 + HANGS_AFTER_S
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ class WriteTxnMarkersRequest_v1(RequestStruct):  # type: ignore[misc]
 
 
 class WriteTxnMarkersRequest(Request[WriteTxnMarkersRequest_v1]):  # type: ignore[misc]
-    """Ends a transaction in one partition, whatever its coordinator knows of it. To the partition's leader."""
+    """Request to a partition's leader to end a transaction there, without its coordinator."""
 
     API_KEY = 27
 
@@ -154,17 +154,17 @@ async def find_hanging(
     connection: Hashable,
     now: Callable[[], float] = time.time,
 ) -> list[Hanging]:
-    """Return open transactions older than their time-out and HANGS_AFTER_S, without a coordinator.
+    """Return open transactions past their timeout that no coordinator will end.
 
-    One that its coordinator has open is left out, however old its last record is: it may be in use, and if not, its
-    coordinator ends it. Of ids that this user may not see, only the time is known.
+    A transaction open for its coordinator is omitted, however old its last record is: it may be in use, and otherwise
+    its coordinator ends it. For ids hidden from this user, only the age decides.
 
     Args:
-        cluster: connected.
-        partitions: topic and partition of each to look at.
-        timeout_ms: time-out of the lanes' transactions.
+        cluster: connected client of the Kafka cluster.
+        partitions: (topic, partition) of each partition to search.
+        timeout_ms: timeout of the lanes' transactions.
         connection: connection of the requests.
-        now: seconds since the epoch; held against the time of a transaction's last record.
+        now: function that returns the present time, in seconds since the epoch.
 
     Raises:
         TransactionError: this user lacks the right.
@@ -205,7 +205,7 @@ async def _open_in(
 
 
 async def _coordinated(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[Hanging]:
-    """Those of them that a coordinator has open or is ending: as Kafka's own `kafka-transactions.sh` tells them."""
+    """Return the transactions that a coordinator has open or is ending, as `kafka-transactions.sh` finds them."""
     retry = Retry("ask which transactions there are")
     while True:
         try:
@@ -213,14 +213,16 @@ async def _coordinated(cluster: Cluster, found: Collection[Hanging], connection:
         except kafka.TransactionalIdAuthorizationFailed as error:
             raise TransactionError(explained(error)) from None
         except kafka.IncompatibleBrokerVersion as error:
-            raise TransactionError(f"Kafka 3.0 or newer is needed: {error}") from None
+            raise TransactionError(
+                f"listing transactions needs Kafka 3.0 or newer: {error}. Upgrade the brokers"
+            ) from None
         except kafka.KafkaError as error:
             cluster.refresh()
             await retry.wait(error)
 
 
 async def _names(cluster: Cluster, found: Collection[Hanging], connection: Hashable) -> set[str]:
-    """Return the transactional ids of their producer ids, of those that this user may see."""
+    """Return the transactional ids of the transactions' producer ids, as far as this user may see them."""
     producer_ids = sorted({one.producer_id for one in found})
     names = set()
     for broker in cluster.client.cluster.brokers():
@@ -255,16 +257,16 @@ async def _ask_coordinators(cluster: Cluster, found: Collection[Hanging], connec
 async def with_known_ends(
     cluster: Cluster, transactional_id: str, hanging: Collection[Hanging], connection: Hashable
 ) -> list[Hanging]:
-    """Add to hanging transactions how they ended, where a coordinator or a recorded outcome says so.
+    """Return the hanging transactions with `ends` set if coordinator or recorded outcome show it.
 
     Args:
-        cluster: connected
-        transactional_id: of the partition's lane
-        hanging: as `find_hanging` found them
-        connection: on which to ask
+        cluster: connected client of the Kafka cluster
+        transactional_id: transactional id of the partition's lane
+        hanging: result of `find_hanging`
+        connection: connection of the requests
 
     Raises:
-        TransactionError: this user may not ask.
+        TransactionError: this user lacks the right.
     """
     retry = Retry("ask how hanging transactions ended")
     while True:
@@ -284,9 +286,9 @@ async def with_known_ends(
 async def _known_end(
     cluster: Cluster, transactional_id: str, names: Collection[str], one: Hanging, connection: Hashable
 ) -> str | None:
-    """Return "commit" or "abort", or None where nothing says how a transaction ended.
+    """Return how a transaction ended, "commit" or "abort"; None if unknown.
 
-    names: further transactional ids that it may be of
+    names: further transactional ids that may have made the transaction
     """
     stuck = {(one.topic, one.partition): OpenAt(one.epoch, one.start)}
     for name in (transactional_id, *sorted(names)):
@@ -306,14 +308,14 @@ async def end_hanging(
     """End hanging transactions as an operator has decided.
 
     Args:
-        cluster: connected.
+        cluster: connected client of the Kafka cluster.
         transactional_id: transactional id of the partition's lane.
-        hanging: as `find_hanging` found them.
+        hanging: result of `find_hanging`.
         connection: connection of the requests.
-        commit: True: commit their records.
+        commit: True to commit their records, False to abort.
 
     Raises:
-        TransactionError: one of them is known to have ended otherwise, or Kafka refuses.
+        TransactionError: a transaction is known to have ended the other way, or Kafka refuses.
     """
     hanging = await with_known_ends(cluster, transactional_id, hanging, connection)
     if otherwise := [one for one in hanging if one.ends and one.ends != ENDS[commit]]:

@@ -23,7 +23,7 @@ class OpenTransaction(NamedTuple):
 
     start: offset of its first record
     last_ms: timestamp of its last record, ms since the epoch
-    transactional_id, since_ms: None where no coordinator names it to this user
+    transactional_id, since_ms: None if no coordinator shows them to this user
     """
 
     topic: str
@@ -46,7 +46,7 @@ class OpenTransaction(NamedTuple):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the fields as a dict for JSON."""
         return self._asdict()
 
 
@@ -58,7 +58,7 @@ def _moment(ms: int) -> str:
 
 
 def named(found: Iterable[OpenTransaction]) -> str:
-    """Return the part of a sentence that names open transactions; "" where none was found."""
+    """Return a phrase that names open transactions, for the end of a sentence; "" without any."""
     each = sorted(found, key=lambda one: one.start)
     more = f", and {len(each) - 1} more" if len(each) > 1 else ""
     return f" ({each[0]}{more})" if each else ""
@@ -67,14 +67,14 @@ def named(found: Iterable[OpenTransaction]) -> str:
 async def find_open(
     cluster: Cluster, places: Collection[tuple[str, int]], connection: Hashable
 ) -> list[OpenTransaction]:
-    """Return the open transactions in these partitions, with their transactional ids where Kafka names them.
+    """Return the open transactions in these partitions, with transactional ids as far as Kafka shows them.
 
-    Asked once, without trying again.
+    Sends each request once, without retries.
 
     Args:
-        cluster: connected
-        places: topic and partition of each
-        connection: on which to ask
+        cluster: connected client of the Kafka cluster
+        places: (topic, partition) of each partition to search
+        connection: connection of the requests
 
     Raises:
         aiokafka.errors.KafkaError: Kafka does not answer, or refuses to describe the producers.

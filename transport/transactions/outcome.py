@@ -85,9 +85,9 @@ TopicPartition = tuple[str, int]
 
 
 class LastTransaction(NamedTuple):
-    """Coordinator's state of an id's last transaction.
+    """Coordinator's state of a transactional id's last transaction.
 
-    started_ms: milliseconds since the epoch; 0 or -1 where no transaction has begun
+    started_ms: milliseconds since the epoch; 0 or -1 before the first transaction
     state: Kafka's word, as in DescribeTransactions
     """
 
@@ -107,7 +107,7 @@ class OpenAt(NamedTuple):
 
 
 class HangingTransaction(NamedTuple):
-    """Ended transaction, and the partitions without its marker, where it is still open."""
+    """Ended transaction, still open in some partitions because its end marker is missing there."""
 
     producer_id: int
     committed: bool
@@ -116,21 +116,23 @@ class HangingTransaction(NamedTuple):
     """The epoch that the transactional id had when this was found out."""
 
     def explains(self, producer_id: int, stuck: Mapping[TopicPartition, OpenAt]) -> bool:
-        """Return True if these open records are part of it."""
+        """Return True if these open records belong to this transaction."""
         return producer_id == self.producer_id and stuck.items() <= self.open.items()
 
 
 class RecordedEnd(NamedTuple):
-    """Recorded outcome of open records. seen: epoch of the id when the outcome was learned."""
+    """Outcome of open records, as recorded in Kafka. seen: producer epoch when the outcome was recorded."""
 
     committed: bool
     seen: int
 
 
 class Orphaned(kafka.KafkaError):  # type: ignore[misc]
-    """Records are open that no transaction of their id will end: an owner is about to do it, or died on the way.
+    """Error for open records that no transaction of their id will end.
 
-    last: as the coordinator has it; hanging: how they were to end, where an outcome is recorded
+    An owner is about to end them, or died before.
+
+    last: the coordinator's state; hanging: the transaction with its intended end, if an outcome is recorded
     """
 
     def __init__(self, text: str, last: LastTransaction, hanging: HangingTransaction | None) -> None:
@@ -145,19 +147,18 @@ async def find_hanging_transaction(
     connection: Hashable,
     remembered: HangingTransaction | None = None,
 ) -> HangingTransaction | None:
-    """Return the left-open transaction of an id; None where there is none, or it has no end yet.
+    """Return an id's ended transaction with missing markers; None without one, or before its end.
 
-    Waits for the leaders of all partitions: the next owner of the id erases the outcome of its last transaction, so
-    it must be able to act on the answer at once.
+    Waits for the leaders of all partitions: the next owner of the id erases the outcome of its last transaction, so it
+    must be able to act on the answer at once.
 
     Args:
-        cluster: connected.
+        cluster: connected client of the Kafka cluster.
         transactional_id: id of the transaction.
         partitions: all partitions that the id writes to.
         connection: connection of the requests.
-        remembered: hanging transaction known to this process before its request to take the id over. It counts like a
-            recorded outcome: a user without the right to record one, and without the coordinator's answer, has
-            nothing else.
+        remembered: hanging transaction that this process found before it asked for the id. It counts like a recorded
+            outcome, for users without the right to record one.
 
     Raises:
         TransactionError: this user lacks the right, or Kafka is too old for the request.
@@ -182,18 +183,22 @@ async def find_hanging_transaction(
         committed = known_end(known, stuck, [RecordedEnd(remembered.committed, remembered.taken_over_at)])
     hanging = None if committed is None else HangingTransaction(known.producer_id, committed, stuck, known.epoch)
     if hanging is None or not is_over:
-        raise Orphaned(f"{transactional_id}: open in {list(stuck)}, and its state is {known.state}", known, hanging)
+        raise Orphaned(
+            f"{transactional_id}: records are open in {list(stuck)}, and the transaction's state is {known.state}",
+            known,
+            hanging,
+        )
     return hanging
 
 
 def known_end(
     last: LastTransaction, stuck: Mapping[TopicPartition, OpenAt], recorded: Collection[RecordedEnd]
 ) -> bool | None:
-    """Return whether open records were committed; None where their end is not known.
+    """Return True if open records were committed, False if aborted; None if unknown.
 
     Args:
-        last: as the coordinator has it
-        stuck: open records of its producer id without a marker to come
+        last: the coordinator's state of the id
+        stuck: open records of its producer id that no marker will end
         recorded: outcomes recorded for them
     """
     is_over = last.state in COMPLETE
@@ -213,10 +218,10 @@ async def last_end(
     connection: Hashable,
     remembered: HangingTransaction | None = None,
 ) -> HangingTransaction | None:
-    """Return the left-open transaction of an id, with retries until there is an answer.
+    """Return an id's ended transaction with missing markers, like `find_hanging_transaction`, with retries.
 
-    Another owner may have taken the id over without ending the transaction. After waiting OWNER_S for it, this call
-    ends the transaction itself, by the recorded outcome.
+    Another owner may have taken the id over without ending the transaction. This call waits OWNER_S for that owner,
+    then ends the transaction by the recorded outcome.
 
     Raises:
         TransactionError: this user lacks the right, Kafka is too old for the request, or the intended end is unknown.
@@ -260,14 +265,14 @@ def may_not_ask(transactional_id: str, error: kafka.KafkaError) -> TransactionEr
 
 
 def _completes(last: LastTransaction, hanging: HangingTransaction) -> bool:
-    """Return whether the open transaction has no partition outside the hanging one."""
+    """Return True if the open transaction covers only partitions of the hanging one, so that its end completes both."""
     return bool(last.members) and last.members <= hanging.open.keys()
 
 
 async def _end_for_another(
     cluster: Cluster, transactional_id: str, last: LastTransaction, hanging: HangingTransaction, connection: Hashable
 ) -> None:
-    """End the empty transaction that a killed owner had begun in order to complete this: taking over would abort it."""
+    """End the empty transaction that a killed owner began to complete a hanging one; a take-over would abort it."""
     log.warning("ending what another began to complete", id=transactional_id, **describe(hanging))
     request = EndTxnRequest(transactional_id, last.producer_id, last.epoch, hanging.committed)
     try:
@@ -280,7 +285,7 @@ async def _end_for_another(
 async def record_outcome(
     cluster: Cluster, transactional_id: str, hanging: HangingTransaction, connection: Hashable
 ) -> None:
-    """Record how a transaction was to end, in Kafka, before its id is taken over and the coordinator forgets it.
+    """Record in Kafka how a transaction must end, before a take-over erases the coordinator's state.
 
     Raises:
         aiokafka.errors.KafkaError: the group's coordinator does not answer, or refuses.
@@ -306,7 +311,7 @@ async def recorded_ends(
     stuck: Mapping[TopicPartition, OpenAt],
     connection: Hashable,
 ) -> list[RecordedEnd]:
-    """Return the outcome recorded for each of these open records; none where one of them has none."""
+    """Return the recorded outcome of each of these open records; an empty list if one of them has none."""
     request = OffsetFetchRequest(transactional_id, [(topic, [partition]) for topic, partition in stuck])
     try:
         response = await _ask_group(cluster, transactional_id, request, connection)
@@ -334,7 +339,7 @@ def _metadata(hanging: HangingTransaction, there: OpenAt) -> str:
 
 
 async def _ask_group(cluster: Cluster, group: str, request: Any, connection: Hashable) -> Any:
-    """Commit or fetch offsets; the error code stands last in the answer about each partition."""
+    """Send a request to commit or fetch offsets, and raise its errors."""
     async with cluster.asking_coordinator(GROUP, group) as node:
         response = await cluster.send(node, request, connection)
         raise_for(getattr(response, "error_code", 0), group)
@@ -345,11 +350,11 @@ async def _ask_group(cluster: Cluster, group: str, request: Any, connection: Has
 
 
 async def last_transaction(cluster: Cluster, transactional_id: str, connection: Hashable) -> LastTransaction | None:
-    """Return the coordinator's state of an id; None where it has none.
+    """Return the coordinator's state of a transactional id; None without one.
 
     Raises:
         TransactionError: Kafka is older than 3.0 and lacks the request.
-        aiokafka.errors.KafkaError: it does not answer, or the markers are being written.
+        aiokafka.errors.KafkaError: the coordinator does not answer, or is still writing markers.
     """
     try:
         async with cluster.asking_coordinator(TRANSACTION, transactional_id) as node:
@@ -359,7 +364,9 @@ async def last_transaction(cluster: Cluster, transactional_id: str, connection: 
                 return None
             raise_for(code, transactional_id)
     except kafka.IncompatibleBrokerVersion as error:
-        raise TransactionError(f"{transactional_id}: Kafka 3.0 or newer is needed: {error}") from None
+        raise TransactionError(
+            f"{transactional_id}: describing transactions needs Kafka 3.0 or newer: {error}. Upgrade the brokers"
+        ) from None
     if state.startswith("Prepare"):
         raise kafka.ConcurrentTransactions  # the markers are being written
     members = frozenset((topic, number) for topic, numbers, *_ in topics for number in numbers if topic != OFFSETS)
@@ -394,8 +401,8 @@ async def left_open(
             return left
         except kafka.TopicAuthorizationFailedError as error:
             raise TransactionError(
-                f"{error}: this user may not ask for open transactions. Give it the right to read the topics that it "
-                "writes to"
+                f"{error}: this user may not ask for open transactions. Grant the user the right to read the topics "
+                "that it writes to"
             ) from None
         except kafka.KafkaError as error:
             cluster.refresh()
@@ -405,7 +412,7 @@ async def left_open(
 
 
 async def soon(answer: Awaitable[T]) -> T:
-    """Return the leaders' answer to a lane about to begin a transaction.
+    """Wait a limited time for the leaders' answer, before a lane begins a transaction.
 
     Raises:
         Aborted: there was no answer within LEADERS_WITHIN_S.
@@ -415,11 +422,12 @@ async def soon(answer: Awaitable[T]) -> T:
             return await answer
     except TimeoutError:
         raise Aborted(
-            f"no leader answered within {LEADERS_WITHIN_S:.0f} s whether the last transaction has ended everywhere"
+            f"no partition leader answered within {LEADERS_WITHIN_S:.0f} s if the last transaction has ended in all "
+            "partitions; the lane tries again"
         ) from None
 
 
 def describe(hanging: HangingTransaction) -> dict[str, Any]:
-    """Return a hanging transaction as the fields of a line in the log."""
+    """Return a hanging transaction as fields of a log line."""
     still_open = [f"{topic}-{partition}" for topic, partition in hanging.open]
     return {"producer_id": hanging.producer_id, "ended": ENDS[hanging.committed], "open": still_open}

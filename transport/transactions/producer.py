@@ -58,7 +58,10 @@ REFUSED: Final = (
 
 
 def as_ours(error: kafka.KafkaError, transactional_id: str, timeout_ms: int) -> RatchetError:
-    """Return the error for an ended transaction. timeout_ms: after which the coordinator would have aborted it."""
+    """Convert Kafka's error about an ended transaction into ours.
+
+    timeout_ms: timeout of the transaction, for the message.
+    """
     if isinstance(error, FENCED):
         return Fenced(
             f"{transactional_id}: fenced ({error!r}): another worker owns the partition now, or the "
@@ -84,9 +87,9 @@ IN_FLIGHT: Final = 5
 
 
 class TransactionalProducer:
-    """The producer of one input partition.
+    """Transactional producer of one input partition.
 
-    Not for concurrent use, except that produced batches are under way at once.
+    Its methods must not run concurrently; several produced batches may be in flight.
     """
 
     def __init__(
@@ -101,12 +104,12 @@ class TransactionalProducer:
         """Prepare the producer without sending anything.
 
         Args:
-            cluster: connected.
-            transactional_id: one per input partition.
+            cluster: connected client of the Kafka cluster.
+            transactional_id: transactional id, one per input partition.
             group: group of the committed offsets.
-            timeout_ms: after which the coordinator aborts an open transaction.
+            timeout_ms: time after which the coordinator aborts an open transaction.
             partitions: all partitions that this id writes to; searched for an earlier owner's open transaction.
-            asking: connection for taking the id over; None: its own, made at the first transaction.
+            asking: connection for taking the id over; None: a separate one, made at the first transaction.
         """
         self.cluster, self.transactional_id, self.timeout_ms = cluster, transactional_id, timeout_ms
         self.partitions = list(partitions)
@@ -132,7 +135,7 @@ class TransactionalProducer:
 
         Raises:
             TransactionError: the coordinator refuses this id.
-            Fenced: another owner has taken over in between.
+            Fenced: another owner has taken the id over in between.
         """
         await self._drop()
         self._to(State.INITIALISING)
@@ -163,9 +166,8 @@ class TransactionalProducer:
     async def _take_over(self) -> float:
         """Fence the former owner. Return the time of the request, by the event loop's clock in seconds.
 
-        It is in seconds.
-
-        Before that `_owed` becomes the hanging transaction with the outcome that Kafka forgets by it.
+        Before the request, `_owed` is set to the hanging transaction, because the take-over makes Kafka forget its
+        outcome.
         """
         retry = Retry("initialise transactional id", id=self.transactional_id)
         recorded: HangingTransaction | None = None
@@ -219,20 +221,23 @@ class TransactionalProducer:
         return await last_end(self.cluster, self.transactional_id, self.partitions, self._asking, self._owed)
 
     def _follows(self, hanging: HangingTransaction) -> bool:
-        """Return whether nothing came between the look at the last transaction and taking its id over."""
+        """Return True if no other owner came between reading the last transaction and taking the id over."""
         if hanging.producer_id != self._requests.producer_id:
             return True
         return self._requests.epoch == hanging.taken_over_at + 1
 
     async def _is_known(self, node: int) -> bool:
-        """Return whether the look at the last transaction, answered by this node, was up to date at the take-over."""
+        """Return True if the coordinator's answer about the last transaction was current at the take-over.
+
+        node: broker with that coordinator.
+        """
         if self._owed is None:
             # Nothing can be open after the take-over, unless a replaced coordinator had answered from memory.
             return not await left_open(self.cluster, self._requests.producer_id, self.partitions, self._asking)
         return self._follows(self._owed) or node == await self.cluster.coordinator(TRANSACTION, self.transactional_id)
 
     async def _record(self, hanging: HangingTransaction) -> None:
-        """Record the outcome in Kafka: the coordinator is about to forget it, and this process may die.
+        """Record the outcome in Kafka, before the coordinator forgets it and in case this process dies.
 
         Raises:
             aiokafka.errors.KafkaError: the group's coordinator does not answer.
@@ -248,17 +253,17 @@ class TransactionalProducer:
             )
 
     async def _complete(self, hanging: HangingTransaction, taken_over: float) -> None:
-        """End a hanging transaction as it ended elsewhere: by an empty transaction of the same producer id.
+        """End a hanging transaction in all partitions, by an empty transaction of the same producer id.
 
-        The marker of the empty transaction also ends the open records. taken_over: seconds, see `_take_over`.
+        The empty transaction's markers also end the open records. taken_over: result of `_take_over`.
         """
         log.warning("completing a transaction that Kafka left open", id=self.transactional_id, **describe(hanging))
         if hanging.producer_id != self._requests.producer_id:
             raise TransactionError(
                 f"{self.transactional_id}: a transaction of producer id {hanging.producer_id} was left open in "
-                f"{list(hanging.open)}, and Kafka has given out another one. Look at it with `ratchet resume "
-                f"--open-transaction {'commit' if hanging.committed else 'abort'}`, which is how it was to end, and "
-                "end it with --execute; see docs/reference/halted.md"
+                f"{list(hanging.open)}, and Kafka has since given the id another producer id. "
+                f"Look at it with `ratchet resume --open-transaction {'commit' if hanging.committed else 'abort'}`, "
+                "which is how it was to end, and end it with --execute; see docs/reference/halted.md"
             )
         # Its epoch stays, and when this is done the id is initialised once more.
         self._requests.resume(self._requests.producer_id, self._requests.epoch)
@@ -266,7 +271,10 @@ class TransactionalProducer:
         while True:
             if asyncio.get_running_loop().time() - taken_over > COMPLETE_WITHIN_S:
                 # A successor may have taken this one for dead; what began now, its taking over would abort.
-                raise Aborted(f"{self.transactional_id}: could not complete it in {COMPLETE_WITHIN_S:.0f} s")
+                raise Aborted(
+                    f"{self.transactional_id}: could not complete the hanging transaction within "
+                    f"{COMPLETE_WITHIN_S:.0f} s; the lane tries again"
+                )
             crash_point("owing")
             try:
                 await self._requests.join(list(hanging.open), with_offsets=True)
@@ -278,7 +286,7 @@ class TransactionalProducer:
                 await retry.wait(error)
 
     async def still_owns(self) -> None:
-        """Return if the id was not initialised elsewhere since `initialise`; not during the end of a transaction.
+        """Check that no other owner has initialised the id; not to be called while a transaction ends.
 
         Raises:
             Fenced: another owner has taken over.
@@ -290,7 +298,7 @@ class TransactionalProducer:
             raise Fenced(f"{self.transactional_id}: fenced: another worker has taken the partition over")
 
     def begin(self, partitions: list[tuple[str, int]]) -> None:
-        """Open a transaction over these partitions and the group's offsets; does not wait for the broker."""
+        """Open a transaction over these partitions and the group's offsets, without waiting for the broker."""
         self._expect(State.READY)
         self._to(State.OPEN)
         self.begun += 1
@@ -298,7 +306,7 @@ class TransactionalProducer:
         self._joining = asyncio.create_task(self._open(partitions))
 
     async def add(self, partitions: Collection[TopicPartition]) -> None:
-        """Take more partitions into the open transaction, before the first batch for them; those in it stay."""
+        """Add partitions to the open transaction, before their first batch; those already in it stay."""
         self._expect(State.OPEN)
         if more := sorted(set(partitions) - self._members):
             await self._joined()
@@ -306,7 +314,7 @@ class TransactionalProducer:
             self._members.update(more)
 
     async def produce(self, topic: str, partition: int, batch: EncodedBatch) -> asyncio.Task[Appended]:
-        """Send a batch; the task's result says where it is then. `commit` waits for all of them."""
+        """Send a batch; the returned task's result gives the batch's place. `commit` waits for all batches."""
         self._expect(State.OPEN)
         await self._joined()
         while len(self._sent) >= IN_FLIGHT:
@@ -330,13 +338,13 @@ class TransactionalProducer:
             del self._sent[0]
 
     async def commit(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
-        """Commit everything produced together with the consumed offset (the next one to read).
+        """Commit all produced batches together with the consumed offset (the next to read).
 
         Args:
-            topic: the input.
-            partition: its number.
-            offset: in it.
-            metadata: left with the offset.
+            topic: input topic.
+            partition: number of its partition.
+            offset: next input offset to read.
+            metadata: text stored with the offset.
 
         Raises:
             Aborted: nothing became visible, or the outcome is unknown; `initialise` decides it.
@@ -358,8 +366,8 @@ class TransactionalProducer:
             # the transaction before, and this one is about to be aborted.
             self._to(State.FAILED)
             raise Aborted(
-                f"{self.transactional_id}: its end was requested more than once; whether it is committed is read from "
-                "the changelog, after the id is initialised"
+                f"{self.transactional_id}: the end was requested more than once, so its outcome is unknown; the "
+                "lane starts again, initialises the id and reads the outcome from the changelog"
             )
         if self._requests.ends_raise_epoch:
             self._sequences.clear()
@@ -378,13 +386,16 @@ class TransactionalProducer:
 
     def _expect(self, state: State) -> None:
         if self.state is not state:
-            raise Aborted(f"{self.transactional_id}: is {self.state}, not {state}")
+            raise Aborted(
+                f"{self.transactional_id}: the producer is in state {self.state} instead of {state}; the lane "
+                "starts again"
+            )
 
     def _to(self, state: State) -> None:
         self.state = transition(self.state, state)
 
     async def _drop(self) -> None:
-        """Cancel the requests under way. Their answers no longer matter: the epoch is about to rise."""
+        """Cancel the requests in flight. Their answers no longer matter, since the epoch will be raised."""
         tasks: list[asyncio.Task[Any]] = [*self._sent, *([self._joining] if self._joining else [])]
         self._sent, self._joining, self._members = [], None, set()
         for task in tasks:
@@ -392,7 +403,7 @@ class TransactionalProducer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _guard(self, awaitable: Any) -> Any:
-        """Turn what goes wrong into an error of ours, and remember that this transaction is over."""
+        """Await a request; convert Kafka's errors into ours, and mark the transaction as failed."""
         try:
             return await awaitable
         except kafka.KafkaError as error:
@@ -402,10 +413,10 @@ class TransactionalProducer:
             raise ours from None
 
     async def check_ended(self) -> None:
-        """Check that Kafka has ended the last transaction everywhere, while no other is open.
+        """Check, between transactions, that Kafka has ended the last transaction in all partitions.
 
         Raises:
-            Aborted: it has not, and the commit is invisible. `initialise` ends it.
+            Aborted: a partition lacks the end marker, so that the commit is invisible there; `initialise` ends it.
         """
         if self.state is not State.READY or not self._written:
             return
@@ -420,7 +431,7 @@ class TransactionalProducer:
             self._written.clear()
 
     async def _is_hanging(self, connection: Hashable) -> bool:
-        """Return True if the last transaction is left open somewhere."""
+        """Return True if the last transaction is still open in some partition."""
         left = await soon(left_open(self.cluster, self._requests.producer_id, self._written, connection))
         return bool(left) and await soon(self._hanging()) is not None
 

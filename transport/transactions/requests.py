@@ -53,7 +53,10 @@ NEWER: Final = re.compile(r"ratchet (?P<format>(?!1\b)\d+)\b.*")
 
 
 def offset_metadata(topic_id: str, epoch: int) -> str:
-    """Return the metadata of an offset. topic_id: as text; epoch: of the batch before it."""
+    """Return the metadata of a committed offset.
+
+    topic_id: as text; epoch: leader epoch of the batch before the offset.
+    """
     return OFFSET_METADATA.format(topic=topic_id, epoch=epoch)
 
 
@@ -63,7 +66,7 @@ def is_ours(metadata: str) -> bool:
 
 
 def topic_in(metadata: str) -> str | None:
-    """Return the id of the topic that an offset is in; None where its metadata does not name one."""
+    """Return the topic id that the metadata of a committed offset names; None without one."""
     found = OURS.fullmatch(metadata)
     return found["topic"] if found else None
 
@@ -71,7 +74,7 @@ def topic_in(metadata: str) -> str | None:
 class Appended(NamedTuple):
     """Place of an appended batch in its partition.
 
-    offset: of its first record; at_ms: the broker's append time, in a topic with LogAppendTime, else -1
+    offset: offset of its first record; at_ms: the broker's append time in a topic with LogAppendTime, else -1
     """
 
     offset: int
@@ -79,9 +82,9 @@ class Appended(NamedTuple):
 
 
 class TransactionRequests:
-    """Requests of a transactional id.
+    """Requests for one transactional id.
 
-    Each raises `aiokafka.errors.KafkaError` when it was refused, or its execution is unknown.
+    Each method raises `aiokafka.errors.KafkaError` if Kafka refused the request or did not answer it.
     """
 
     def __init__(
@@ -90,10 +93,10 @@ class TransactionRequests:
         """Prepare the requests without sending any.
 
         Args:
-            cluster: connected.
-            transactional_id: id of the requests.
+            cluster: connected client of the Kafka cluster.
+            transactional_id: transactional id of the requests.
             group: group of the committed offsets.
-            connection: connection for a transaction's requests, in this order.
+            connection: connection for a transaction's requests, which keep their order.
             asking: connection for taking the id over.
         """
         self.cluster, self.transactional_id, self.group = cluster, transactional_id, group
@@ -107,12 +110,12 @@ class TransactionRequests:
         """True from the request to begin a transaction of this owner until its confirmed end."""
 
     async def ends_raise_epochs(self) -> bool:
-        """Return True if the cluster raises the epoch with every end; to be called before `initialise`."""
+        """Return True if the cluster raises the epoch at the end of each transaction. Call it before `initialise`."""
         async with self.cluster.asking_coordinator(TRANSACTION, self.transactional_id) as node:
             return await ends_raise_epochs(self.cluster, node, self.asking)
 
     async def initialise(self, timeout_ms: int, *, ends_raise: bool) -> None:
-        """Take the id over: the former owner is fenced, and its open transaction aborted.
+        """Take the id over: Kafka fences the former owner and aborts its open transaction.
 
         Args:
             timeout_ms: time after which the coordinator aborts an open transaction.
@@ -126,21 +129,21 @@ class TransactionRequests:
         self.ends_raise_epoch, self.in_doubt, self.has_begun = ends_raise, False, False
 
     def resume(self, producer_id: int, epoch: int) -> None:
-        """Go on under this epoch, which no end raises; the id is `spent` by that."""
+        """Continue with this producer id and epoch, which is not raised at the next end; the id is then `spent`."""
         self.producer_id, self.epoch = producer_id, epoch
         self.ends_raise_epoch, self.in_doubt = False, True
 
     @property
     def spent(self) -> bool:
-        """Return True if the id has to be initialised before anything else begins."""
+        """Return True if the id must be initialised before another transaction."""
         return self.in_doubt or self.epoch >= LAST_EPOCH
 
     async def join(self, partitions: list[tuple[str, int]], *, with_offsets: bool) -> None:
-        """Take partitions into the transaction, which begins with the first.
+        """Add partitions to the transaction, which begins with the first.
 
         Args:
-            partitions: topic, partition.
-            with_offsets: the group's offsets too.
+            partitions: (topic, partition) of each.
+            with_offsets: True to add the group's offsets as well.
         """
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions:
@@ -156,7 +159,7 @@ class TransactionRequests:
     async def _until_settled(self, request: Any, codes: Any) -> None:
         """Repeat a request until the markers of the last transaction are written.
 
-        The coordinator refuses it before.
+        Until then the coordinator refuses it.
         """
         retry = Retry("join transaction", id=self.transactional_id)
         while True:
@@ -186,9 +189,9 @@ class TransactionRequests:
         return Appended(offset, at_ms)
 
     async def send_offset(self, topic: str, partition: int, offset: int, metadata: str) -> None:
-        """Let the transaction commit the offset to read next of an input partition.
+        """Add the next input offset to the transaction's commit.
 
-        metadata: left with the offset, made by `offset_metadata`
+        metadata: text stored with the offset, made by `offset_metadata`
         """
         request = TxnOffsetCommitRequest(
             self.transactional_id,
@@ -204,12 +207,12 @@ class TransactionRequests:
                 raise_for(code)
 
     async def end(self, *, commit: bool) -> None:
-        """Commit or abort, retried for END_FOR_S: repetition of this request alone changes nothing.
+        """Commit or abort the transaction; retries for END_FOR_S.
 
-        It is the only request with that property.
+        No other request is retried, since only this one may safely be repeated.
 
-        But a late copy would end any transaction open under its epoch, and an answer to a later try may be about the
-        transaction before: after more than one this is `in_doubt`.
+        Still, a late copy would end any later transaction of the same epoch, and the answer to a retry may concern an
+        earlier transaction. After a retry the result is therefore `in_doubt`.
         """
         retry = Retry("end transaction", id=self.transactional_id)
         while True:
@@ -236,8 +239,8 @@ class TransactionRequests:
     async def give_up(self, timeout_ms: int) -> None:
         """Abort the open transaction so that none of its late requests can be appended.
 
-        Sends nothing where no transaction has begun. The coordinator would apply the abort to the committed
-        transaction before: it would record that one as aborted, or forget its end.
+        Sends nothing if no transaction has begun. The coordinator would otherwise apply the abort to the committed
+        transaction before, and record it as aborted or forget its end.
         """
         if not self.has_begun:
             return None

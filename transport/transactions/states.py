@@ -49,10 +49,10 @@ LEGAL: Final = {
 
 
 def transition(state: State, to: State) -> State:
-    """Return the new state `to`.
+    """Return the new state `to`, if the transition is legal.
 
     Raises:
-        ValueError: `to` may not follow. That is a mistake in the program, and Kafka cannot cause it.
+        ValueError: `to` may not follow `state`; an error in Ratchet.
     """
     if to not in LEGAL[state]:
         raise ValueError(f"a transactional producer in state {state} cannot become {to}")

@@ -53,7 +53,7 @@ class FeaturesRequest_v3(RequestStruct):  # type: ignore[misc]
     SCHEMA = Schema(("software_name", TEXT), ("software_version", TEXT), TAGS)
 
     def parse_response_header(self, read_buffer: BytesIO | bytes) -> ResponseHeader_v0:
-        """Decode a header without tags: only this answer never has them, for its reader may not know them yet."""
+        """Decode a header without tags; only this response never has tags."""
         return ResponseHeader_v0.decode(read_buffer)
 
 
@@ -114,7 +114,7 @@ class EndRequest_v5(RequestStruct):  # type: ignore[misc]
 
 
 class RaisingEndRequest(Request[EndRequest_v5]):  # type: ignore[misc]
-    """Ends a transaction, and tells under which producer id and epoch the next one is to run."""
+    """Request to end a transaction; the response gives producer id and epoch of the next one."""
 
     API_KEY = 26
 
@@ -149,10 +149,10 @@ class InitRequest_v3(RequestStruct):  # type: ignore[misc]
 
 
 class GiveUpRequest(Request[InitRequest_v3]):  # type: ignore[misc]
-    """Take-over of an id only if it is still ours (InitProducerId with the owner's epoch, KIP-360).
+    """Request to initialise an id only if its epoch is still ours (InitProducerId, KIP-360).
 
-    An open transaction is aborted, and its markers carry the next epoch: late requests to those partitions are
-    refused there. An EndTxn that aborts marks them with the present epoch.
+    It aborts an open transaction with markers of the next epoch, so that partitions refuse late requests. An aborting
+    EndTxn would write markers of the present epoch.
     """
 
     API_KEY = 22

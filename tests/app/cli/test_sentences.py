@@ -102,10 +102,16 @@ SASL = {"security.protocol": "SASL_PLAINTEXT"}
     ("options", "sentence"),
     [
         (SASL | {"sasl.mechanism": "OAUTHBEARER"}, "kafka.sasl.oauthbearer.method: OAUTHBEARER needs a token server"),
-        (SASL | {"sasl.mechanism": "SECRETBEARER"}, "kafka.sasl.mechanism: the worker cannot use the given one"),
+        (
+            SASL | {"sasl.mechanism": "SECRETBEARER"},
+            "kafka.sasl.mechanism: the worker does not support the given value",
+        ),
         (SASL | {"sasl.mechanism": "PLAIN"}, "kafka.sasl.username and kafka.sasl.password: PLAIN needs both"),
         (SASL | {"sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": "u"}, "SCRAM-SHA-256 needs both"),
-        ({"security.protocol": "carrier-pigeon"}, "kafka.security.protocol: the worker cannot use the given one"),
+        (
+            {"security.protocol": "carrier-pigeon"},
+            "kafka.security.protocol: the worker does not support the given value",
+        ),
         ({"no.such": "1"}, "kafka.no.such: the Kafka client refuses it: there is no such option"),
     ],
     ids=lambda each: str(each)[:40],

@@ -68,6 +68,6 @@ def test_unknown_point_is_refused(broker: str, tmp_path: Path) -> None:
         environment.wait_for(lambda: not worker.is_running, "the refusal", PATIENCE_S)
         assert worker.started is not None
         assert worker.started.wait() == 1
-        assert "there is no such point" in worker.output()
+        assert "unknown crash point" in worker.output()
     finally:
         environment.close()

@@ -33,7 +33,7 @@ REASONS = {
     "checksum": "checksum",
     "do not fit": "records",
     "begins before": "goes backwards",
-    "offsets up to": "offsets",
+    "impossible last offset": "offsets",
     "records in": "count",
     "transaction marker": "marker",
     "unknown compression": "codec",

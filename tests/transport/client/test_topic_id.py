@@ -108,7 +108,7 @@ async def test_a_deleted_input_is_said_to_be_gone(site: Site, monkeypatch: pytes
     owner = await served(site, 3)
     admin = AdminClient({"bootstrap.servers": site.bootstrap})
     admin.delete_topics([site.input])[site.input].result(30)
-    await stays_halted(owner, f"{site.input}: there is no such topic any more")
+    await stays_halted(owner, f"{site.input}: the topic does not exist any more")
 
 
 async def test_an_output_created_again_halts_the_lane(site: Site) -> None:
@@ -279,7 +279,9 @@ async def test_a_changelog_of_a_newer_format_is_refused(site: Site) -> None:
     site.produce(events(1))
     owner.lane.start()
     await stays_halted(
-        owner, f"{site.changelog}, partition 0, offset 0: it was written in format {FORMAT + 1} by a newer Ratchet"
+        owner,
+        f"{site.changelog}, partition 0, offset 0: the owner entry was written in format {FORMAT + 1} "
+        "by a newer Ratchet",
     )
 
 

@@ -329,7 +329,7 @@ async def test_whoever_comes_late_to_end_it_starts_again(
         if noted == "not-noted":  # this user may leave no notes
             patch.setattr("kafka_ratchet.transport.transactions.producer.record_outcome", refuse)
         patch.setattr(TransactionRequests, "initialise", freeze_after_initialising)
-        with pytest.raises(Aborted, match="could not complete it in"):
+        with pytest.raises(Aborted, match="could not complete the hanging transaction within"):
             await frozen.initialise()
     assert open_records(kafka, left.out) == 1  # nothing that a successor could abort
 
@@ -377,7 +377,8 @@ async def test_what_nobody_knows_how_to_end_is_refused(
     # An owner that takes over the id, and dies before it has ended what was open.
     await TransactionalProducer(cluster, name, name, 30_000, []).initialise()
 
-    with pytest.raises(TransactionError, match=rf"open in \[\('{out}', 0\)\], and its state is Empty.*is unknown"):
+    reason = rf"open in \[\('{out}', 0\)\], and the transaction's state is Empty.*is unknown"
+    with pytest.raises(TransactionError, match=reason):
         await initialise_after(ORPHANED_FOR_S, TransactionalProducer(cluster, name, name, 30_000, left.partitions))
     assert open_records(kafka, out) == 1
 
