@@ -85,14 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _log_json(spec: JobSpec) -> None:
-    """Write log lines as JSON from now on, with Python's warnings; Spark's JVM keeps its own form."""
+    """Switch log lines and Python's warnings to JSON; lines of Spark's JVM keep their own format."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonFormatter({"sink": spec.name, "topic": spec.topic}))
     logging.captureWarnings(True)
 
 
 def _say_end(sentence: str) -> None:
-    """Write the reason for the job's end to standard error, as JSON if its log is."""
+    """Write the reason for the job's end to standard error, as JSON if the job logs JSON."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger("spark_sink").error(sentence)
     else:

@@ -88,5 +88,5 @@ def as_dict(found: Sequence[Compaction], *, execute: bool) -> dict[str, object]:
 def _mebibytes(text: str) -> float:
     number = float(text)
     if not (math.isfinite(number) and 0 < number <= MIB):
-        raise argparse.ArgumentTypeError(f"{text} is no size in MiB")
+        raise argparse.ArgumentTypeError(f"{text} is not a size in MiB. Write a whole number, such as 128")
     return number

@@ -13,94 +13,94 @@ class SinkError(Exception):
 
 
 def first_line(error: Exception) -> str:
-    """Return the sentence of a library's error, without full stop and further lines.
+    """Return the first line of a library's error message, without its full stop.
 
-    delta-rs, for one, appends a native stack trace where RUST_BACKTRACE is set.
+    Further lines may be a native stack trace, as from delta-rs with RUST_BACKTRACE set.
     """
     return str(error).partition("\n")[0].rstrip(".")
 
 
 class OptionRefused(SinkError):
-    """Refusal of an argument: unknown, contradictory, or with a bad value."""
+    """Error for an invalid argument: unknown, contradictory, or with a bad value."""
 
 
 class KafkaUnavailable(SinkError):
-    """Failure of Kafka to answer within the limit, or its refusal of the request."""
+    """Error for a Kafka cluster that did not answer within the limit, or refused the request."""
 
 
 class TopicMissing(SinkError):
-    """Absence of the topic to read."""
+    """Error for a missing input topic."""
 
 
 class OffsetsLost(SinkError):
-    """Loss of the record that the table needs next; going on would skip events silently."""
+    """Error for a deleted record that the table needs next; to continue would skip events silently."""
 
 
 class TopicRecreated(SinkError):
-    """Mismatch of topics: the stored offsets belong to another one of that name.
+    """Error for stored offsets that belong to another topic of the same name.
 
-    Going on would skip or repeat events silently.
+    To continue would skip or repeat events silently.
     """
 
 
 class RowsLost(SinkError):
-    """Mismatch of rows and offsets: the table alone was put back, emptied or replaced.
+    """Error for a table restored, emptied or replaced without its stored offsets.
 
-    Going on would skip rows silently.
+    To continue would skip rows silently.
     """
 
 
 class SchemaDiffers(SinkError):
-    """Mismatch of columns or types between the result table and the job."""
+    """Error for a result table with other columns or types than the job's."""
 
 
 class SecondJob(SinkError):
-    """Second job for a topic in one table: every row would be added once more."""
+    """Error for a second job that reads the same topic into one table: every row would be added twice."""
 
 
 class WriteModeDiffers(SinkError):
-    """Mismatch of kind, key or sums between the job and its rows.
+    """Error for a job with another kind, key or sums than the rows in its table.
 
-    Going on would double or overwrite rows silently.
+    To continue would double or overwrite rows silently.
     """
 
 
 class RuleDiffers(SinkError):
-    """Mismatch of rules: the job's rows were judged by another one, or by workers.
+    """Error for a job with other deduplication settings than those that made its rows.
 
-    Going on would double or drop records silently.
+    To continue would double or drop records silently.
     """
 
 
 class SequencesLost(SinkError):
-    """Loss of the last sequences of a job that judges, or their mismatch with its rows."""
+    """Error for lost last sequences of a deduplicating job, or for sequences that do not match its rows."""
 
 
 class SparkFailed(SinkError):
-    """Failure of Spark to read or compute a range's records. The table knows its own offsets."""
+    """Error for Spark's failure to read or compute records. The table's stored offsets remain valid."""
 
 
 class RegistryUnavailable(SinkError):
-    """Failure of the schema registry to answer, or to answer sensibly.
+    """Error for a schema registry without a usable answer.
 
-    No value is judged until it does.
+    Until the registry answers, no value is accepted or rejected.
     """
 
 
 class RegistryRefused(SinkError):
-    """Refusal of our credentials by the schema registry."""
+    """Error for credentials that the schema registry refuses."""
 
 
 class StoreError(SinkError):
-    """Failure to open, read or write the result table."""
+    """Error for a result table that cannot be opened, read or written."""
 
 
 class Fenced(SinkError):
-    """Take-over by another job of the same name; this one's later commits stay invisible."""
+    """Error for a job fenced by a newer job of its name; later commits of the older job stay invisible."""
 
 
 class RuleBroken(StoreError):
-    """Refusal of a row by a foreign rule of the table; nothing of the commit is in it."""
+    """Error for a row that a constraint of the table refuses; the table has nothing of that commit."""
 
 
 NOTHING = "Nothing was added and no offset moved"
@@ -108,27 +108,28 @@ NOTHING = "Nothing was added and no offset moved"
 
 
 def refuse_rule(where: object, reason: str, rules: str = "", extent: str = NOTHING) -> NoReturn:
-    """Raise the refusal of a table's own rule.
+    """Raise the error for a row refused by a constraint of the table.
 
     Args:
-        where: the store, as messages name it.
-        reason: sentence of the database, with the rule's name.
-        rules: other rules of the table that may be the cause; empty: `reason` names it.
-        extent: extent of the refusal.
+        where: the store, for the message.
+        reason: the database's message, which may name the constraint.
+        rules: constraints that may be the cause; empty if `reason` names the constraint.
+        extent: sentence that tells how much of the commit was refused.
     """
     named = f" The table has: {rules}." if rules else ""
     raise RuleBroken(
-        f"{where}: a rule of the table refuses a row: {reason.rstrip('.')}.{named} {extent}. Drop or change the rule, "
-        "and run again: every row is added then. Or let the job write no such row"
+        f"{where}: a constraint of the table refuses a row: {reason.rstrip('.')}.{named} {extent}. Drop or change "
+        "the constraint and run the job again, which then adds every row. Or change the job so that it writes no "
+        "such row"
     ) from None
 
 
 def refuse(where: object, error: Exception, look_at: str) -> NoReturn:
-    """Raise an error of a store's library or the disk as `StoreError`.
+    """Convert an error of a store's library or the disk into a `StoreError`, and raise it.
 
     Args:
-        where: the store, as messages name it.
+        where: the store, for the message.
         error: the raised error.
-        look_at: place that shows the reason.
+        look_at: place where the operator finds the reason, for the message.
     """
     raise StoreError(f"{where}: {first_line(error)}. Look at {look_at}, then run again") from None

@@ -33,9 +33,9 @@ SINK_EXTRAS: Final = {
 
 
 def missing_extra(error: ModuleNotFoundError, extras: Mapping[str, str] = SINK_EXTRAS) -> str | None:
-    """Return the sentence that says how to install a missing package.
+    """Return the message that tells how to install a missing package; None if no extra has the package.
 
-    None: no extra has it. Then it is a mistake in our code or the user's, and its traceback is needed.
+    None means an error in our code or the user's, so that its traceback is needed.
     """
     # A module within an installed package has a dot in its name, and no extra has it.
     extra = extras.get(error.name or "")
@@ -45,14 +45,14 @@ def missing_extra(error: ModuleNotFoundError, extras: Mapping[str, str] = SINK_E
 
 
 def require_package(module: str, needed: str) -> None:
-    """Refuse a module that cannot be imported.
+    """Check that a package is installed.
 
     Args:
         module: module of the package.
-        needed: the feature that needs it, as the start of a sentence.
+        needed: start of the message: the feature that needs the package.
 
     Raises:
-        OptionRefused: the sentence, and how to install the package.
+        OptionRefused: the package is missing; the message tells how to install it.
     """
     try:
         import_module(module)

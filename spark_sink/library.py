@@ -66,7 +66,7 @@ FOLLOW_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one commit, and the offsets it moves the table to.
+    """Records of one commit, with the table's offsets before and after it.
 
     The records have the columns of Spark's Kafka source with headers, and two more: `sequence` (bigint) and `producer`
     (string), null for records that no producer has numbered.
@@ -84,7 +84,7 @@ class Batch:
 
 
 class SinkOptions(TypedDict, total=False):
-    """Options of a table other than its kind, key and sums."""
+    """Options of a table for `exactly_once`: new columns, partitions and access to the store."""
 
     evolve: bool
     """Add new columns to the table."""
@@ -101,7 +101,7 @@ class SinkOptions(TypedDict, total=False):
 
 
 class Sink:
-    """Table that takes rows and offsets in one action. See `exactly_once`, which makes one."""
+    """Table that commits rows and Kafka offsets in one action; made by `exactly_once`."""
 
     def __init__(self, target: str, job: str, write_mode: WriteMode, options: SinkOptions) -> None:
         self.target, self.job = target, job
@@ -129,14 +129,14 @@ class Sink:
         follow: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> Iterator[Batch]:
-        """Read the topic on from the table's offsets, in batches; commit each before the next.
+        """Yield the topic's records after the table's offsets, in batches. Commit each batch before the next.
 
         Args:
             spark: session of the caller; its settings and views stay as they are.
             bootstrap: host:port[,host:port] of Kafka.
             topic: any topic, also one without Ratchet's headers.
             max_records: offsets in one batch, at most.
-            follow: go on after the topic's end as of the start, and wait for records.
+            follow: wait for new records at the topic's end instead of stopping there.
             options: client options in librdkafka's names, such as security.protocol.
 
         Raises:
@@ -177,7 +177,7 @@ class Sink:
     def _up_to(
         self, spark: SparkSession, job: Job, planner: TopicPlanner, offset_range: OffsetRange, start: dict[int, int]
     ) -> Iterator[Batch]:
-        """Give out the batches up to the end of the range. Each has to be committed before the next one."""
+        """Yield the batches up to the end of the range; the caller must commit each before the next."""
         for begin, end in slices(start, offset_range.end, job.max_records):
             planner.require_first_topic(planner.topic_id(), begin)
             read = with_producer(records(spark, job, begin, end))
@@ -196,14 +196,14 @@ class Sink:
 
         Args:
             dataframe: rows made of `batch.records`. `upsert` needs the columns partition and offset, or
-                _kafka_partition and _kafka_offset, which tell the last row of a key.
-            batch: the one that the loop gave last.
+                _kafka_partition and _kafka_offset, to find the last row of a key.
+            batch: the last batch that `batches` yielded.
 
         Returns:
             Rows of the commit.
 
         Raises:
-            Fenced: another run of the job has taken over, or the batch is in the table; nothing of this call is
+            Fenced: another run of the job has taken over, or the table already has the batch; nothing of this call is
                 visible.
             SchemaDiffers: the table has other columns.
             StoreError: the table cannot be written; nothing of this call is visible.
@@ -214,14 +214,15 @@ class Sink:
 
     @property
     def batch(self) -> Callable[[DataFrame, int], None]:
-        """Function that commits a micro-batch: `stream.writeStream.foreachBatch(sink.batch)`.
+        """Return the function that commits a micro-batch: `stream.writeStream.foreachBatch(sink.batch)`.
 
-        Rows with stored offsets are left out, so that a checkpoint may be lost. For that the rows need the columns
-        partition and offset, or _kafka_partition and _kafka_offset. Spark calls it with the rows and a number.
+        Rows below the stored offsets are omitted, so that a lost checkpoint does no harm. For that the rows need the
+        columns partition and offset, or _kafka_partition and _kafka_offset. Spark calls the function with the rows and
+        the number of the micro-batch.
 
         Raises:
-            OptionRefused: the query reads something else than one topic, offsets of rows are needed and not there, or
-                the session is one of Spark Connect.
+            OptionRefused: the query does not read exactly one topic, the rows lack needed offsets, or the
+                session is one of Spark Connect.
             OffsetsLost: the query begins after the table's offsets, so that records would be missing.
             TopicRecreated: the table's offsets belong to a deleted topic of the same name.
             SinkError: see `commit`.
@@ -237,11 +238,12 @@ class Sink:
             if self._commit_micro_batch(dataframe, number, given, topic_id) and ask() != topic_id:
                 raise TopicRecreated(
                     f"topic {given.topic} was deleted and created again while micro-batch {number} read it "
-                    f"({ranges(dict(given.start), dict(given.end))}): rows of both may be in the table. {NEW_TOPIC}"
+                    f"({ranges(dict(given.start), dict(given.end))}): the table may have rows of both topics. "
+                    f"{NEW_TOPIC}"
                 )
 
     def _commit_micro_batch(self, dataframe: DataFrame, number: int, given: MicroBatch, topic_id: int) -> bool:
-        """Commit the rows of offsets that the table does not have; False: it has all."""
+        """Commit the rows above the table's offsets; return False if the table already has all of them."""
         topic, start = given.topic, given.start
         store = self._open_store(dataframe.sparkSession, topic, topic_id)
         if self._offsets is None:
@@ -268,7 +270,7 @@ class Sink:
     def starting_offsets(self, topic: str) -> str:
         """Return the table's offsets of a topic as Spark's Kafka source takes them in `startingOffsets`.
 
-        "earliest" where nothing was committed; partitions without an offset begin at their first one.
+        The result is "earliest" before the first commit; a partition without an offset begins at its first record.
         """
         stored = self.offsets(topic)
         return json.dumps({topic: {str(each): at for each, at in sorted(stored.items())}}) if stored else "earliest"
@@ -276,7 +278,7 @@ class Sink:
     # --
 
     def offsets(self, topic: str) -> dict[int, int]:
-        """Return the next offset of each partition of a topic, as the table has it."""
+        """Return the table's next offset of each partition of a topic."""
         store = self._make_store(None, topic, 0)  # a separate one: a run may hold the other one
         try:
             return store.offsets()
@@ -290,7 +292,7 @@ class Sink:
         self._store, self._offsets, self._schema, self._generation = None, None, None, None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse what Spark Connect does with functions of foreachBatch that use a sink: it sends copies of them."""
+        """Refuse to be copied by Spark Connect, which sends copies of foreachBatch functions to its server."""
         if is_connect():
             raise OptionRefused(NOT_ON_CONNECT)
         return self.__dict__
@@ -302,7 +304,7 @@ class Sink:
         self.close()
 
     def _open_store(self, spark: SparkSession, topic: str, topic_id: int) -> ResultStore:
-        """Return the run's store of a topic; another id of the name gets another store, which compares them."""
+        """Return the run's store for a topic; a topic created again gets a new store, which compares the topic ids."""
         if self._store is None or self._topic != (topic, topic_id):
             self.close()
             require_release(spark)
@@ -315,7 +317,7 @@ class Sink:
         location = self._location if self._location is not None else _of_catalog(self.target, spark, self._options)
         made = store_class(location.kind)
         if self._options.get("evolve") and not made.evolves:
-            raise OptionRefused(f"store {location.kind} adds no columns to a table. Leave evolve out")
+            raise OptionRefused(f"store {location.kind} cannot add columns to a table. Remove evolve")
         return made(
             location,
             self.job,
@@ -328,14 +330,16 @@ class Sink:
 
     def _commit(self, dataframe: DataFrame, topic: str, start: dict[int, int], end: dict[int, int]) -> int:
         if self._store is None or self._topic[0] != topic:
-            raise OptionRefused(f"job {self.job}: this batch is of another loop. Commit the batch that came last")
+            raise OptionRefused(
+                f"job {self.job}: this batch belongs to another loop of `batches`. Commit the batch that came last"
+            )
         rows = _with_place(dataframe) if self._write_mode.kind == "upsert" else dataframe
         held = self._take_over(self._store, _nullable(table_schema(self._write_mode, rows.schema)))
         expected = {each: at for each, at in start.items() if each in held}
         if any(held[each] != at for each, at in expected.items()):
             raise Fenced(
-                f"job {self.job}: the table has offsets {held} of topic {topic}, and this batch begins at "
-                f"{start}: another run has committed, or the batch was committed before. Go on with a new loop"
+                f"job {self.job}: the table has offsets {held} of topic {topic}, but this batch begins at {start}: "
+                "another run has committed, or the batch was committed before. Start a new loop of `batches`"
             )
         self._offsets = None  # until the end of the commit is known
         with spark_errors_named(topic, start, end):
@@ -344,17 +348,17 @@ class Sink:
         return count
 
     def _take_over(self, store: ResultStore, schema: StructType) -> dict[int, int]:
-        """Return the stored offsets. Opens the table for the first commit, other columns, and after a failure.
+        """Return the stored offsets; open the table at the first commit, for other columns, and after a failure.
 
         Raises:
-            Fenced: another run has taken over since this one did.
+            Fenced: another run has taken the table over in the meantime.
         """
         if self._offsets is not None and self._schema == schema:
             return self._offsets
         if self._generation is not None and (newest := store.generation()) != self._generation:
             raise Fenced(
                 f"job {self.job}: another run has taken the table over (generation {newest} after "
-                f"{self._generation}). Let it go on, or go on with a new loop"
+                f"{self._generation}). Let it continue, or start a new loop of `batches`"
             )
         held = store.open(schema)
         self._generation, self._schema = store.generation(), schema
@@ -378,7 +382,7 @@ def exactly_once(
         target: a name in Spark's catalog ("prod.sales.orders", Delta or Iceberg), a path (Delta), or an address. The
             addresses are "delta:PATH", "iceberg:NAMESPACE.TABLE" with `catalog`, "duckdb:FILE?table=T",
             "postgresql://...?table=T", "mysql://...?table=T".
-        job: name of the job; a run fences the older one of its name.
+        job: name of the job; a new run fences an older run of the same name.
         kind: "append", "upsert" (the last row of each key) or "totals" (sums by key).
         key: columns that identify a row, for upsert and totals.
         sums: columns to add up, for totals.
@@ -392,7 +396,7 @@ def exactly_once(
 
 
 def with_producer(read: DataFrame) -> DataFrame:
-    """Add the columns sequence and producer, null unless a record has exactly one such header."""
+    """Add the columns sequence and producer; null unless the record has exactly one header of that name."""
     from pyspark.sql import functions as F
 
     def only(name: str) -> Column:
@@ -405,15 +409,15 @@ def with_producer(read: DataFrame) -> DataFrame:
 
 
 def _without_stored(dataframe: DataFrame, ahead: Mapping[int, int], job: str) -> DataFrame:
-    """Return the rows without those of offsets that the table has."""
+    """Return the rows without those at offsets that the table already has."""
     from pyspark.sql import functions as F
 
     names = dataframe.columns
     place = next((pair for pair in (tuple(PLACE.values()), tuple(PLACE)) if set(pair) <= set(names)), None)
     if place is None:
         raise OptionRefused(
-            f"job {job}: the table has a part of this micro-batch ({dict(ahead)}), and the rows do not tell their "
-            "offsets. Keep the columns partition and offset in them, or start the query with "
+            f"job {job}: the table already has a part of this micro-batch ({dict(ahead)}), but the rows do not show "
+            "their offsets. Keep the columns partition and offset in the rows, or start the query with "
             'option("startingOffsets", sink.starting_offsets(topic))'
         )
     partition, offset = map(F.col, place)
@@ -432,7 +436,7 @@ def _with_place(dataframe: DataFrame) -> DataFrame:
 
 
 def _nullable(schema: StructType) -> StructType:
-    """Return the columns, nullable."""
+    """Return the same columns, all nullable."""
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(each.name, each.dataType, nullable=True) for each in schema.fields])
@@ -440,7 +444,7 @@ def _nullable(schema: StructType) -> StructType:
 
 @contextmanager
 def _described(spark: SparkSession, text: str) -> Iterator[None]:
-    """Name the jobs of Spark, and restore the caller's own name afterwards."""
+    """Set the description of Spark's jobs in the block, and restore the caller's description afterwards."""
     context = getattr(spark, "_sc", None)
     if context is None:  # Spark Connect has none
         yield
@@ -454,7 +458,7 @@ def _described(spark: SparkSession, text: str) -> Iterator[None]:
 
 
 def _location(target: str, options: SinkOptions) -> TableLocation | None:
-    """Return the table's location; None: a name in a catalog, for Spark to look up."""
+    """Return the table's location; None for a name in a catalog, which Spark looks up."""
     found = TableAddress.parse(target)
     storage = dict(options.get("storage_options", {}))
     match found.scheme if found is not None else "":
@@ -474,7 +478,9 @@ def _location(target: str, options: SinkOptions) -> TableLocation | None:
     if "/" in target or target in PROVIDERS:
         return TableLocation("delta", target, storage_options=storage)
     if not CATALOG_NAME.match(target):
-        raise OptionRefused(f"{target!r}: name a table such as prod.sales.orders, a path, or an address")
+        raise OptionRefused(
+            f"{target!r} is not a target: write a table such as prod.sales.orders, a path, or an address"
+        )
     return None
 
 
@@ -482,10 +488,10 @@ def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -
     """Return the location of a table that Spark's catalog knows.
 
     Raises:
-        OptionRefused: it is not there, or neither Delta nor Iceberg.
+        OptionRefused: the catalog lacks the table, or its format is neither Delta nor Iceberg.
     """
     if spark is None:
-        raise OptionRefused(f"{target}: a name in a catalog needs a Spark session; begin with sink.batches or a query")
+        raise OptionRefused(f"{target}: a name in a catalog needs a Spark session; start with sink.batches or a query")
     catalog, _, rest = target.replace("`", "").partition(".")
     settings = _settings_of(spark, f"spark.sql.catalog.{catalog}")
     if "iceberg" in settings.get("", "").lower():
@@ -501,13 +507,13 @@ def _of_catalog(target: str, spark: SparkSession | None, options: SinkOptions) -
     about = {row["col_name"].lower(): row["data_type"] for row in described}
     provider, place = about.get("provider", "").lower(), about.get("location", "")
     if provider not in PROVIDERS or not place:
-        raise OptionRefused(f"{target}: a table of {provider or 'no provider'}; there are delta and iceberg")
+        raise OptionRefused(f"{target}: a table of {provider or 'no provider'}; only delta and iceberg are supported")
     place = re.sub(r"^file:/+", "/", place)
     return TableLocation(provider, place, storage_options=dict(options.get("storage_options", {})))
 
 
 def _settings_of(spark: SparkSession, prefix: str) -> dict[str, str]:
-    """Return Spark's settings with a prefix, by the rest of their names."""
+    """Return Spark's settings that begin with a prefix, by the rest of their names."""
     found = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
     inner = {name[len(prefix) + 1 :]: value for name, value in found.items() if name.startswith(prefix + ".")}
     return {**inner, "": found.get(prefix, "")}
@@ -517,15 +523,14 @@ def _iceberg_catalog(target: str, settings: Mapping[str, str]) -> dict[str, str]
     """Translate the properties of Spark's Iceberg catalog into pyiceberg's.
 
     Raises:
-        OptionRefused: pyiceberg has no such catalog.
+        OptionRefused: pyiceberg does not support this kind of catalog.
     """
     kinds: Mapping[str, str] = {"rest": "rest", "hive": "hive", "glue": "glue", "jdbc": "sql"}
     kind = settings.get("type") or ("rest" if "rest" in settings.get("catalog-impl", "").lower() else "")
     kind = kind or ("jdbc" if "jdbc" in settings.get("catalog-impl", "").lower() else "")
     if kind not in kinds:
         raise OptionRefused(
-            f"{target}: a catalog of type {kind or 'unknown'} cannot be written by the embedded engine; there are "
-            f"{', '.join(kinds)}"
+            f"{target}: a catalog of type {kind or 'unknown'} is not supported; use one of {', '.join(kinds)}"
         )
     kept = {name: value for name, value in settings.items() if name and not name.startswith(("catalog-impl", "type"))}
     uri = kept.get("uri", "")

@@ -32,12 +32,12 @@ def process_name() -> str:
 
 
 def json_line(fields: Mapping[str, object]) -> str:
-    """Write one line of JSON, with secrets hidden, and values without a form in JSON as text."""
+    """Encode fields as one line of JSON, with secrets hidden; values unknown to JSON become text."""
     return json.dumps({name: _plain(value) for name, value in fields.items()}, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to JSON, and hide secrets. In the whole line, *** could replace a key or a number."""
+    """Convert a value for JSON, and hide secrets in it. Hiding in the whole line could replace a key or a number."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Integral):  # NumPy's as well
@@ -52,7 +52,10 @@ def _plain(value: Any) -> Any:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter of log records as JSON lines: timestamp (ISO 8601, UTC), level, event, logger, worker, then `facts`."""
+    """Formatter of log records as JSON lines.
+
+    The fields are timestamp (ISO 8601, UTC), level, event, logger, worker, then the constant fields `facts`.
+    """
 
     def __init__(self, facts: Mapping[str, object]) -> None:
         super().__init__()
@@ -76,10 +79,10 @@ class JsonFormatter(logging.Formatter):
 
 @contextmanager
 def announced(work: str, say: Callable[[str], None], first_s: float = FIRST_LINE_S) -> Iterator[None]:
-    """Announce slow work: after a few seconds, and then every half minute until it has ended.
+    """Log that the block is slow: after a few seconds, then every half minute until it ends.
 
     Args:
-        work: noun phrase of the work, with the reason why it may take long.
+        work: noun phrase that names the work, with the reason why it may take long.
         say: function that writes a line; called from another thread.
         first_s: seconds until the first line.
     """

@@ -36,12 +36,12 @@ def job_spec(words: Sequence[str]) -> JobSpec:
 
     Raises:
         OptionRefused: see `JobSpec`.
-        SystemExit: argparse does not understand it, and has printed the reason.
+        SystemExit: argparse has printed why it cannot parse the command line.
     """
     if words and words[0].partition("=")[0] == DOCUMENT:
         text = words[0].partition("=")[2] or next(iter(words[1:2]), "")
         if len(words) > (1 if "=" in words[0] else 2):
-            raise OptionRefused(f"{DOCUMENT} says everything. Leave the other options out")
+            raise OptionRefused(f"{DOCUMENT} replaces all other options. Remove the other options")
         return JobSpec.from_json(text)
     options = vars(option_parser().parse_args(words))
     return JobSpec(
@@ -135,7 +135,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_judging_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for a raw topic and its rule."""
+    """Add the options for a raw topic: how Spark deduplicates its records."""
     parser.add_argument(
         "--from-input",
         action="store_true",
@@ -265,6 +265,6 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise OptionRefused(f"{option} {name}: write name=value")  # the value may be a secret
+            raise OptionRefused(f"{option} {name}: write the option as name=value")  # the value may be a secret
         pairs[name] = value
     return pairs

@@ -13,10 +13,10 @@ end when the parent dies, even by SIGKILL; no other event does."""
 
 
 def end_with_parent() -> None:
-    """End the whole process group at once when standard input ends, from now on.
+    """End the whole process group as soon as standard input ends, from now on.
 
-    The group is this process, Spark's JVM and its children, so that none of them commits any more. It has to be the
-    job's own. It leaves nothing half-done: the next run goes on from the last commit.
+    The group consists of this process, Spark's JVM and its children, so that none of them commits afterwards. Start the
+    job in a process group of its own. The next run continues from the last commit.
     """
     if os.environ.pop(VARIABLE, "") and os.getpgrp() == os.getpid():
         threading.Thread(target=_watch, args=(sys.stdin.fileno(),), name="owner", daemon=True).start()

@@ -25,25 +25,25 @@ URL = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<key>[A-
 
 @dataclass(frozen=True)
 class Bucket:
-    """Keys, region and endpoint of a bucket."""
+    """Access options of an S3 bucket: keys, region and endpoint."""
 
     options: Mapping[str, str] = field(repr=False)
     """Values by name of `OPTIONS`, in capitals."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Bucket:
-        """Create a bucket from the user's options, in any case.
+        """Create a bucket's options from the user's, with names in upper or lower case.
 
         Raises:
-            OptionRefused: there is no such option.
+            OptionRefused: an option is unknown.
         """
         for name in options:
             if name.upper() not in OPTIONS:
-                raise OptionRefused(f"storage option {name!r}: there are {', '.join(OPTIONS)}")
+                raise OptionRefused(f"storage option {name!r} is unknown; write one of {', '.join(OPTIONS)}")
         return cls({name.upper(): value for name, value in options.items()})
 
     def for_delta(self) -> dict[str, str]:
-        """Return the options for delta-rs, with a conditional put: it fails if the log entry exists, which fences."""
+        """Return the options for delta-rs. They include a conditional put, which fails if the log entry exists."""
         more = {"AWS_CONDITIONAL_PUT": "etag"}
         if (self.options.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://"):
             more["AWS_ALLOW_HTTP"] = "true"
@@ -61,11 +61,10 @@ class Bucket:
         return {names[name]: value for name, value in self.options.items()}
 
     def filesystem(self) -> S3FileSystem:
-        """Return pyarrow's file system, which tasks get by pickle.
+        """Return pyarrow's file system, which is pickled and sent to Spark's tasks.
 
-        Its keys travel with it; without keys, each executor finds its own.
-
-        Region and endpoint come from the driver, because the executors' environment may lack them.
+        Keys in the options are sent with it; without keys, each executor uses its own credentials. Region and endpoint
+        come from the driver, because the executors' environment may lack them.
         """
         from pyarrow.fs import S3FileSystem
 
@@ -80,7 +79,7 @@ class Bucket:
 
 
 class BucketFolder:
-    """`LocalFolder` in a bucket.
+    """Folder of a table in an S3 bucket, with the methods of `LocalFolder`.
 
     Args:
         url: s3://bucket/folder.
@@ -94,7 +93,8 @@ class BucketFolder:
         found = URL.fullmatch(url)
         if found is None or ".." in url:
             raise OptionRefused(
-                f"path {url!r}: write s3://bucket/folder, the folder in letters, digits and any of _ = . - /"
+                f"path {url!r} is not usable: write s3://bucket/folder, the folder in letters, digits and any of _ "
+                "= . - /"
             )
         self._bucket = Bucket.of(options)
         self.uri = f"s3://{found['bucket']}/{found['key']}"
@@ -107,20 +107,20 @@ class BucketFolder:
 
     @property
     def filesystem(self) -> Any:
-        """Return pyarrow's file system, for paths of `inside`."""
+        """Return pyarrow's file system for the paths that `inside` returns."""
         if self._filesystem is None:
             self._filesystem = self._bucket.filesystem()
         return self._filesystem
 
     def inside(self, *names: str) -> str:
-        """Return the path of an entry of the folder for `filesystem`."""
+        """Return the path of an entry of the folder, for use with `filesystem`."""
         return "/".join([self._root, *names])
 
     def make(self, *folders: str) -> None:
         """Do nothing: a bucket has no folders, only names."""
 
     def is_there(self) -> bool:
-        """Return whether the folder has an entry."""
+        """Return True if the folder has any entry."""
         from pyarrow.fs import FileType
 
         return bool(self.filesystem.get_file_info(self._root).type == FileType.Directory)

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file in a folder."""
+    """Name, size and time of a file in a folder."""
 
     name: str
     bytes: int
@@ -42,19 +42,19 @@ class LocalFolder:
         return str(self.path)
 
     def inside(self, *names: str) -> str:
-        """Return the path of an entry of the folder for `filesystem`."""
+        """Return the path of an entry of the folder, for use with `filesystem`."""
         return str(self.path.joinpath(*names))
 
     def make(self, *folders: str) -> None:
-        """Make the folder, or one below it.
+        """Make the folder, or a folder below it.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the folder cannot be made.
         """
         self.path.joinpath(*folders).mkdir(parents=True, exist_ok=True)
 
     def is_there(self) -> bool:
-        """Return whether the folder exists."""
+        """Return True if the folder exists."""
         return self.path.is_dir()
 
     def remove_folder(self, *folders: str) -> None:
@@ -78,10 +78,10 @@ class LocalFolder:
         return found
 
     def folders(self, *folders: str) -> list[str]:
-        """List the names of the folders within one below this one; a missing folder has none.
+        """List the subfolders of a folder below this one, by name; a missing folder has none.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the folder cannot be read.
         """
         try:
             with self._entered(folders) as folder, os.scandir(folder) as entries:

@@ -58,17 +58,17 @@ class WrittenFile(NamedTuple):
 
 
 def file_prefix(job: str, generation: int) -> str:
-    """Return the start of the names of a holder's files; see `FILE_NAME`."""
+    """Return the start of the file names of one job run; see `FILE_NAME`."""
     return f"part-{job}.{generation}"
 
 
 def write_files(
     dataframe: DataFrame, folder: str, schema: Any, file_prefix: str, filesystem: Any = None
 ) -> list[WrittenFile]:
-    """Write the rows into new files of `folder`, which every executor sees.
+    """Write the rows into new files of a folder that driver and executors share.
 
     Only files in the tasks' reports count as written: killed, retried or speculative attempts use other names, and the
-    driver gets no report of those.
+    driver gets no report of them.
 
     Args:
         dataframe: the rows.
@@ -98,20 +98,20 @@ def write_partitioned_files(
     sorted_by: Sequence[str] = (),
     row_group_rows: int | None = None,
 ) -> list[tuple[WrittenFile, Values]]:
-    """Write one file for each task and partition, as `write_files` does.
+    """Write one file for each task and table partition, like `write_files`.
 
     The rows are sorted by partition within each task, so that it has one file open at a time.
 
     Args:
-        dataframe: see `write_files`; likewise folder, file_prefix and filesystem.
-        folder: see there.
-        schema: see `write_files`.
-        file_prefix: see there.
-        filesystem: see there.
-        fields: partition columns, each with "day", "hour" or nothing.
+        dataframe: as in `write_files`.
+        folder: as in `write_files`.
+        schema: as in `write_files`.
+        file_prefix: as in `write_files`.
+        filesystem: as in `write_files`.
+        fields: partition columns, each with its unit "day", "hour" or "".
         left_out: columns that the files omit.
         sorted_by: columns that the rows of a file are sorted by.
-        row_group_rows: rows of a row group, at most; None: pyarrow's own measure.
+        row_group_rows: highest number of rows in a row group; None: pyarrow's default.
     """
     from pyspark.sql import functions as F
 
@@ -155,20 +155,20 @@ def _written(
 
 
 def null_given(column: str) -> str:
-    """Return the sentence about a null in a required column."""
+    """Return the message for a null in a column that must not be null."""
     return f"column {column} is NOT NULL (required), and a row has null in it"
 
 
 def require_values(folder: object, rows: pa.Table, schema: pa.Schema) -> None:
-    """Refuse nulls in columns without nulls.
+    """Check that columns declared NOT NULL have no nulls.
 
     Args:
-        folder: the table's, for the message.
+        folder: the table's folder, for the message.
         rows: new rows of the table.
-        schema: the table's.
+        schema: the table's schema.
 
     Raises:
-        RuleBroken: a row has null in such a column.
+        RuleBroken: a row has null in a column declared NOT NULL.
     """
     for field in schema:
         if not field.nullable and field.name in rows.column_names and rows[field.name].null_count:
@@ -176,7 +176,7 @@ def require_values(folder: object, rows: pa.Table, schema: pa.Schema) -> None:
 
 
 def write_file(table: pa.Table, folder: str, file_prefix: str, filesystem: Any = None) -> str:
-    """Write the driver's table into one new file, with the arguments of `write_files`.
+    """Write an Arrow table of the driver into one new file; other arguments as in `write_files`.
 
     Returns:
         Name of the file.
@@ -188,7 +188,7 @@ def write_file(table: pa.Table, folder: str, file_prefix: str, filesystem: Any =
 def write_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: str, file_prefix: str, filesystem: Any = None
 ) -> WrittenFile:
-    """Write the driver's batches into one new file; other arguments as in `write_files`.
+    """Write Arrow batches of the driver into one new file; other arguments as in `write_files`.
 
     Returns:
         Name, rows and bytes of the file.
@@ -222,20 +222,23 @@ def write_batches(
 
 
 def require_files(folder: Any, written: Sequence[WrittenFile], named: str = "") -> None:
-    """Refuse to commit files that vanished or changed size since the tasks wrote them.
+    """Check before a commit that the tasks' files still exist with their written size.
 
     Args:
         folder: folder of the table or its data; see `LocalFolder.sizes`.
         written: the result of `write_files`.
-        named: the finished commit that names the files; empty: it is still to come.
+        named: the finished commit that names the files; empty before the commit.
 
     Raises:
-        StoreError: a file is gone or has another size.
+        StoreError: a file is missing or has another size.
     """
     try:
         sizes = folder.sizes([file.name for file in written])
     except OSError as error:
-        raise StoreError(f"{folder}: cannot read the sizes of a commit's files ({error.strerror})") from None
+        raise StoreError(
+            f"{folder}: cannot read the sizes of a commit's files ({error.strerror}). Check the folder, then run "
+            "the job again"
+        ) from None
     for (name, _, size, _), found in zip(written, sizes, strict=True):
         if found != size:
             what = "is gone" if found is None else f"has {found} bytes in place of {size}"
@@ -306,7 +309,7 @@ def _task(
             return
 
         class NullGiven(Exception):
-            """Null in a column of a table without nulls."""
+            """Error for a null in a column declared NOT NULL."""
 
         def values_of(table: Any, column: str, unit: str) -> Any:
             values = table[column].combine_chunks()
@@ -316,7 +319,7 @@ def _task(
             return values.cast("int32") if pa.types.is_date32(values.type) else values
 
         def runs() -> Iterator[tuple[str, Any]]:
-            """Yield the rows in pieces, each of one partition."""
+            """Yield the rows in pieces that belong to one table partition each."""
             for batch in batches:
                 if batch.num_rows == 0:
                     continue
@@ -370,7 +373,7 @@ def _task(
                 file.close()
                 footer = pq.read_metadata(path, filesystem=filesystem)
                 if footer.num_rows != rows:
-                    raise RuntimeError(f"{path} has {footer.num_rows} of the {rows} rows written to it")
+                    raise RuntimeError(f"{path} has {footer.num_rows} rows, but {rows} were written to it")
                 said = make_statistics(footer, in_file, with_nan)
             except BaseException:
                 with suppress(OSError):  # the first error makes the better sentence

@@ -22,10 +22,13 @@ Statistics = Callable[[Any, Any, Collection[str]], str]
 
 
 def statistics_maker(indexed: int = INDEXED) -> Statistics:
-    """Return the function that tasks call; it is nested, so that executors get it by value.
+    """Return the function that computes a file's statistics in Spark's tasks.
+
+    It is a nested function, so that executors get it by value.
 
     Args:
-        indexed: number of columns from the first one; -1: all. Columns of the record (`_kafka_`) have them too.
+        indexed: number of columns with statistics, from the first one; -1: all. Columns of the record (`_kafka_`)
+            always have statistics.
     """
     text_length, exact_digits = TEXT_LENGTH, EXACT_DIGITS
 

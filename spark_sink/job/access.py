@@ -26,7 +26,10 @@ REGISTRY_VARIABLE = "SPARK_SINK_SCHEMA_REGISTRY"
 
 @dataclass(frozen=True)
 class Access:
-    """Addresses, passwords and keys. They go from process to process in environment variables."""
+    """Addresses, passwords and keys of Kafka, store and registry.
+
+    They are passed between processes in environment variables.
+    """
 
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client options in librdkafka's names."""
@@ -44,10 +47,10 @@ class Access:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Access:
-        """Read the variables of this process.
+        """Read the access data from environment variables.
 
         Raises:
-            OptionRefused: a variable is no JSON object.
+            OptionRefused: a variable is not a JSON object.
         """
         return cls(
             _options(CLIENT_VARIABLE, environment),
@@ -60,7 +63,7 @@ class Access:
         )
 
     def as_environment(self) -> dict[str, str]:
-        """Return the variables for a process that gets the same."""
+        """Return the environment variables that give another process the same access."""
         options = {
             READER_VARIABLE: self.spark_kafka,
             STORAGE_VARIABLE: self.storage_options,
@@ -73,16 +76,16 @@ class Access:
         return variables | ({} if self.password is None else {PASSWORD_VARIABLE: self.password})
 
     def hide(self) -> None:
-        """Keep all values out of the output of this process; see `secrets.keep`."""
+        """Hide all these values in the output of this process; see `secrets.keep`."""
         keep([*of_client(self.kafka), *of_client(self.spark_kafka)])
         keep([self.url, self.password, *self.storage_options.values(), *self.catalog.values()])
         keep(of_registry(self.registry))
 
     def location(self, store: str, path: str, table: str) -> TableLocation:
-        """Return the location of the results, without a path that the kind of store does not use.
+        """Return the location of the results; the path is empty if the kind of store needs none.
 
         Raises:
-            OptionRefused: there is no such kind of store.
+            OptionRefused: the kind of store is unknown.
         """
         needed = path if store_class(store).needs_path else ""
         return TableLocation(store, needed, table, self.url, self.password, self.storage_options, self.catalog)
@@ -97,10 +100,10 @@ def _options(variable: str, environment: Mapping[str, str]) -> dict[str, str]:
     except ValueError:
         options = None
     if not isinstance(options, dict):
-        raise OptionRefused(f'{variable} is no JSON object. Write {{"security.protocol": "SASL_SSL"}}')
+        raise OptionRefused(f'{variable} is not a JSON object. Write {{"security.protocol": "SASL_SSL"}}')
     return as_texts(options)
 
 
 def as_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options as Kafka's clients take them: all text, and JSON's true as "true"."""
+    """Return options as Kafka's clients need them: all values as text, and JSON's true as "true"."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}

@@ -34,15 +34,15 @@ def commit_slices(
 ) -> Iterator[None]:
     """Commit from `start` to the end of `offset_range`, at most `job.max_records` offsets at a time.
 
-    Before the first commit of a run, the columns are compared with the values.
+    Before the first commit of a run, fields without a column are reported.
 
     Args:
-        offset_range: range of the topic.
-        start: the store's offsets.
+        offset_range: offsets that the topic holds.
+        start: next offset of each partition, from the store.
         job: topic and pipeline.
         store: the open store.
         spark: a running Spark.
-        run: observes each commit, which is done when this yields.
+        run: state of the run, which records each commit; the generator yields after each.
 
     Raises:
         TimestampsUnreadable: Spark could not read some timestamps; the next call reads around them.
@@ -75,7 +75,7 @@ def commit_records(
 def replace_records(
     spark: SparkSession, job: Job, first: dict[int, int], last: dict[int, int], store: ResultStore
 ) -> tuple[int, int]:
-    """Make the rows of a range once more, and replace those of the table.
+    """Compute the rows of a range of offsets again, and replace the table's rows for that range.
 
     Args:
         spark: a running Spark.
@@ -85,7 +85,7 @@ def replace_records(
         store: the open store.
 
     Returns:
-        Number of new rows, and of new rejects.
+        Number of new rows, number of new rejects.
 
     Raises:
         SinkError: see `ResultStore.replace`.
@@ -102,7 +102,7 @@ Frames = tuple["DataFrame", "DataFrame | None", "DataFrame | None"]
 
 @contextmanager
 def _frames(read: DataFrame, job: Job, store: ResultStore) -> Iterator[Frames]:
-    """Yield the rows, the rejects if they have a table, and the new sequences if the job judges."""
+    """Yield the rows, the rejects if they have a table, and the changed last sequences if the job deduplicates."""
     from pyspark.sql import functions as F
 
     pipeline, restricted = job.pipeline, store.restricted_values

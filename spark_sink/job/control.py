@@ -24,7 +24,7 @@ Offsets = dict[int, int]
 
 @dataclass(frozen=True)
 class Place:
-    """Place of each partition: an end of the topic, a time, or an offset."""
+    """Place in a topic named by an operator: an end of the topic, a time, or an offset of each partition."""
 
     option: str
     """Name of the option, for messages."""
@@ -40,7 +40,7 @@ class Place:
 
 
 class Placed(Protocol):
-    """Job with places; see `Job`."""
+    """Interface of a job with a start and an end named by the operator; see `Job`."""
 
     @property
     def start(self) -> Place | None:
@@ -79,38 +79,40 @@ def read_place(option: str, text: str, *ends: str) -> Place:
     if at is None or at.tzinfo is None:
         words = "".join(f"{word}, " for word in ends)
         raise OptionRefused(
-            f"{option} {text!r}: write {words}PARTITION:OFFSET,..., or a time: 2026-11-28T09:00:00Z (with its zone) or "
-            "milliseconds since 1970"
+            f"{option} {text!r} is not a place in the topic: write {words}PARTITION:OFFSET,..., or a time: "
+            "2026-11-28T09:00:00Z (with its zone) or milliseconds since 1970"
         )
     since = at - EPOCH
     return Place(option, text, timestamp_ms=(since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000)
 
 
 def named_offsets(option: str, text: str) -> Offsets:
-    """Read PARTITION:OFFSET,...
+    """Parse the text PARTITION:OFFSET,... into offsets by partition.
 
     Raises:
         OptionRefused: a partition is named twice.
     """
     named = {int(partition): int(offset) for partition, offset in (pair.split(":") for pair in text.split(","))}
     if len(named) != text.count(":"):
-        raise OptionRefused(f"{option} {text}: a partition is there twice")
+        raise OptionRefused(f"{option} {text}: a partition is named twice. Name each partition once")
     return named
 
 
 def require_partitions(place: Place, offset_range: OffsetRange) -> None:
-    """Refuse a place with a partition that the topic does not have.
+    """Check that the topic has the partitions that a place names.
 
     Raises:
-        OptionRefused: the place names such a partition.
+        OptionRefused: the topic lacks one of them.
     """
     unknown = sorted((place.offsets or {}).keys() - offset_range.end.keys())
     if unknown:
-        raise OptionRefused(f"{place}: topic {offset_range.topic} has no partition {unknown[0]}")
+        raise OptionRefused(
+            f"{place}: topic {offset_range.topic} has no partition {unknown[0]}. Name its partitions only"
+        )
 
 
 def require_within(place: Place, offset_range: OffsetRange, offsets: Mapping[int, int]) -> None:
-    """Refuse offsets that the topic does not hold.
+    """Check that the topic holds the offsets that a place names.
 
     Raises:
         OptionRefused: an offset is not in the topic.
@@ -120,32 +122,32 @@ def require_within(place: Place, offset_range: OffsetRange, offsets: Mapping[int
         if not earliest <= offset <= end:
             raise OptionRefused(
                 f"{place}: offset {offset} of {offset_range.topic}/{partition} is not in the topic, which holds "
-                f"{earliest} to {end}"
+                f"{earliest} to {end}. Name an offset in that range"
             )
 
 
 def require_first_run(job: Placed, stored: Mapping[int, int], topic: str) -> None:
-    """Refuse `--start` if the table has offsets already.
+    """Check that `--start` is not given for a table with stored offsets.
 
     Raises:
         OptionRefused: the table has offsets.
     """
     if job.start is not None and stored:
         raise OptionRefused(
-            f"{job.start}: the table has offsets of topic {topic} ({dict(sorted(stored.items()))}), and a run goes on "
-            f"from them. {job.start.option} is for a first run: leave it out, or set other offsets with `ratchet sink "
-            "resume --from`"
+            f"{job.start}: the table already has offsets of topic {topic} ({dict(sorted(stored.items()))}), and "
+            f"every run continues from them. {job.start.option} is for a first run: remove it, or set other offsets "
+            "with `ratchet sink resume --from`"
         )
 
 
 def first_offsets(job: Placed, offset_range: OffsetRange, stored: Mapping[int, int], ask_time: AskTime) -> Offsets:
-    """Return the first offset to read of each partition: the stored one, or that of `--start`.
+    """Return the first offset to read in each partition: the stored offset, or that of `--start`.
 
     Args:
         job: the job with its places.
         offset_range: range of the topic.
         stored: offsets of the table.
-        ask_time: asks Kafka, later than for `offset_range`.
+        ask_time: function that asks Kafka for offsets by time, called after `offset_range` was read.
 
     Raises:
         OptionRefused: see `require_first_run`, `require_partitions` and `require_within`.
@@ -171,7 +173,7 @@ def first_offsets(job: Placed, offset_range: OffsetRange, stored: Mapping[int, i
 
 @dataclass(frozen=True)
 class Limit:
-    """Range of one run."""
+    """Range of offsets that one run reads, and True if `--until` is already reached."""
 
     offset_range: OffsetRange
     """Range of the topic with the ends of the run."""
@@ -180,16 +182,16 @@ class Limit:
 
 
 def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], ask_time: AskTime) -> Limit:
-    """Cut the topic's ends to those of `--until`.
+    """Limit a run to the end given by `--until`.
 
     Args:
         job: the job with its places.
         offset_range: range of the topic.
         start: next offset of each partition.
-        ask_time: asks Kafka, later than for `offset_range`.
+        ask_time: function that asks Kafka for offsets by time, called after `offset_range` was read.
 
     Raises:
-        OptionRefused: `--until` leaves out partitions of the topic, or names others.
+        OptionRefused: `--until` omits a partition of the topic, or names one that the topic lacks.
     """
     if job.until is None:
         return Limit(offset_range, is_reached=False)
@@ -209,10 +211,10 @@ def limited(job: Placed, offset_range: OffsetRange, start: Mapping[int, int], as
 
 
 def require_whole(place: Place | None, offset_range: OffsetRange) -> None:
-    """Refuse `--until` with offsets of only some partitions: the others would have no end.
+    """Check that `--until` names an offset for every partition; others would have no end.
 
     Raises:
-        OptionRefused: partitions are missing, or unknown.
+        OptionRefused: a partition is missing, or unknown to the topic.
     """
     if place is None or place.offsets is None:
         return

@@ -30,17 +30,17 @@ def first_unread_timestamps(
     *,
     committed: bool = True,
 ) -> dict[int, int]:
-    """Return the timestamps of the first committed records, in milliseconds since 1970.
+    """Return the timestamp of each partition's first committed record, in milliseconds since 1970.
 
-    Transaction markers and aborted records are passed over. A partition has no entry if it has no other record, or the
-    record has no timestamp.
+    Transaction markers and aborted records are skipped. A partition without further records, or without a timestamp,
+    has no entry in the result.
 
     Args:
         bootstrap: host:port[,host:port].
         options: client options in librdkafka's names.
         topic: the topic.
         start: first offset to read, for each requested partition.
-        end: the last stable offsets; what came later does not count.
+        end: the last stable offsets; later records do not count.
         timeout_s: limit of the whole call, in seconds.
         committed: False takes records of open and aborted transactions too.
 
@@ -64,7 +64,7 @@ def first_unread_timestamps(
             if time.monotonic() > deadline:
                 raise KafkaUnavailable(
                     f"{topic}/{min(waiting)}: Kafka at {bootstrap} did not send the record at offset "
-                    f"{start[min(waiting)]} within {timeout_s:g} s. Check that it runs, then ask again"
+                    f"{start[min(waiting)]} within {timeout_s:g} s. Check that Kafka runs, then try again"
                 )
             if message is None:
                 continue

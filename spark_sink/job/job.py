@@ -41,7 +41,7 @@ RETRY_PAUSE_S = 1.0
 def run_batch(
     job: Job, planner: TopicPlanner, store: ResultStore, session: Session, run: RunState | None = None
 ) -> Outcome:
-    """Read on from the store's offsets to the topic's present end, then stop.
+    """Read from the store's offsets to the topic's present end, then stop.
 
     Without records to read, Spark is not started and the store stays as it is.
 
@@ -50,7 +50,7 @@ def run_batch(
         planner: planner of the job's topic.
         store: target of the rows.
         session: starts Spark, and stops it at the end.
-        run: observes each step; None: log lines suffice.
+        run: state of the run, updated at each step; None: steps are only logged.
 
     Raises:
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
@@ -72,8 +72,9 @@ def run_batch(
             resolved = _resolved(job, planner, store, spark, run)
             if resolved is None and job.start is not None:
                 raise OptionRefused(
-                    f"{job.start}: no record from there on says the columns of the table, so that there is no table to "
-                    "keep the offsets in. Write columns down, or run again once there are records"
+                    f"{job.start}: no record after that place has values to infer the columns from, and without "
+                    "columns there is no table to store the offsets in. Name the columns, or run again once there "
+                    "are records"
                 )
             if resolved is not None:
                 _commit_to_end(resolved, planner, store, spark, run)
@@ -82,7 +83,7 @@ def run_batch(
 
 
 def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> Job | None:
-    """Call `with_columns`, and wait for a schema registry that it needs."""
+    """Return the job with its columns; wait while the schema registry does not answer."""
     while True:
         try:
             return with_columns(job, planner, store, spark)
@@ -92,9 +93,9 @@ def _resolved(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkS
 
 
 def _commit_to_end(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSession, run: RunState) -> None:
-    """Take over, and commit up to the topic's end as of then.
+    """Take the table over from an older run, and commit up to the topic's present end.
 
-    The topic's id is read before the first commit and after each: the run itself notices rows of another topic.
+    The topic's id is read before the first commit and after each, so that the run notices records of another topic.
     """
     stored = take_over(job, planner, store, job.pipeline.schema(spark))
     try:
@@ -129,19 +130,19 @@ def run_stream(
     stop: Event,
     run: RunState | None = None,
 ) -> Outcome:
-    """Take over, then commit the topic's new records again and again.
+    """Take the table over from an older run, then commit the topic's new records until stopped.
 
     While Kafka does not answer, the job keeps trying. After a failure of Spark it reads the table's offsets and tries
-    again, for `FAILS_FOR_S`.
+    again, for up to `FAILS_FOR_S` seconds.
 
     Args:
         job: topic and pipeline.
         planner: planner of the job's topic.
         store: target of the rows.
         session: starts Spark, and stops it at the end.
-        interval_s: seconds from the start of one look at the topic to the next; 0: at once.
+        interval_s: seconds between two checks of the topic for new records; 0: without a pause.
         stop: set it to end the run; a running commit is finished first.
-        run: observes each step; None: log lines suffice.
+        run: state of the run, updated at each step; None: steps are only logged.
 
     Raises:
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
@@ -159,7 +160,7 @@ def run_stream(
 
 
 class _Stream:
-    """Open store, and the looks at the topic."""
+    """Running stream: the open store, and the repeated check of the topic for new records."""
 
     def __init__(self, found: Opened, planner: TopicPlanner, store: ResultStore, stop: Event, run: RunState) -> None:
         self._job, self._spark, self._schema = found.job, found.spark, found.schema

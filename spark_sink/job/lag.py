@@ -20,11 +20,11 @@ HIGH_EVERY_S = 10.0
 
 
 class LagWatch:
-    """Lag of the table, reported to the state of a running stream.
+    """Measurement of the table's lag, stored in the state of a running stream.
 
     Args:
         planner: planner of the job's topic.
-        run: receives the lag.
+        run: state of the run, which receives the lag.
     """
 
     def __init__(self, planner: TopicPlanner, run: RunState) -> None:
@@ -33,7 +33,7 @@ class LagWatch:
         self._high: dict[int, int] = {}
 
     def look(self, offset_range: OffsetRange, offsets: Mapping[int, int]) -> None:
-        """Compare the store's offsets with the topic's; read the age of missing records now and then."""
+        """Compute the lag from the store's and the topic's offsets; read the age of missing records at intervals."""
         ages_s, now = None, time.monotonic()
         if now >= self._high_at:
             self._high_at = now + HIGH_EVERY_S
@@ -55,8 +55,8 @@ class LagWatch:
 def waiting_s(planner: TopicPlanner, offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, float]:
     """Return the age in seconds of each partition's first missing record, by its timestamp and this clock.
 
-    Markers and aborted records do not count: a partition without other records has no entry, nor has one read to its
-    end. A timestamp of the future counts as now.
+    Transaction markers and aborted records do not count. A partition without a missing record has no entry. A timestamp
+    in the future counts as the present time.
 
     Raises:
         KafkaUnavailable: Kafka did not answer.

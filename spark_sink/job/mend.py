@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Rows of one table to remove and to insert."""
+    """Repair of one table: identities of rows to remove, and of rows to insert."""
 
     gone: pa.Table
     """Identities of the rows to remove, each once."""
@@ -53,15 +53,15 @@ def mend(
     wanted: tuple[Wanted, Wanted],
     note: RepairNote,
 ) -> None:
-    """Read rows again, and commit them in place of wrong ones.
+    """Compute rows again from the topic, and commit them in place of wrong rows.
 
     Args:
         spark: a running Spark.
-        job: the job, without a user's own step.
+        job: the job, without `sql` or `transform`.
         store: the open store.
-        spans: first offset of each partition of the topic, and the stored offsets.
-        wanted: rows of the result, and of the rejects.
-        note: kept with the commit.
+        spans: first offset of each partition in the topic, and the stored offsets.
+        wanted: rows to change in the result table, and in the rejects table.
+        note: note about the repair, stored with the commit.
 
     Raises:
         SinkError: see `ResultStore.repair`.
@@ -88,7 +88,7 @@ def mend(
 def _narrowed(
     job: Job, start: Mapping[int, int], end: Mapping[int, int], put_in: Sequence[pa.Table]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the range of the topic to read for these rows."""
+    """Return the range of offsets to read in order to compute the rows to insert."""
     write_mode = job.pipeline.write_mode
     if write_mode.judged is not None or write_mode.kind == "totals":
         return dict(start), dict(end)  # a verdict, or a total, follows from all records before
@@ -108,7 +108,7 @@ def _narrowed(
 def _frames(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-    """Yield rows in the table's columns, and rejects in theirs."""
+    """Yield the computed rows and rejects in the columns of their tables."""
     with rows_and_rejects(spark, job, start, end, restricted_values=restricted_values) as (rows, rejects):
         if job.pipeline.write_mode.kind == "totals":
             yield modes.reduced(rows, job.pipeline.write_mode), rejects
@@ -119,7 +119,7 @@ def _frames(
 def _replacement(
     spark: SparkSession, rows: DataFrame | None, schema: StructType, wanted: Wanted, identity: tuple[str, ...]
 ) -> Replacement | None:
-    """Return the wanted rows; None: there are none."""
+    """Return the rows to remove and insert in one table; None if nothing is to change."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 

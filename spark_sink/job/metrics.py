@@ -39,13 +39,16 @@ MOMENTS = {
 
 
 class RunCollector:
-    """State of a run as metric families, read at each scrape."""
+    """Prometheus collector that reads the state of a run at each scrape."""
 
     def __init__(self, run: RunState, sink: str, topic: str) -> None:
         self._run, self._where = run, [sink, topic]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric families. Labels: sink (the job's name), topic, and partition for one per partition."""
+        """Yield the metric families.
+
+        Labels: sink (the job's name), topic, and partition for metrics of one partition.
+        """
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         found, labels = self._run.snapshot(), ["sink", "topic"]
@@ -99,7 +102,7 @@ class RunCollector:
 def served(run: RunState, sink: str, topic: str, host: str, port: int | None) -> Iterator[None]:
     """Serve the run's metrics at http://host:port/metrics until the block ends.
 
-    Port 0 takes a free one; None: nothing is served.
+    port: 0 takes a free port; None: nothing is served.
 
     Raises:
         OptionRefused: the address cannot be bound, or prometheus-client is missing.
@@ -114,8 +117,8 @@ def served(run: RunState, sink: str, topic: str, host: str, port: int | None) ->
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise OptionRefused(
-            f"metrics cannot be served on {host} port {port}: {error.strerror or error}. Choose others, or port 0 for "
-            "a free one"
+            f"metrics cannot be served on {host} port {port}: {error.strerror or error}. Choose another host or "
+            "port, or port 0 for a free one"
         ) from None
     log.info("metrics at http://%s:%d/metrics", host, server.server_port)
     try:
@@ -127,12 +130,12 @@ def served(run: RunState, sink: str, topic: str, host: str, port: int | None) ->
 
 
 def write_file(run: RunState, sink: str, topic: str, path: str) -> None:
-    """Write the run's metrics into a file, which is replaced as a whole.
+    """Write the run's metrics into a file, by replacing the whole file at once.
 
-    So a collector never sees half of it.
+    A collector thus never reads a partial file.
 
     Raises:
-        OptionRefused: it cannot be written, or prometheus-client is missing.
+        OptionRefused: the file cannot be written, or prometheus-client is missing.
     """
     registry = _registry(run, sink, topic)
     from prometheus_client import write_to_textfile
@@ -140,7 +143,9 @@ def write_file(run: RunState, sink: str, topic: str, path: str) -> None:
     try:
         write_to_textfile(path, registry)
     except OSError as error:
-        raise OptionRefused(f"metrics cannot be written to {path}: {error.strerror or error}. Choose another") from None
+        raise OptionRefused(
+            f"metrics cannot be written to {path}: {error.strerror or error}. Choose another file"
+        ) from None
 
 
 def _registry(run: RunState, sink: str, topic: str) -> CollectorRegistry:

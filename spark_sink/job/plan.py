@@ -49,13 +49,13 @@ class OffsetRange:
 
     @property
     def top(self) -> dict[int, int]:
-        """Return the known end of each partition: the high watermark, or else `end`."""
+        """Return the known end of each partition: its high watermark, or `end` if the watermark is unknown."""
         high = self.high or {}
         return {partition: max(high.get(partition, end), end) for partition, end in self.end.items()}
 
     @property
     def blocked(self) -> dict[int, int]:
-        """Return the offsets held back by an open transaction, by partition with some."""
+        """Return the number of offsets that an open transaction holds back, for each partition with such offsets."""
         return {
             partition: top - self.end[partition] for partition, top in self.top.items() if top > self.end[partition]
         }
@@ -64,13 +64,13 @@ class OffsetRange:
         """Return the offsets left to read per partition; markers and aborted records count.
 
         Args:
-            stored: next offset to read, of partitions with one.
+            stored: next offset to read of each partition; a missing partition counts from its earliest offset.
         """
         return {p: max(0, offset - stored.get(p, self.earliest[p])) for p, offset in self.top.items()}
 
 
 class TopicPlanner:
-    """Requests to Kafka about one topic. All offsets are those of a read_committed reader.
+    """Client for requests to Kafka about one topic's offsets, as a read_committed reader sees them.
 
     Args:
         bootstrap: host:port[,host:port].
@@ -100,7 +100,7 @@ class TopicPlanner:
             text = error.args[0].str()
             if not text.startswith("No such configuration property"):  # other texts quote the value
                 text = "the value of " + next((name for name in options if f'"{name}"' in text), "one of them")
-            raise KafkaUnavailable(f"the Kafka client refuses its options: {text}") from None
+            raise KafkaUnavailable(f"the Kafka client refuses its options: {text}. Correct them") from None
 
     def topic_id(self) -> int:
         """Return the topic's id (KIP-516) in 128 bits; a topic created again has another.
@@ -169,7 +169,7 @@ class TopicPlanner:
         return self._offsets(partitions, cast(Any, OffsetSpec).latest(), committed=committed)
 
     def require_first_topic(self, topic_id: int, offsets: Mapping[int, int]) -> None:
-        """Require the topic of the planner's first answer: the store has that one's id.
+        """Check that the topic still has the id of the planner's first answer, which the store also has.
 
         Spark reads by the topic's name, and its start takes long enough to delete a topic and create it again.
 
@@ -178,7 +178,7 @@ class TopicPlanner:
             offsets: the stored offsets.
 
         Raises:
-            TopicRecreated: it is another topic.
+            TopicRecreated: the topic was deleted and created again.
         """
         if self._first_id is not None and topic_id != self._first_id:
             raise TopicRecreated(
@@ -220,7 +220,7 @@ class TopicPlanner:
             raise self._unavailable(f"topic {self._topic}", error) from None
 
     def _offsets(self, partitions: list[int], spec: Any, *, committed: bool = True, least: int = 0) -> dict[int, int]:
-        """Return one offset of each partition, after waiting for partitions without a leader."""
+        """Return one offset of each partition; wait for partitions without a leader."""
         from confluent_kafka import KafkaError
 
         passing = {
@@ -244,7 +244,11 @@ class TopicPlanner:
     def _ask(
         self, partitions: list[int], spec: Any, *, committed: bool, least: int
     ) -> tuple[dict[int, int], dict[int, Exception | None]]:
-        """Request once. A failure of None is an answer with neither error nor offset."""
+        """Ask once for the offsets.
+
+        Returns the offsets found, and the failed partitions; a failure of None is an answer with neither error nor
+        offset.
+        """
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 
         requests = self._admin.list_offsets(
@@ -267,7 +271,7 @@ class TopicPlanner:
         return offsets, failures
 
     def _hear(self, error: Any) -> None:
-        """Keep an error that no retry can cure: a refused login or certificate."""
+        """Remember an error of the client that no retry can cure: a refused login or certificate."""
         from confluent_kafka import KafkaError
 
         text = error.str()
@@ -276,7 +280,7 @@ class TopicPlanner:
             self._refused = text
 
     def _answer(self, request: Any) -> Any:
-        """Return Kafka's answer; raise `KafkaUnavailable` early if Kafka and this client refuse each other."""
+        """Return Kafka's answer; raise `KafkaUnavailable` early if login or certificate are refused."""
         self._refused, began = "", time.monotonic()
         while not request.done():
             self._admin.poll(HEAR_S)
@@ -303,14 +307,14 @@ def _topic_id(topic: Any) -> int:
 
 
 def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, int]:
-    """Return the next offset of each partition of the topic; a new one begins at its earliest.
+    """Return the next offset to read of each partition; a new partition begins at its earliest offset.
 
-    If Kafka gives topics ids, the store has compared them.
+    The store has already compared the topic's id, if Kafka gives topics ids.
 
     Raises:
         OffsetsLost: retention has passed a stored offset.
-        TopicRecreated: a stored offset lies beyond the end; or, without ids of Kafka, its partition is gone.
-        KafkaUnavailable: Kafka does not name a partition of a topic that has an id.
+        TopicRecreated: a stored offset lies beyond the end; or its partition is missing, in a Kafka without topic ids.
+        KafkaUnavailable: Kafka does not list a partition of a topic with an id.
     """
     afresh = (
         "Say where the job shall go on with `ratchet sink resume`, such as --from earliest; rows that are still both "
@@ -321,14 +325,15 @@ def resume(offset_range: OffsetRange, stored: Mapping[int, int]) -> dict[int, in
         if partition not in offset_range.end and offset_range.topic_id:
             # A topic never loses a partition, and another topic has another id.
             raise KafkaUnavailable(
-                f"{where}: the table has read up to offset {offset}, and the broker that answered does not name this "
-                f"partition of the topic of id {text(offset_range.topic_id)}. It may not know all partitions yet: run "
-                "the job again"
+                f"{where}: the table has read up to offset {offset}, but the broker that answered does not list "
+                f"this partition of the topic with id {text(offset_range.topic_id)}. It may not know all partitions "
+                "yet: run the job again"
             )
         if partition not in offset_range.end:
             raise TopicRecreated(
-                f"{where}: the table has read up to offset {offset}, but the topic has no such partition. This Kafka "
-                f"gives topics no ids, so that only the operator knows whether it is the same topic. {afresh}"
+                f"{where}: the table has read up to offset {offset}, but the topic has no such partition. This "
+                "Kafka gives topics no ids, so that only the operator can tell if it is still the same topic. "
+                f"{afresh}"
             )
         earliest, end = offset_range.earliest[partition], offset_range.end[partition]
         if offset > end:

@@ -32,7 +32,7 @@ when Spark's pool of 64 is full; so did those of ranges that end in aborted reco
 
 @dataclass(frozen=True)
 class Job:
-    """Topic to read, with the pipeline for its records."""
+    """Job as Spark reads it: Kafka and topic, and the pipeline that turns records into rows."""
 
     bootstrap: str
     topic: str
@@ -62,14 +62,14 @@ class Job:
 
     @property
     def reads_headers(self) -> bool:
-        """Return whether headers are read: for the caller, or for sequences or schemas in them."""
+        """Return True if record headers must be read: for the caller, or for sequences or schemas in them."""
         return self.with_headers or self.pipeline.write_mode.judged is not None or self.pipeline.registry is not None
 
 
 def slices(
     start: Mapping[int, int], end: Mapping[int, int], max_records: int
 ) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
-    """Cut the range into consecutive pieces of at most `max_records` offsets over all partitions.
+    """Split the range into consecutive slices of at most `max_records` offsets over all partitions.
 
     Partitions advance in proportion to their remaining offsets, so that they finish together. Transaction markers and
     aborted records have offsets too, so a piece may have fewer rows.
@@ -91,7 +91,7 @@ def slices(
 def records(spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
     """Return exactly the committed records from `start` up to, not including, `end`.
 
-    `failOnDataLoss` stays at its default, true: false was measured to skip rows without a word.
+    `failOnDataLoss` stays at its default, true: with false, Spark was measured to skip rows silently.
     """
 
     def load(start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:

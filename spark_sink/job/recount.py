@@ -30,7 +30,7 @@ def list_digest(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Recount:
-    """Records of the topic up to some offsets, by key."""
+    """Expected result by key, computed from the topic's records up to some offsets: keys, deleted keys, rejects."""
 
     keys: pa.Table
     """Rows of the result. Totals: the columns of the table, with lists as `list_digest`. Upsert: key, partition and
@@ -45,24 +45,24 @@ class Recount:
 def recount(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> Recount:
-    """Read the topic and reduce it in one go.
+    """Compute the expected result with a key from all records at once.
 
-    The job's own pipeline reads the values, because only Spark knows how it parses them. The commits and merges of the
-    store, which may have faults, have no part in it.
+    The job's own pipeline reads the values, because only Spark knows how it parses them. The store's commits and
+    merges, which may have faults, are not used.
 
     Args:
         spark: a running Spark.
-        job: job with a key, and without a user's own step.
+        job: job with a key, and without `sql` or `transform`.
         start: first offset of each partition.
         end: offset after the last one of each.
         restricted_values: see `ResultStore.restricted_values`.
 
     Raises:
-        ValueError: the pipeline has no key, or has a user's own step.
+        ValueError: the pipeline has no key, or has `sql` or `transform`.
     """
     pipeline, write_mode = job.pipeline, job.pipeline.write_mode
     if not write_mode.row_key or pipeline.transform is not None:
-        raise ValueError("only a result with a key, and without a step of the user's own, can be counted again")
+        raise ValueError("only a result with a key, and without sql or transform, can be counted again")
     return read_again(job, start, end, lambda: _recount(spark, job, start, end, restricted_values=restricted_values))
 
 
@@ -96,7 +96,7 @@ def _recount(
 
 @dataclass(frozen=True)
 class DueRecords:
-    """Rows and rejects of the topic's records, up to some offsets."""
+    """Expected rows and rejects, computed from the topic's records up to some offsets."""
 
     rows: pa.Table
     """`_kafka_partition`, `_kafka_offset`, `_digest` and `_value_digest` of each record with a row."""
@@ -113,15 +113,15 @@ def due_records(
     *,
     restricted_values: int,
 ) -> DueRecords:
-    """Read the topic, and digest each record's row and value.
+    """Compute the expected row of each record of the topic, with digests of row and value.
 
     Args:
-        spark: see `recount`; likewise start, end and restricted_values.
-        job: job without a user's own step.
-        columns: names of the columns in `_digest`.
-        start: see there.
-        end: see there.
-        restricted_values: see there.
+        spark: as in `recount`.
+        job: job without `sql` or `transform`.
+        columns: names of the columns that the row's digest covers.
+        start: as in `recount`.
+        end: as in `recount`.
+        restricted_values: as in `recount`.
     """
     whole = replace(job, pipeline=replace(job.pipeline, keep_value=True))
 
@@ -154,7 +154,7 @@ def _coordinates(rejects: DataFrame | None) -> pa.Table:
 def record_times(
     spark: SparkSession, job: Job, start: Mapping[int, int], end: Mapping[int, int], *, restricted_values: int
 ) -> pa.Table:
-    """Read partition, offset and timestamp of each row, as totals by windows have them; see `recount`."""
+    """Return partition, offset and timestamp of each row, as totals by windows use them; see `recount`."""
 
     def read() -> pa.Table:
         with rows_and_rejects(spark, job, start, end, restricted_values=restricted_values) as (rows, _):
@@ -183,7 +183,7 @@ def rows_and_rejects(
 ) -> Iterator[tuple[DataFrame, DataFrame | None]]:
     """Yield the rows before their reduction, and the rejects.
 
-    A raw topic is judged as if it were one slice.
+    For a raw topic, all records are deduplicated together as one slice.
     """
     from pyspark.sql import functions as F
 

@@ -27,19 +27,19 @@ log = logging.getLogger("spark_sink")
 def run_replay(
     job: Job, planner: TopicPlanner, store: ResultStore, session: Session, run: RunState | None = None
 ) -> Outcome:
-    """Replace the rows from `job.start` up to, not including, `job.until`, in one version.
+    """Replace the rows from `job.start` up to, not including, `job.until`, in one commit.
 
-    Offsets stay where they are. The run takes over, so that another one of the name ends at its next commit.
+    The stored offsets do not change. Another run of the job's name is fenced at its next commit.
 
     Args:
         job: topic, range and pipeline. `until` may be the stored offsets.
         planner: planner of the job's topic.
         store: store of the rows.
         session: starts Spark, and stops it at the end.
-        run: observes each step; None: log lines suffice.
+        run: state of the run, updated at each step; None: steps are only logged.
 
     Raises:
-        OptionRefused: rows lack the columns of their record, or the range is not in topic and table.
+        OptionRefused: the rows lack the columns that identify their record, or topic or table lack the range.
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     run = run or RunState(log_run)
@@ -63,7 +63,10 @@ def run_replay(
         try:
             run.opened(store.generation(), held)
             if held != stored:
-                raise OptionRefused(f"job {job.name}: another run has committed since. Stop it, and run again")
+                raise OptionRefused(
+                    f"job {job.name}: another run has committed in the meantime. Stop that run, then start the "
+                    "replay again"
+                )
             began = time.monotonic()
             with spark_errors_named(job.topic, first, last):
                 rows, rejects = read_again(job, first, last, lambda: replace_records(spark, found, first, last, store))
@@ -84,8 +87,8 @@ def _range(
     if job.pipeline.write_mode.kind != "append" or job.pipeline.write_mode.judged is not None:
         what = "from_input" if job.pipeline.write_mode.judged is not None else f"kind {job.pipeline.write_mode.kind}"
         raise OptionRefused(
-            f"job {job.name}: {what} makes rows of many records, and those of a range cannot be taken back. Fill "
-            "another table from the topic"
+            f"job {job.name}: {what} combines many records in a row, so that the rows of a range cannot be "
+            "replaced. Fill another table from the topic"
         )
     plain = replace(job, start=None, until=None)
     require_startable(plain, store)
@@ -94,7 +97,7 @@ def _range(
         raise OptionRefused(f"job {job.name}: the table has no records of topic {job.topic} yet. Run the job first")
     if others := store.other_sources():
         raise OptionRefused(
-            f"job {job.name}: the table has rows of {', '.join(others)} too, and a row does not name its job or "
+            f"job {job.name}: the table also has rows of {', '.join(others)}, and a row does not show its job or "
             "topic. Only a table of one job and topic can be replayed"
         )
     offset_range = planner.offset_range()
@@ -102,16 +105,18 @@ def _range(
     first, last = (_offsets(place, offset_range, stored, planner) for place in (job.start, job.until))
     for one, other, place in ((first, last, job.until), (last, first, job.start)):
         if missing := sorted(one.keys() - other.keys()):
-            raise OptionRefused(f"{place}: partition {missing[0]} is not named there. Name the same partitions in both")
+            raise OptionRefused(
+                f"{place}: partition {missing[0]} is not named there. Name the same partitions in --from and --to"
+            )
     require_within(job.start, offset_range, first)
     for partition in sorted(last):
         if last[partition] > stored.get(partition, 0):
             raise OptionRefused(
-                f"{job.until}: the table has read {job.topic}/{partition} up to offset {stored.get(partition, 0)}. "
-                "Later records are the next run's"
+                f"{job.until}: the table has read {job.topic}/{partition} only up to offset "
+                f"{stored.get(partition, 0)}. Later records belong to the next run; name an earlier end"
             )
         if first[partition] > last[partition]:
-            raise OptionRefused(f"{job.start}: partition {partition} begins after {job.until}")
+            raise OptionRefused(f"{job.start}: partition {partition} begins after {job.until}. Name an earlier start")
     moved = [partition for partition in last if first[partition] < last[partition]]
     return stored, {each: first[each] for each in moved}, {each: last[each] for each in moved}
 
@@ -119,7 +124,7 @@ def _range(
 def _offsets(
     place: Place, offset_range: OffsetRange, stored: Mapping[int, int], planner: TopicPlanner
 ) -> dict[int, int]:
-    """Return the offset of a place in each partition; a time reaches no further than the table."""
+    """Return the offset of a place in each partition. A time after the stored offset counts as that offset."""
     require_partitions(place, offset_range)
     if place.offsets is not None:
         return dict(place.offsets)

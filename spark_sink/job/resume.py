@@ -19,7 +19,7 @@ MAX_REASON = 1000
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """Effect of a decision."""
+    """Effect of an operator's decision on a stopped job: offsets before and after, and the trouble that it ends."""
 
     topic: str
     decision: Decision
@@ -80,7 +80,10 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
         SinkError: store or Kafka do not answer.
     """
     if not reason.strip() or len(reason) > MAX_REASON or not reason.isprintable():
-        raise OptionRefused(f"--reason: say why in one line of at most {MAX_REASON} characters; it is kept")
+        raise OptionRefused(
+            f"--reason: give the reason in one line of at most {MAX_REASON} printable characters; it is stored with "
+            "the decision"
+        )
     check = store.check()
     if store.judges:
         _require_sequences(store, source, check)
@@ -111,18 +114,18 @@ def plan_resume(store: ResultStore, planner: TopicPlanner, source: str, reason: 
 
 
 def _require_sequences(store: ResultStore, source: str, check: StoreCheck) -> None:
-    """Refuse a decision that would part offsets from their last sequences.
+    """Check that a decision keeps a deduplicating job's offsets and last sequences together.
 
     Raises:
-        OptionRefused: the offsets would have other sequences.
-        SequencesLost: the sequences are gone already.
-        RuleDiffers: the sequences follow another rule.
+        OptionRefused: the offsets would not match the sequences.
+        SequencesLost: the sequences are already lost.
+        RuleDiffers: the sequences follow other settings.
     """
     if source != STORED or check.is_other_topic:
         raise OptionRefused(
-            f"--from {source}: a job with from_input needs the last sequences committed with the stored offsets, and "
-            "there are none for other offsets or another topic. Choose --from stored, which does not bring lost rows "
-            "back; or begin with another table, which reads the topic from its beginning"
+            f"--from {source}: a job with from_input needs the last sequences that were committed with the stored "
+            "offsets, and other offsets or another topic have none. Choose --from stored, which does not restore "
+            "lost rows; or use another table, which reads the topic from its beginning"
         )
     with suppress(WriteModeDiffers):  # of kind, key or sums: an operator may decide that
         store.require_write_mode()
@@ -148,12 +151,14 @@ def _wanted(source: str, check: StoreCheck, offset_range: OffsetRange) -> dict[i
     if source == TABLE:
         if check.row_offsets is None:
             raise OptionRefused(
-                f"--from table: the offsets that the rows of the table reach to are unknown. Choose {STORED}, "
+                f"--from table: the table's rows do not show up to which offsets they reach. Choose {STORED}, "
                 f"{EARLIEST}, {LATEST} or PARTITION:OFFSET,..."
             )
         return {p: check.row_offsets.get(p, earliest) for p, earliest in offset_range.earliest.items()}
     if not NAMED.fullmatch(source):
-        raise OptionRefused(f"--from {source!r}: write table, stored, earliest, latest or PARTITION:OFFSET,...")
+        raise OptionRefused(
+            f"--from {source!r} is unknown: write table, stored, earliest, latest or PARTITION:OFFSET,..."
+        )
     named = named_offsets("--from", source)
     require_partitions(Place("--from", source, offsets=named), offset_range)
     return {p: named.get(p, check.stored.get(p, earliest)) for p, earliest in offset_range.earliest.items()}

@@ -15,7 +15,7 @@ log = logging.getLogger("spark_sink")
 
 
 def log_run(run: RunState) -> None:
-    """Log a line for each commit, each known lag and each failure; observes every run."""
+    """Log each commit, each measured lag and each failure; called after every step of a run."""
     commit = run.last_commit
     if run.step == "committed" and commit is not None:
         log.info(

@@ -35,7 +35,7 @@ Step = Literal["starting", "opened", "looked", "sampled", "committed", "failed",
 
 @dataclass(frozen=True)
 class Commit:
-    """Commit that went through."""
+    """Successful commit: its number, rows, offsets and duration."""
 
     number: int
     """Number of the commit within this run, from 1."""
@@ -49,7 +49,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Summary of a run."""
+    """Summary of a run: commits, rows, offsets, rejects."""
 
     commits: int
     rows: int
@@ -59,13 +59,14 @@ class Outcome:
 
 
 class RunState:
-    """Counts, offsets and errors of one run.
+    """State of one run: counts, offsets and errors, for logs, metrics and status.
 
-    Each method but the last three is a step; after it, the observers are called. Another thread reads through
-    `snapshot`: dictionaries are replaced and never changed, because a snapshot passes them on.
+    Each method but the last three records a step, and calls the observers afterwards. Other threads read by `snapshot`;
+    for that, dictionaries are replaced and never changed.
 
     Args:
-        observers: called with this object after each step, in the thread of the run. They only read.
+        observers: functions called with this object after each step, in the run's thread; they must not change the
+            object.
     """
 
     def __init__(self, *observers: Callable[[RunState], None]) -> None:
@@ -112,7 +113,7 @@ class RunState:
     # -- steps
 
     def opened(self, generation: int, offsets: Mapping[int, int]) -> None:
-        """Note that the job has taken over."""
+        """Note that the job has taken the table over. generation: number of this take-over."""
         with self._lock:
             if self.generation == 0:  # later ones only follow a failure
                 self.error, self._commits_fail = None, False
@@ -122,7 +123,7 @@ class RunState:
     def looked(
         self, offset_range: OffsetRange, offsets: Mapping[int, int], ages_s: Mapping[int, float] | None = None
     ) -> None:
-        """Note the topic's present offsets.
+        """Note the topic's present offsets, and compute the lag.
 
         Args:
             offset_range: range of the topic.
@@ -145,7 +146,7 @@ class RunState:
         self._show()
 
     def sampled(self, undeclared: tuple[str, ...]) -> None:
-        """Note the fields of the first values without a column."""
+        """Note the fields without a column in the first values."""
         with self._lock:
             self.step, self.undeclared = "sampled", undeclared
         self._show()
@@ -218,19 +219,22 @@ class RunState:
         return time.monotonic() - self._began
 
     def failing_s(self) -> float:
-        """Return the seconds since the last commit, or the look at the topic before failures only."""
+        """Return the seconds since the last commit.
+
+        Before the first commit, they count from the last successful check of the topic.
+        """
         return time.monotonic() - self._fails_since
 
     def stalled_s(self) -> float:
-        """Return the seconds since the last commit or the first waiting record; 0: nothing waits.
+        """Return the seconds since the last commit or the first waiting record; 0 if no record waits.
 
-        It also rises while the topic's end is unknown, because Kafka does not answer, or a commit does not end.
+        It also rises while the topic's end is unknown because Kafka does not answer, or while a commit does not end.
         """
         since = self._stalls_since
         return 0.0 if since is None else time.monotonic() - since
 
     def standstill(self) -> str:
-        """Return the cause of a standstill; "": the job moves, or has nothing to commit."""
+        """Return the cause of a standstill; "" if the job progresses, or has nothing to commit."""
         if self.stalled_s() >= STALLED_AFTER_S:
             found = (cause for kind, cause in CAUSES.items() if isinstance(self.error, kind))
             return next(found, "commit" if self.error is None else "refused")
@@ -246,7 +250,7 @@ class RunState:
         return Outcome(self.commits, self.rows, self.offsets, self.rejects)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the whole state, as of one moment."""
+        """Return a copy of the whole state at one moment."""
         with self._lock:
             return {name: value for name, value in vars(self).items() if not name.startswith("_")} | {
                 "in_buckets": list(self.in_buckets)

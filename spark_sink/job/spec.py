@@ -46,7 +46,7 @@ MAX_PORT = 65_535
 
 @dataclass(frozen=True, repr=False)
 class JobSpec:
-    """Topic, pipeline and result of a job.
+    """Description of a job: its topic, pipeline and result table, without secrets.
 
     Raises:
         OptionRefused: a value cannot be used, or two contradict each other.
@@ -137,7 +137,10 @@ class JobSpec:
     def __post_init__(self) -> None:
         for each in fields(self):
             if not _TYPES[str(each.type)](getattr(self, each.name)):
-                raise OptionRefused(f"{each.name}: expected {each.type}, not {type(getattr(self, each.name)).__name__}")
+                raise OptionRefused(
+                    f"{each.name}: expected {each.type}, not {type(getattr(self, each.name)).__name__}. Correct the "
+                    "value"
+                )
         self._require_known("store", STORES)
         self._require_known("mode", get_args(Mode))
         self._require_known("log_format", get_args(LogFormat))
@@ -156,16 +159,18 @@ class JobSpec:
         more = self.averages or self.mins or self.maxes or self.distinct
         if self.evolve is not None and (more or self.window is not None):
             raise OptionRefused(
-                "evolve adds columns without the values of earlier records, so that a minimum or an average would "
-                "cover a part of the records. Leave evolve out, and choose another table for other totals"
+                "evolve adds columns that lack the values of earlier records, so that a minimum or an average "
+                "would cover only a part of the records. Remove evolve, and use another table for other totals"
             )
         if self.window is None and (self.slide is not None or self.time != RECORD_TIME):
             raise OptionRefused(
-                f"{'time' if self.slide is None else 'slide'} says something of windows, and there are none. Give "
+                f"{('time' if self.slide is None else 'slide')} is an option of windows, but window is not set. Set "
                 'window too, such as "1 hour"'
             )
         if self.sql is not None and self.transform is not None:
-            raise OptionRefused("give either sql or transform: each makes all rows of the result")
+            raise OptionRefused(
+                "sql and transform are both given, and each makes all rows of the result. Remove one of them"
+            )
 
     def _places(self) -> tuple[Place | None, Place | None]:
         """Return the places where the run begins and ends.
@@ -181,30 +186,34 @@ class JobSpec:
         until = None if self.until is None else read_place("--until", self.until)
         if start is not None and self.from_input and start.text != EARLIEST:
             raise OptionRefused(
-                f"{start}: a job with from_input knows a duplicate by the records before it, so it begins where the "
-                "topic begins. Leave it out"
+                f"{start}: a job with from_input recognises a duplicate by the records before it, so it always "
+                "begins where the topic begins. Remove the option"
             )
         if start is not None and start.text == LATEST and self.columns == INFER:
-            raise OptionRefused(f'{start}: columns = "{INFER}" infers columns from existing records. Write them down')
+            raise OptionRefused(
+                f'{start}: columns = "{INFER}" infers columns from existing records. Name the columns instead'
+            )
         if until is not None and self.mode == "structured":
             raise OptionRefused(f"{until}: a query of Structured Streaming has no end. Choose mode batch or stream")
         return start, until
 
     def _require_known(self, name: str, known: Iterable[str | None]) -> None:
         if getattr(self, name) not in known:
-            raise OptionRefused(f"{name} {getattr(self, name)!r}: there are {', '.join(filter(None, known))}")
+            raise OptionRefused(
+                f"{name} {getattr(self, name)!r} is unknown; write one of {', '.join(filter(None, known))}"
+            )
 
     def _require_within(self, name: str, least: int, most: int) -> None:
         value = getattr(self, name)
         if value is not None and not least <= value <= most:
-            raise OptionRefused(f"{name} {value} is not between {least} and {most}")
+            raise OptionRefused(f"{name} {value} is out of range: write a number from {least} to {most}")
 
     def _require_values_of_format(self) -> None:
         if self.schema_registry:
             self._require_values_of_registry()
             return
         if self.schema_subject is not None or self.schema_record is not None:
-            raise OptionRefused("schema_subject and schema_record go with a schema registry. Give its address too")
+            raise OptionRefused("schema_subject and schema_record need a schema registry. Set sink.schema_registry too")
         if self.format == "protobuf":
             raise OptionRefused("format protobuf needs a schema registry. Set sink.schema_registry")
         if self.format == "json" and self.columns is None:
@@ -212,43 +221,44 @@ class JobSpec:
         if self.format == "avro" and self.avro_schema is None:
             raise OptionRefused("format avro needs a schema: give the path of an .avsc file, or its text")
         if self.format in {"bytes", "avro"} and self.columns is not None:
-            raise OptionRefused(f"format {self.format} has no columns of yours. Leave them out, or choose json")
+            raise OptionRefused(f"format {self.format} takes no columns. Remove columns, or choose format json")
         if self.format in {"bytes", "json"} and self.avro_schema is not None:
-            raise OptionRefused(f"format {self.format} has no Avro schema. Leave it out, or choose avro")
+            raise OptionRefused(f"format {self.format} takes no Avro schema. Remove the schema, or choose format avro")
         if self.avro_schema is None and self.avro_id is not None:
-            raise OptionRefused("an id of an Avro schema goes with the schema itself. Give it too")
+            raise OptionRefused("avro_id needs the Avro schema as well. Set the schema too")
 
     def _require_values_of_registry(self) -> None:
         if self.format not in get_args(Framed):
             raise OptionRefused("values of a schema registry need a format: avro, protobuf or json")
         if self.avro_id is not None:
-            raise OptionRefused("with a schema registry each value says its schema. Leave avro_id out, or the registry")
+            raise OptionRefused("with a schema registry each value names its schema. Remove avro_id, or the registry")
         if self.avro_schema is not None and (self.format != "avro" or self.columns is not None):
-            raise OptionRefused("an Avro schema says the columns of format avro. Leave columns out, or the schema")
+            raise OptionRefused("format avro takes its columns from the Avro schema. Remove columns, or the schema")
         if self.from_input:
             raise OptionRefused(
-                "from_input does not read values of a schema registry. Let workers judge the topic first"
+                "from_input does not read values of a schema registry. Remove from_input, and let workers "
+                "deduplicate the topic first"
             )
         if self.columns == INFER:
-            raise OptionRefused("without columns, they come from the registry. Leave columns out")
+            raise OptionRefused("columns cannot be combined with a registry that gives the columns. Remove columns")
         if self.mode == "structured" and (self.sql is not None or self.transform is not None):
             raise OptionRefused(
-                "sql and transform of a streaming query begin before its records are known, and with them the schemas "
-                "of the registry. Choose mode stream"
+                "a streaming query with sql or transform starts before its records are read, and so before the "
+                "registry's schemas are known. Choose mode stream"
             )
 
     # -- between processes
 
     def as_json(self) -> str:
-        """Return one document, which `from_json` reads."""
+        """Return the description as a JSON document, which `from_json` reads."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
-        """Read the document of `to_json`.
+        """Read the JSON document written by `as_json`.
 
         Raises:
-            OptionRefused: the text is no such document; see also the class.
+            OptionRefused: the text is not such a document; see also the class.
         """
         try:
             found = json.loads(text)
@@ -259,10 +269,10 @@ class JobSpec:
         names = [each.name for each in fields(cls)]
         unknown = [name for name in found if name not in names]
         if unknown:
-            raise OptionRefused(f"--job: {unknown[0]!r} is unknown; there are {', '.join(names)}")
+            raise OptionRefused(f"--job: the key {unknown[0]!r} is unknown; there are {', '.join(names)}")
         missing = [name for name in ("bootstrap", "topic", "name") if name not in found]
         if missing:
-            raise OptionRefused(f"--job: {missing[0]} is missing")
+            raise OptionRefused(f"--job: the key {missing[0]} is missing. Add it")
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
         return cls(**values)
 
@@ -272,10 +282,10 @@ class JobSpec:
         """Return the pipeline of the records.
 
         Args:
-            access: access to a schema registry; None: the caller makes no requests.
+            access: access to a schema registry; None: the pipeline makes no requests to it.
 
         Raises:
-            OptionRefused: the parts contradict each other, or name a missing function or file.
+            OptionRefused: options contradict each other, or name a missing function or file.
         """
         rejects, transform = self.rejects or self.from_input, self._transform()
         write_mode, takes_up, avro = self.write_mode(), self.evolve is not None, self._avro()
@@ -293,10 +303,10 @@ class JobSpec:
         return RowPipeline(columns, write_mode, rejects, transform, None, self.keep_value, takes_up, registry)
 
     def write_mode(self) -> WriteMode:
-        """Return the write mode of the rows, with the rule of a raw topic.
+        """Return how rows are written to the table, with the deduplication settings of a raw topic.
 
         Raises:
-            OptionRefused: the parts contradict each other, or only workers have the rule.
+            OptionRefused: options contradict each other, or only workers support them.
         """
         windows = None if self.window is None else read_windows(self.window, self.slide, self.time)
         lists = self.averages, self.mins, self.maxes, self.distinct
@@ -319,12 +329,13 @@ class JobSpec:
             for each in fields(self):
                 if each.name in SPARK and getattr(self, each.name) != each.default:
                     raise OptionRefused(
-                        f"{each.name} says how a raw topic is judged, and from_input is not set: the records of this "
-                        "topic count as judged. Set from_input, or leave it out"
+                        f"{each.name} sets how a raw topic is deduplicated, but from_input is not set, so that this "
+                        f"topic's records count as deduplicated already. Set from_input, or remove {each.name}"
                     )
         if self.from_input and self.mode == "structured":
             raise OptionRefused(
-                "mode structured hands the records of a commit over unjudged: with from_input, choose batch or stream"
+                "mode structured hands the records of a commit over without deduplication. Choose mode batch or "
+                "stream with from_input"
             )
 
     def _transform(self) -> Transform | None:
@@ -360,7 +371,7 @@ class JobSpec:
         )
 
     def _splits(self, pipeline: RowPipeline, access: Access) -> bool:
-        """Return whether tasks may share a Kafka partition: no user's step and no judging needs it in one."""
+        """Return True if several tasks may share a Kafka partition: no `transform` and no deduplication prevents it."""
         is_plain = pipeline.transform is None and pipeline.write_mode.judged is None
         return is_plain and store_class(self.location(access).kind).splits
 
@@ -382,9 +393,9 @@ class JobSpec:
         """Create the store without opening it.
 
         Args:
-            pipeline: `pipeline()`; a plain one suffices to read offsets.
+            pipeline: result of `pipeline`; a default `RowPipeline` suffices to read offsets.
             access: access to the store.
-            topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
+            topic_id: result of `TopicPlanner.topic_id`; with 0 the topic's id is not compared.
 
         Raises:
             OptionRefused: see `make_store`.

@@ -45,7 +45,7 @@ Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 @dataclass(frozen=True)
 class Opened:
-    """Parts of a job without an end, once its store is open."""
+    """Job, Spark session and table schema of a stream, once its store is open."""
 
     job: Job
     """Job with its columns."""
@@ -55,14 +55,13 @@ class Opened:
 
 
 def require_startable(job: Job, store: ResultStore) -> None:
-    """Refuse contradictions that are known without Spark, even with no record left to read.
+    """Check a job for contradictions that show without Spark, even if no record is left to read.
 
     Raises:
-        OptionRefused: columns and kind of result do not fit together.
+        OptionRefused: columns and kind of result do not fit together, or `--start` was given and the table has offsets.
         SchemaDiffers: the table has other columns.
-        WriteModeDiffers: its rows have another kind, key or sums.
+        WriteModeDiffers: the table's rows have another kind, key or sums.
         SecondJob: see `require_first_job`.
-        OptionRefused: `--start` was given, and the table has offsets.
         StoreError: the store cannot be read.
     """
     store.require_write_mode()
@@ -75,12 +74,12 @@ def require_startable(job: Job, store: ResultStore) -> None:
 
 
 def require_first_job(job: Job, store: ResultStore) -> None:
-    """Refuse the first commit of a topic that a job of another name has committed to the table.
+    """Check that no job of another name has committed the topic to the table.
 
-    A job with commits has had an operator's permission.
+    A job with commits in the table is not checked again.
 
     Raises:
-        SecondJob: it is a second job without `--second-job`.
+        SecondJob: another job has committed the topic, and `--second-job` is not set.
         SinkError: see `ResultStore.offsets`.
     """
     if job.second_job or store.offsets():
@@ -88,10 +87,9 @@ def require_first_job(job: Job, store: ResultStore) -> None:
     others = store.other_jobs()
     if not others and (beside := job.jobs_of_other_topic()):
         raise SecondJob(
-            f"job {job.name}: the stream of topic {job.topic} has been committed to this table by job "
-            f"{', '.join(beside)}, which reads it on the other side of the workers (one of both has from_input). "
-            "Every record would be there twice. Choose another table; to have both in one table, start it with "
-            "--second-job"
+            f"job {job.name}: job {', '.join(beside)} has committed the stream of topic {job.topic} to this table, "
+            "from the topic before or after the workers (one of the jobs has from_input). Every record would be in "
+            "the table twice. Choose another table; to have both in one table, start the job with --second-job"
         )
     if others:
         one = others[0]
@@ -104,7 +102,7 @@ def require_first_job(job: Job, store: ResultStore) -> None:
 
 
 def take_over(job: Job, planner: TopicPlanner, store: ResultStore, schema: StructType) -> dict[int, int]:
-    """Open the store, unless another job's first commit came while Spark was started.
+    """Take the store over, unless another job made a first commit while Spark started.
 
     The offsets of `--start` are stored before the first read, so that they survive a run without a commit.
 
@@ -130,7 +128,10 @@ def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> No
     """
     newest = store.generation()
     if newest != run.generation:
-        raise Fenced(f"generation {newest} has taken over from {run.generation}. Let the other job go on")
+        raise Fenced(
+            f"generation {newest} of the job has taken over from generation {run.generation}. Let the newer run "
+            "continue"
+        )
     stored = store.open(schema)
     run.opened(store.generation(), stored)
 
@@ -140,11 +141,11 @@ def with_columns(
 ) -> Job | None:
     """Return the job with columns in place of `INFER`, from the table or the first values.
 
-    If the pipeline adds new fields, they are the table's columns and those of the first unread records. With a schema
-    registry, its newest schema replaces the first records.
+    If the pipeline adds new fields, the result has the table's columns and the new fields of the first unread records,
+    or of the registry's newest schema.
 
     Returns:
-        None: there is neither a table nor a value to infer them from.
+        None: neither a table nor a value exists to infer columns from.
 
     Raises:
         OptionRefused: none of the topic's values has a field that can be a column, or no schema gives the columns.
@@ -188,7 +189,7 @@ def _sample(job: Job, planner: TopicPlanner, store: ResultStore, spark: SparkSes
 
 
 def wait_for_registry(run: RunState, error: RegistryUnavailable) -> None:
-    """Note the registry's absence; raise its error after `FAILS_FOR_S`."""
+    """Note that the registry does not answer; raise its error after `FAILS_FOR_S` seconds."""
     if run.failing_s() > FAILS_FOR_S:
         raise error
     run.failed(error)
@@ -203,25 +204,25 @@ def wait_for_columns(
     stop: Event,
     run: RunState,
 ) -> Job | None:
-    """Return the job with columns as `with_columns`, for a job without an end.
+    """Return the job with columns like `with_columns`, for a job that runs until stopped.
 
-    It waits until there is a value, and while Kafka or Spark fail.
+    It waits until the topic has a value, and while Kafka or Spark fail.
 
     Args:
         job: topic and pipeline.
         planner: planner of the job's topic.
         store: target of the rows.
         spark: a running Spark.
-        interval_s: seconds between two looks; `PAUSE_S` at least.
+        interval_s: seconds between two checks of the topic; `PAUSE_S` at least.
         stop: set it to end the run.
-        run: observes failures.
+        run: state of the run, which records failures.
 
     Returns:
         None: `stop` was set.
 
     Raises:
         OptionRefused: see `with_columns`.
-        RegistryUnavailable: it has been away for `FAILS_FOR_S`.
+        RegistryUnavailable: the registry has not answered for `FAILS_FOR_S` seconds.
     """
     while True:
         try:
@@ -246,9 +247,9 @@ def opened(
     stop: Event,
     run: RunState,
 ) -> Iterator[Opened | None]:
-    """Start Spark, find the columns and take over the store, for a job without an end; None: `stop` was set.
+    """Start Spark, determine the columns and take the store over, for a job that runs until stopped.
 
-    The arguments are those of `run_stream`.
+    Yields None if `stop` was set. The arguments are those of `run_stream`.
     """
     with session() as spark:
         require_local_master(store, spark.conf.get("spark.master", None))

@@ -14,7 +14,7 @@ from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 @dataclass(frozen=True)
 class SinkStatus:
-    """Offsets of the store about a topic, next to the topic's."""
+    """Progress of a job: stored offsets compared with the topic's offsets."""
 
     generation: int
     """Number of take-overs by jobs of the name."""
@@ -33,7 +33,7 @@ class SinkStatus:
 
     @property
     def lag(self) -> dict[int, int | None]:
-        """Return the offsets left to read per partition; None: the stored offset is not in the topic.
+        """Return the offsets left to read per partition; None if the topic does not hold the stored offset.
 
         Markers and aborted records count.
         """
@@ -45,14 +45,14 @@ class SinkStatus:
 
     @property
     def total_lag(self) -> int | None:
-        """Return the offsets left to read; None: the job does not go on."""
+        """Return the number of offsets left to read in all partitions; None if the job cannot continue."""
         lags = list(self.lag.values())
         known = [lag for lag in lags if lag is not None]
         return None if self.trouble or len(known) < len(lags) else sum(known)
 
     @property
     def lag_s(self) -> dict[int, float | None]:
-        """Return the age in seconds of the oldest missing record; 0: none; None: `lag` is None."""
+        """Return the age in seconds of each partition's oldest missing record; 0 without one, None if `lag` is None."""
         return {
             partition: None if lag is None else round(self.waiting_s.get(partition, 0.0), 3)
             for partition, lag in self.lag.items()
@@ -60,13 +60,13 @@ class SinkStatus:
 
     @property
     def total_lag_s(self) -> float | None:
-        """Return the greatest `lag_s`; None: the job does not go on."""
+        """Return the greatest `lag_s` of all partitions; None if the job cannot continue."""
         known = [seconds for seconds in self.lag_s.values() if seconds is not None]
         return None if self.total_lag is None else max(known, default=0.0)
 
     @property
     def stalled(self) -> tuple[str, str] | None:
-        """Return cause and sentence of a standstill visible in Kafka and the store; None: none."""
+        """Return cause and message of a standstill that Kafka or the store shows; None without one."""
         if self.trouble:
             return "halted", self.trouble
         blocked = self.offset_range.blocked
@@ -96,7 +96,7 @@ class SinkStatus:
         }
 
     def _open(self, partition: int) -> dict[str, int]:
-        """Return the keys of a partition with an open transaction; nothing for others."""
+        """Return the JSON keys for a partition with an open transaction; no keys for other partitions."""
         if not (blocked := self.offset_range.blocked.get(partition)):
             return {}
         return {"stable_end": self.offset_range.end[partition], "blocked": blocked}
@@ -105,7 +105,7 @@ class SinkStatus:
 def sink_status(
     store: ResultStore, planner: TopicPlanner, require_startable: Callable[[], object] = lambda: None
 ) -> SinkStatus:
-    """Read the store, then the topic.
+    """Read the progress of a job: the store's offsets, then the topic's.
 
     Args:
         store: the store, not open.

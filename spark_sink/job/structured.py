@@ -63,10 +63,10 @@ def run_structured(
     scratch: Path | None = None,
     output_mode: OutputMode = "append",
 ) -> Outcome:
-    """Take over, then commit each micro-batch of a streaming query, until `stop` is set.
+    """Take the table over, then commit each micro-batch of a streaming query until `stop` is set.
 
-    The pipeline's transform is applied to the stream itself, so that it may use the operators of streams; without one,
-    each micro-batch is treated as a slice of `run_stream`.
+    The pipeline's transform is applied to the stream itself, so that it may use streaming operators. Without a
+    transform, each micro-batch is treated like a slice of `run_stream`.
 
     Args:
         job: topic and pipeline.
@@ -75,28 +75,29 @@ def run_structured(
         session: starts Spark, and stops it at the end.
         interval_s: seconds from the start of one micro-batch to the next; 0: at once.
         stop: set it to end the run; a running commit is finished first.
-        run: observes each step; None: log lines suffice.
+        run: state of the run, updated at each step; None: steps are only logged.
         state_is_lost: allow stateful operators; their state is discarded at every start.
         scratch: existing folder for the checkpoint; None: the system's folder for temporary files. Executors write the
-            state of operators there, so that they have to share the folder with the driver.
+            state of operators there, so they must share the folder with the driver.
         output_mode: Spark's output mode: the rows of an aggregation in each micro-batch.
 
     Raises:
-        OptionRefused: the pipeline keeps state, or reads another stream than the topic; or Spark is a remote one.
+        OptionRefused: the pipeline keeps state, or reads another stream than the topic; or the session is one of Spark
+            Connect.
         SinkError: see `ResultStore`, `TopicPlanner` and `resume`.
     """
     _require_driver_here()
     if job.pipeline.rejects and job.pipeline.transform is not None:
         raise OptionRefused(
-            "rejects are separated before sql or transform, and a streaming query has one result. Leave one of them "
-            "out, or use --mode stream"
+            "rejects are separated before sql or transform, but a streaming query has a single result. Remove "
+            "rejects, or sql and transform, or use --mode stream"
         )
     run = run or RunState(log_run)
     require_startable(job, store)
     root = Path(tempfile.gettempdir()) if scratch is None else scratch.absolute()
     if not root.is_dir():
         raise OptionRefused(
-            f"{root} is no folder, so that the checkpoint cannot be made there. Make it, or name another"
+            f"{root} is not a folder, so that the checkpoint cannot be written there. Make the folder, or name another"
         )
     with (
         opened(job, planner, store, session, interval_s, stop, run) as found,
@@ -112,12 +113,13 @@ def _require_driver_here() -> None:
     """Refuse Spark Connect, before the start of Spark and the first look at the store."""
     if is_connect():
         raise OptionRefused(
-            "Spark Connect runs the step of a micro-batch in the server, where the store is not. Use --mode stream"
+            "Spark Connect runs the commit of a micro-batch in its server, which has no access to the store. Use "
+            "--mode stream"
         )
 
 
 class _Query:
-    """Query from its start to its end, with the commits of its micro-batches."""
+    """Streaming query from its start to its end, with the commits of its micro-batches."""
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ class _Query:
         self._require_no_failure(query)
 
     def _commit(self, batch: DataFrame, number: int) -> None:
-        """Commit one micro-batch, in Spark's own thread, which turns errors into text."""
+        """Commit one micro-batch; called in Spark's own thread, where errors are kept for the caller."""
         try:
             with self._committing:
                 if not self._stop.is_set():
@@ -185,9 +187,9 @@ class _Query:
     def _commit_batch(self, batch: DataFrame, number: int) -> None:
         if not self._state_is_lost and keeps_state(batch, self._folder):
             raise OptionRefused(
-                "the pipeline keeps state from one micro-batch to the next (an aggregation, deduplication, a join of "
-                "streams, a limit), and a start begins without it: results would be lost or doubled. Use a kind of "
-                "result that the store keeps (upsert, totals), or say --state-is-lost"
+                "the pipeline keeps state from one micro-batch to the next (an aggregation, deduplication, a join "
+                "of streams, a limit), but every start begins without this state: results would be lost or "
+                "doubled. Use a kind of result that the store keeps (upsert, totals), or give --state-is-lost"
             )
         end, stored, offset_range = self._end(number), self._run.offsets, self._planner.offset_range()
         self._planner.require_first_topic(offset_range.topic_id, stored)
@@ -211,14 +213,14 @@ class _Query:
             except TimestampsUnreadable as error:
                 raise SparkFailed(
                     f"topic {self._job.topic}: Spark cannot read the timestamps of some records of offsets "
-                    f"{ranges(start, end)}, and a streaming query with sql or transform cannot pass them. Let a run "
-                    "with mode batch commit them, then start the stream again"
+                    f"{ranges(start, end)}, and a streaming query with sql or transform cannot skip them. Commit "
+                    "them by a run with mode batch, then start the stream again"
                 ) from error
             run.committed(Commit(run.commits + 1, count, start, end, time.monotonic() - began))
         self._lag.look(offset_range, end)
 
     def _commit_records(self, batch: DataFrame, start: dict[int, int], end: dict[int, int]) -> None:
-        """Commit the micro-batch, or read its offsets ourselves if Spark's source cannot read all timestamps."""
+        """Commit a micro-batch; read its records without Spark's source if that cannot read their timestamps."""
         job, store, run = self._job, self._store, self._run
         if not any(job.unreadable.within(partition, start[partition], end[partition]) for partition in end):
             try:
@@ -235,20 +237,20 @@ class _Query:
             continue
 
     def _end(self, number: int) -> dict[int, int]:
-        """Return the end of the micro-batch: Spark writes it down before running one.
+        """Return the end offsets of a micro-batch, which Spark records before running the batch.
 
-        The rows do not show it: transaction markers and aborted records may follow the last one.
+        The rows do not show the end: transaction markers and aborted records may follow the last row.
         """
         lines = (self._folder / "offsets" / str(number)).read_text("utf-8").splitlines()
         if lines[0] != OFFSET_LOG_VERSION or len(lines) != 3:
             raise OptionRefused(
-                f"the pipeline reads {len(lines) - 2} streams (offset log {lines[0]}), and the store knows the offsets "
-                f"of topic {self._job.topic} only. Read the others as tables, or use a job for each"
+                f"the pipeline reads {len(lines) - 2} streams (offset log {lines[0]}), but the store keeps the "
+                f"offsets of topic {self._job.topic} only. Read the others as tables, or use a job for each"
             )
         return {int(partition): offset for partition, offset in json.loads(lines[2])[self._job.topic].items()}
 
     def _require_no_failure(self, query: StreamingQuery) -> None:
-        """Raise the error that ended the query, as one of ours if topic or Kafka are the reason."""
+        """Raise the error that ended the query, as a `SinkError` if topic or Kafka are the reason."""
         failed = self._failure or query.exception()
         if failed is None:
             return

@@ -42,29 +42,32 @@ LOOK_S: Final = 0.2
 
 
 class TimestampsUnreadable(SparkFailed):
-    """Error of Spark for timestamps in now known ranges."""
+    """Error for timestamps that Spark cannot read; the offset ranges of these records are now known."""
 
 
 @dataclass
 class UnreadableRanges:
-    """Ranges of offsets with unreadable records, by partition, ascending; each ends with such a record."""
+    """Offset ranges with records that Spark cannot read, by partition, ascending.
+
+    Each range ends with such a record.
+    """
 
     known: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def within(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of the ranges that lie in one range of offsets."""
+        """Return the parts of the unreadable ranges within one range of offsets."""
         found = self.known.get(partition, ())
         return [(max(start, first), min(end, last)) for first, last in found if first < end and last > start]
 
     def add(self, partition: int, found: list[tuple[int, int]]) -> None:
-        """Add ranges; drop those that begin inside a known one."""
+        """Add unreadable ranges of a partition; drop those that begin inside a known range."""
         known = self.known.get(partition, [])
         new = [each for each in found if not any(first <= each[0] < last for first, last in known)]
         self.known[partition] = sorted([*known, *new])
 
 
 class Source(Protocol):
-    """Topic to read, as a job names it; see `Job`."""
+    """Interface of a job as far as this module reads its topic; see `Job`."""
 
     @property
     def bootstrap(self) -> str:
@@ -80,7 +83,7 @@ class Source(Protocol):
 
     @property
     def unreadable(self) -> UnreadableRanges:
-        """Return known ranges, to read and to add to."""
+        """Return the known unreadable ranges, which the caller may extend."""
 
     @property
     def reads_headers(self) -> bool:
@@ -90,7 +93,7 @@ class Source(Protocol):
 def pieces(
     unreadable: UnreadableRanges, start: Mapping[int, int], end: Mapping[int, int]
 ) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
-    """Cut a slice so that each piece is read by either Spark or the driver."""
+    """Split a slice into pieces, each read either by Spark or by librdkafka in the driver."""
     if not any(unreadable.within(p, start[p], end[p]) for p in end):
         yield dict(start), dict(end)
         return
@@ -103,7 +106,7 @@ def pieces(
 
 
 def _segments(unreadable: UnreadableRanges, partition: int, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
-    """Cut a range of one partition: begin, end, and true if the driver reads it."""
+    """Split a range of one partition into (begin, end, True if the driver reads it)."""
     at = start
     for first, last in unreadable.within(partition, start, end):
         if at < first:
@@ -121,14 +124,14 @@ def read_around(
     end: Mapping[int, int],
     load: Callable[[Mapping[int, int], Mapping[int, int]], DataFrame],
 ) -> DataFrame:
-    """Read a range, the unreadable parts of it in the driver.
+    """Read a range by Spark, and its unreadable parts by librdkafka in the driver.
 
     Args:
         spark: a running Spark.
         job: Kafka and the topic.
         start: first offset of each partition.
         end: offset after the last one of each.
-        load: reads a range by Spark.
+        load: function that reads a range by Spark.
     """
     clean = [p for p in end if not job.unreadable.within(p, start[p], end[p])]
     if len(clean) == len(end):
@@ -151,7 +154,7 @@ def _moves(partitions: list[int], start: Mapping[int, int], end: Mapping[int, in
 
 
 def _in_driver(spark: SparkSession, job: Source, partition: int, start: int, end: int) -> DataFrame:
-    """Read a range by librdkafka into one partition, in the columns of Spark's Kafka source."""
+    """Read a range by librdkafka into a frame of one partition, with the columns of Spark's Kafka source."""
     from pyspark.sql import functions as F
 
     rows = []
@@ -173,10 +176,10 @@ def _in_driver(spark: SparkSession, job: Source, partition: int, start: int, end
 
 @contextmanager
 def unreadable_named(job: Source, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
-    """Turn Spark's error in the block into `TimestampsUnreadable`, once the unreadable records are known.
+    """Convert Spark's error in the block into `TimestampsUnreadable`, after finding the unreadable records.
 
     Raises:
-        TimestampsUnreadable: there are some; the next attempt reads around them.
+        TimestampsUnreadable: records are unreadable for Spark; the next attempt reads them by librdkafka.
     """
     try:
         yield
@@ -185,7 +188,7 @@ def unreadable_named(job: Source, start: Mapping[int, int], end: Mapping[int, in
             raise
         raise TimestampsUnreadable(
             f"topic {job.topic}: Spark cannot read the timestamps of some records of offsets {ranges(start, end)}. "
-            "Those are read apart now"
+            "The driver now reads these records by librdkafka"
         ) from error
 
 
@@ -199,10 +202,10 @@ def read_again(job: Source, start: Mapping[int, int], end: Mapping[int, int], re
 
 
 def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int], error: BaseException) -> bool:
-    """Look for records that Spark cannot read, if its error is an overflow.
+    """Find the records that Spark cannot read, if Spark's error is an overflow.
 
     Returns:
-        False: there are no further ones.
+        False: no further record is unreadable.
 
     Raises:
         KafkaUnavailable: Kafka does not give the records.
@@ -222,7 +225,7 @@ def find_unreadable(job: Source, start: Mapping[int, int], end: Mapping[int, int
 
 
 def _look(consumer: Consumer, job: Source, partition: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the ranges of unreadable records, and log them."""
+    """Return the ranges of unreadable records in a range of offsets, and log them."""
     found: list[tuple[int, int]] = []
     count = size = 0
     first: tuple[int, int] | None = None

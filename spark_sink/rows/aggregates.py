@@ -45,7 +45,7 @@ ENDINGS: Final[dict[Rule, str]] = {
 
 
 class Aggregate(NamedTuple):
-    """A column of a table of totals."""
+    """Column of a table of totals: its name, the rule that computes it, and the column of the rows."""
 
     name: str
     rule: Rule
@@ -62,7 +62,10 @@ def aggregates(
     maxes: tuple[str, ...],
     distinct: tuple[str, ...],
 ) -> list[Aggregate]:
-    """Return the columns after the key, in order; each follows its source columns."""
+    """Return the columns that follow the key, in the table's order.
+
+    Each comes after the columns used to compute it.
+    """
     added = [*sums, *(name for name in averages if name not in sums)]
     lists: list[tuple[Rule, tuple[str, ...]]] = [
         ("filled", averages),
@@ -87,7 +90,7 @@ def column_type(aggregate: Aggregate, of: DataType | None) -> DataType:
         of: type of the rows' column; None for the number of rows.
 
     Raises:
-        OptionRefused: the type of the rows' column cannot be aggregated so.
+        OptionRefused: a column of this type cannot be aggregated by this rule.
     """
     from pyspark.sql.types import ArrayType, DecimalType, DoubleType, LongType
 
@@ -107,7 +110,7 @@ def column_type(aggregate: Aggregate, of: DataType | None) -> DataType:
 
 
 def totals(dataframe: DataFrame, key: list[Column], columns: list[Aggregate]) -> DataFrame:
-    """Reduce the rows to one for each key, in the columns of the table."""
+    """Reduce the rows to one row for each key, with the table's columns."""
     from pyspark.sql import functions as F
 
     types = {field.name: field.dataType for field in dataframe.schema.fields}
@@ -130,7 +133,7 @@ def totals(dataframe: DataFrame, key: list[Column], columns: list[Aggregate]) ->
 
 
 def _made(aggregate: Aggregate, of: DataType | None) -> Column:
-    """Return the aggregates that Spark computes from the rows of one commit."""
+    """Return the column expression that computes an aggregate from the rows of one commit."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import DoubleType, FloatType, StringType
 
@@ -158,13 +161,13 @@ def _ordered(name: str, data_type: DataType) -> DataType:
     if isinstance(data_type, NumericType | StringType | DateType | TimestampType | TimestampNTZType):
         return data_type
     raise OptionRefused(
-        f"column {name!r} of type {data_type.simpleString()} has no least and no greatest value: use text, numbers, "
-        "dates or times"
+        f"column {name!r} of type {data_type.simpleString()} has no least and no greatest value. Use a column of "
+        "text, numbers, dates or times"
     )
 
 
 def _addend(name: str, data_type: DataType) -> DataType:
-    """Return a type for one value, narrow enough for Spark's sum, which adds ten digits."""
+    """Return a type for single values narrow enough for Spark's sum, which adds ten digits."""
     from pyspark.sql.types import ByteType, DecimalType, IntegerType, LongType, ShortType
 
     if isinstance(data_type, DecimalType) and data_type.precision <= MAX_DIGITS - SPARE_DIGITS:
@@ -172,6 +175,6 @@ def _addend(name: str, data_type: DataType) -> DataType:
     if isinstance(data_type, ByteType | ShortType | IntegerType | LongType):
         return DecimalType(19, 0)
     raise OptionRefused(
-        f"column {name!r} of type {data_type.simpleString()} cannot be added up exactly: declare it as a whole number "
-        f"or as decimal(digits, places) of at most {MAX_DIGITS - SPARE_DIGITS} digits"
+        f"column {name!r} of type {data_type.simpleString()} cannot be added up exactly. Declare it as a whole "
+        f"number or as decimal(digits, places) of at most {MAX_DIGITS - SPARE_DIGITS} digits"
     )

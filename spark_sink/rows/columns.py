@@ -88,7 +88,7 @@ def rejects_schema(*, judged: bool) -> StructType:
     """Return the columns of the rejects table.
 
     Args:
-        judged: the job judges a raw topic itself, so that there are reasons of several kinds.
+        judged: True if the job deduplicates a raw topic, so that rejects have a reason.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -100,11 +100,11 @@ def result_schema(columns: str | StructType | None) -> StructType:
     """Return the schema of the result table: the values' columns, if any, and `RECORD_COLUMNS`.
 
     Args:
-        columns: the values' fields, as such or as Spark DDL ("user string, amount double"); None keeps values as bytes
-            only.
+        columns: the values' fields, as a schema or as Spark DDL ("user string, amount double"); None keeps values as
+            bytes only.
 
     Raises:
-        OptionRefused: the DDL cannot be read, or there is a name or a type that the table cannot hold.
+        OptionRefused: the DDL cannot be read, or the table cannot hold a name or a type.
     """
     from pyspark.sql.types import StructType
 
@@ -113,20 +113,23 @@ def result_schema(columns: str | StructType | None) -> StructType:
 
 
 def json_schema(columns: str | StructType) -> StructType:
-    """Return the JSON fields, as such or from DDL. Needs no running Spark; raises as `result_schema` does."""
+    """Return the fields of the JSON values, from a schema or from DDL.
+
+    Needs no running Spark; raises as `result_schema` does.
+    """
     return checked(read_ddl(columns) if isinstance(columns, str) else columns)
 
 
 def value_schema(columns: StructType, paths: Mapping[str, Path]) -> StructType:
-    """Return the JSON fields of the columns, within objects if a path leads there.
+    """Return the JSON fields that the columns read; a path places a field within objects.
 
     Args:
         columns: the table's columns.
         paths: path of each column that reads a field of another name.
 
     Raises:
-        OptionRefused: two columns want one field, or fields that differ in case only, or a column wants an object and
-            another one a field of it.
+        OptionRefused: two columns read the same field, fields that differ in case only, or an object and a field within
+            it.
     """
     from pyspark.sql.types import StructField, StructType
 
@@ -165,7 +168,7 @@ def checked(schema: StructType) -> StructType:
     """Return the values' columns as nullable columns of the table, with unique and unreserved names.
 
     Raises:
-        OptionRefused: one cannot be a column.
+        OptionRefused: a field cannot be a column.
     """
     taken = dict.fromkeys((*RECORD_COLUMNS, STATE, DELETED), "the name is one of Ratchet's own")
     for field in schema.fields:
@@ -180,14 +183,15 @@ def nullable(schema: StructType) -> StructType:
     """Return the same columns with null allowed everywhere, because an event may miss any field.
 
     Raises:
-        OptionRefused: one has a name or a type that a table cannot hold.
+        OptionRefused: a field has a name or a type that a table cannot hold.
     """
     from pyspark.sql.types import StructField, StructType
 
     for field in schema.fields:
         if not field.name or ILLEGAL_IN_NAMES.search(field.name):
             raise OptionRefused(
-                f"column {field.name!r}: a name may not be empty or have any of ' ,;{{}}()=', tab, newline"
+                f"column {field.name!r}: a name must not be empty, and must not contain any of ' ,;{{}}()=', tab, "
+                "newline"
             )
     return StructType([StructField(field.name, _nullable(field.dataType, field.name)) for field in schema.fields])
 
@@ -225,8 +229,8 @@ def rows(
         columns: see `result_schema`.
         restricted_values: see `ResultStore.restricted_values`; a value that such a store cannot hold counts as not
             parsed.
-        keep_value: `_kafka_value` is kept even if the columns hold all that they name of it.
-        original: column with the value as in Kafka, if `value` is only the part to parse.
+        keep_value: keep `_kafka_value` even if the columns hold all their fields of the value.
+        original: column with the whole value, if the column `value` has only the part to parse.
         paths: paths of columns for fields within objects, see `value_schema`.
     """
     from pyspark.sql import functions as F
@@ -288,8 +292,8 @@ def rows(
 def _read_as(data_type: DataType) -> DataType:
     """Return the type that from_json reads without changing a value.
 
-    from_json would round the excess places of a decimal; it takes a byte from -128 to 255, and makes -56 of 200. A
-    malformed time without a zone ends the job, within an array.
+    from_json would round the excess places of a decimal, and would turn the byte 200 into -56. Within an array, a
+    malformed time without a zone would end the job.
     """
     from pyspark.sql.types import (
         ArrayType,
@@ -332,7 +336,10 @@ def _decimal_names(schema: StructType) -> Iterator[str]:
 
 
 def _times_as_text(data_type: DataType) -> DataType | None:
-    """Return the type with text for times with a zone, and without other columns; None: it has no such times."""
+    """Return the type with text in place of times with a zone, and without other columns.
+
+    None: the type has no such times.
+    """
     from pyspark.sql.types import (
         ArrayType,
         MapType,
@@ -364,12 +371,12 @@ def _no_odd_time(value: Column, data_type: DataType) -> Column | None:
 
 
 def _unchanged(restricted_values: int, text: Column) -> Callable[[Column, DataType], Column | None]:
-    """Return a test whether a column holds a value unchanged; None: every value passes.
+    """Return a test for whether a column holds a JSON value unchanged; None if every value passes.
 
     Args:
-        restricted_values: dates and times have to lie in the years of every store; with `FINITE_TOO`, numbers have to
+        restricted_values: if set, dates and times must lie in the years of every store; with `FINITE_TOO`, numbers must
             be finite.
-        text: JSON that the value comes from.
+        text: the JSON text that the value comes from.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import (
@@ -409,7 +416,7 @@ def _unchanged(restricted_values: int, text: Column) -> Callable[[Column, DataTy
 
 
 def _every(value: Column, data_type: DataType, test: Callable[[Column, DataType], Column | None]) -> Column | None:
-    """Return whether a value and all within it pass a test; None: there is nothing to test.
+    """Return the condition that a value and all values within it pass a test; None if nothing is tested.
 
     Null passes.
 

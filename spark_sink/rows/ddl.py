@@ -67,7 +67,7 @@ def read_ddl(text: str) -> StructType:
     A column may stand for a field within an object: "customer_id bigint FROM customer.id"; see `read_paths`.
 
     Raises:
-        OptionRefused: it is not DDL, or has a type outside `KNOWN`; the sentence says at which character.
+        OptionRefused: the text is not DDL, or has a type outside `KNOWN`; the message names the character.
     """
     return _Parser(text).columns()
 
@@ -84,7 +84,7 @@ def read_paths(text: str) -> dict[str, Path]:
 
 
 class _Parser:
-    """One pass over the text, from left to right."""
+    """Parser of Spark DDL, in one pass from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -104,7 +104,7 @@ class _Parser:
         """Paths of columns with FROM, by name."""
 
     def columns(self) -> StructType:
-        """Parse the whole text."""
+        """Parse the whole text into columns."""
         from pyspark.sql.types import StructType
 
         if not self._tokens:

@@ -37,12 +37,12 @@ def row_batch(
     keep_value: bool,
     schema: Any,
 ) -> Any:
-    """Return the rows of a chunk.
+    """Return the rows of a chunk of records as an Arrow batch.
 
     Args:
-        chunk: its first columns are those of `RECORD_COLUMNS` before the value.
-        values: bytes as in Kafka.
-        events: decoded values; None: there is no value, or it cannot be decoded.
+        chunk: records of the chunk; its first columns are those of `RECORD_COLUMNS` before the value.
+        values: the records' values, as bytes.
+        events: decoded values; None for a missing or undecodable value.
         fields: names of the events' fields.
         keep_value: see `columns.rows`.
         schema: `pyarrow.Schema` of the rows: the fields, then `RECORD_COLUMNS` and `columns.STATE`.

@@ -49,7 +49,7 @@ def _digests(column: Any) -> Any:
 
 
 def _of_values(column: Any) -> Any:
-    """Return the digests of a column; a null may have any number."""
+    """Return digests of the values in a column; a null may have any digest."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -88,7 +88,7 @@ def _of_values(column: Any) -> Any:
 
 
 def _of_lists(column: Any, items: Any, *, by_place: bool) -> Any:
-    """Return the digests of lists from those of all their items; by_place: their order counts."""
+    """Return the digests of lists, from the digests of all their items. by_place: the order of items counts."""
     import numpy as np
 
     ends = column.offsets.to_numpy().astype(np.int64)

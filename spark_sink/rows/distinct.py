@@ -29,10 +29,10 @@ WHICH, HASH = "_ratchet_which", "_ratchet_hash"
 
 
 def require_countable(name: str, data_type: DataType) -> None:
-    """Refuse types with several spellings of one value, because each spelling would count.
+    """Check that each value of a column's type has one spelling only, because each spelling would be counted.
 
     Raises:
-        OptionRefused: the column is of such a type.
+        OptionRefused: the type has several spellings of one value.
     """
     from pyspark.sql.types import (
         BinaryType,
@@ -69,7 +69,7 @@ def hashed(value: Column, data_type: DataType) -> Column:
 def with_hashes(
     dataframe: DataFrame, key: list[Column], made: list[Column], sketches: Mapping[str, tuple[str, DataType]]
 ) -> DataFrame:
-    """Return one row for each key: the key's columns, `made`, and the smallest hashes of each column.
+    """Return one row per key: its columns, the aggregates `made`, and each counted column's smallest hashes.
 
     No task holds more than twice `HASHES` hashes of one key and column, however many values there are. Each row is
     repeated once for each hashed column, equal hashes become one row, and all but the smallest are dropped.
@@ -78,7 +78,7 @@ def with_hashes(
         dataframe: the rows.
         key: columns to group by.
         made: aggregates of the rows.
-        sketches: name of the list, and the rows' column with its type.
+        sketches: by name of the list of hashes: the rows' column and its type.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -106,7 +106,7 @@ def with_hashes(
 
 
 def estimate(hashes: Column) -> Column:
-    """Return the estimated number of values of the list: exact below `HASHES`."""
+    """Return the estimated number of distinct values from a list of hashes; exact below `HASHES` values."""
     from pyspark.sql import functions as F
 
     last = F.get(hashes, F.lit(HASHES - 1)).cast("double")  # null where no list exists

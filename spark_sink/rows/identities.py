@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return dates and times as numbers, because Python knows fewer years than the tables."""
+    """Return dates and times as numbers, because Python's types have fewer years than the tables."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type):
@@ -25,10 +25,10 @@ def tuples(table: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
 
 
 class Identities:
-    """Identities of rows, to find in batches.
+    """Set of row identities, to find these rows in batches.
 
     Args:
-        found: the identities, each once, with a column for each part. Null is a value like others.
+        found: the identities, each once, with a column for each part. Null counts as a value.
     """
 
     def __init__(self, found: pa.Table) -> None:
@@ -46,7 +46,7 @@ class Identities:
         return list(self._names)
 
     def among(self, batch: pa.RecordBatch) -> Any:
-        """Return whether each row has one of these identities, as a NumPy array of booleans."""
+        """Return for each row whether it has one of these identities, as a NumPy array of booleans."""
         import numpy as np
 
         candidates = np.isin(row_digests([batch.column(name) for name in self._names]), self._digests)

@@ -46,7 +46,7 @@ the number of objects with it. A row without a name has the number of values."""
 
 @dataclass(frozen=True)
 class Sample:
-    """Summary of the values of a range of records."""
+    """Columns inferred from the values of some records, with the number of values and the omitted fields."""
 
     values: int
     """Records with a value."""
@@ -57,17 +57,17 @@ class Sample:
 
 
 def nothing_sampled() -> Sample:
-    """Return the sample of no record."""
+    """Return the sample for a range without records."""
     from pyspark.sql.types import StructType
 
     return Sample(0, StructType([]), {})
 
 
 def sampled(records: DataFrame) -> Sample:
-    """Sample the values of these records.
+    """Infer columns from the values of these records.
 
-    A column is `boolean`, `long`, `double` or `string`: texts, objects and arrays (as their JSON text), whole numbers
-    beyond 64 bits, and fields of several types are strings.
+    A column is `boolean`, `long`, `double` or `string`. Strings hold texts, objects and arrays (as JSON text), whole
+    numbers beyond 64 bits, and fields of several types.
     """
     from pyspark import cloudpickle
     from pyspark.sql import functions as F
@@ -100,16 +100,16 @@ def sampled(records: DataFrame) -> Sample:
 
 
 def require_columns(sample: Sample, topic: str) -> StructType:
-    """Return the sample's columns, and log the left-out fields.
+    """Return the sample's columns, and log the omitted fields.
 
     Raises:
-        OptionRefused: there is none.
+        OptionRefused: the sample has no columns.
     """
     _warn_of(sample.left_out, topic)
     if not sample.columns.fields:
         raise OptionRefused(
-            f"columns: none of the {sample.values} sampled values of topic {topic} is a JSON object with a "
-            "field that can be a column. Name the columns, or choose format bytes"
+            f"columns: none of the {sample.values} sampled values of topic {topic} is a JSON object with a field "
+            "that can be a column. Name the columns, or choose format bytes"
         )
     log.info("topic %s: columns are %s", topic, sample.columns.simpleString())
     return sample.columns
@@ -160,7 +160,9 @@ def of_table(table: StructType, where: str) -> StructType:
 
     found = StructType([field for field in table.fields if field.name not in RECORD_COLUMNS])
     if not found.fields:
-        raise OptionRefused(f"columns: {where} keeps values as bytes and has no columns to go on with. Choose another")
+        raise OptionRefused(
+            f"columns: {where} keeps values as bytes and has no columns for fields. Choose another table"
+        )
     return found
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 
 class Fields:
-    """The fields of the objects that one task has seen.
+    """Fields of the JSON objects that one task has read, with their types.
 
     Args:
-        illegal: pattern of the characters that a column's name may not have.
-        max_names: number of names to remember.
+        illegal: pattern of characters that a column's name must not have.
+        max_names: highest number of names to remember.
         max_name_bytes: length of the longest name that can be a column.
     """
 
@@ -40,7 +40,7 @@ class Fields:
             self.seen[name] += 1
 
     def _refusal(self, name: str) -> str:
-        """Return the reason why a name cannot be a column; empty: it can."""
+        """Return why a name cannot be a column; "" if it can."""
         try:
             size = len(name.encode())
         except UnicodeEncodeError:
@@ -57,7 +57,7 @@ class Fields:
 def sampling(
     illegal: str, max_objects: int, max_names: int, max_name_bytes: int
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return a task from values in a batch's first column to the rows of `infer.FOUND`.
+    """Return a task that reads values from a batch's first column, and yields the rows of `infer.FOUND`.
 
     Args:
         illegal: see `Fields`.
@@ -95,7 +95,7 @@ def sampling(
 
 
 def _object(value: bytes | None) -> dict[str, Any] | None:
-    """Return the JSON object of a value; None: it is no object."""
+    """Parse a value as a JSON object; None if it is not an object."""
     try:
         found = json.loads(value.decode("utf-8"), parse_int=_number) if value else None
     except (ValueError, RecursionError):
@@ -109,7 +109,7 @@ def _number(text: str) -> int | str:
 
 
 def _letter(value: object) -> str:
-    """Return the letter of a value's type; null has none."""
+    """Return the letter that stands for a value's type; "" for null."""
     if value is None:
         return ""
     if isinstance(value, bool):

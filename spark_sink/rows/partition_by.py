@@ -23,7 +23,7 @@ PLAIN_TYPES = frozenset({"string", "boolean", "byte", "short", "integer", "long"
 
 
 class PartitionField(NamedTuple):
-    """A column, or the days or hours of one, in UTC."""
+    """Partition field of a table: a column, or the days or hours of a time column, in UTC."""
 
     column: str
     unit: Unit = ""
@@ -33,7 +33,7 @@ class PartitionField(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the partition: the column's own, or one with the unit as suffix."""
+        """Return the name of the partition: the column's name, with the unit as suffix if there is one."""
         return f"{self.column}_{self.unit}" if self.unit else self.column
 
 
@@ -52,15 +52,17 @@ def partition_fields(texts: Sequence[str]) -> tuple[PartitionField, ...]:
     if len(fields) > MAX_FIELDS or "" in columns:
         raise OptionRefused(f"partition_by {list(texts)}: name 1 to {MAX_FIELDS} columns")
     if len(set(columns)) < len(columns):
-        raise OptionRefused(f"partition_by {list(texts)}: one of a column is enough. Days have the hours in them")
+        raise OptionRefused(
+            f"partition_by {list(texts)}: a column is named twice. Name it once; a partition by hour includes the day"
+        )
     return tuple(fields)
 
 
 def require_columns_of(fields: Sequence[PartitionField], schema: StructType) -> None:
-    """Refuse columns that the table lacks, and types that partitions cannot have.
+    """Check that the table has the partition columns, with types that partitions can have.
 
     Raises:
-        OptionRefused: there is such a column.
+        OptionRefused: a column is missing, or has another type.
     """
     types = {field.name: field.dataType.jsonValue() for field in schema.fields}
     for field in fields:
@@ -75,18 +77,18 @@ def require_columns_of(fields: Sequence[PartitionField], schema: StructType) -> 
         if not field.unit and found not in PLAIN_TYPES:
             more = f"Write day({field.column}) or hour({field.column})" if found == "timestamp" else "Choose another"
             raise OptionRefused(
-                f"partition_by {str(field)!r}: column {field.column} is {found}, and partitions are of text, whole "
-                f"numbers, truth values and dates. {more}"
+                f"partition_by {str(field)!r}: column {field.column} is {found}, but partitions need text, whole "
+                f"numbers, booleans or dates. {more}"
             )
         if field.unit and field.name in types:
             raise OptionRefused(
-                f"partition_by {str(field)!r}: the partition would be called {field.name}, and the result has a column "
-                "of that name. Rename it"
+                f"partition_by {str(field)!r}: the partition would be named {field.name}, but the result has a "
+                "column of that name. Rename the column"
             )
     if fields and not types.keys() - {field.column for field in fields if not field.unit}:
-        raise OptionRefused(f"{said(fields)}: the result has no other columns. Leave one out")
+        raise OptionRefused(f"{said(fields)}: the result has no other columns. Remove a field from partition_by")
 
 
 def said(fields: Sequence[object]) -> str:
-    """Return the option's text for messages."""
+    """Return the option `partition_by` as text for messages."""
     return f"partition_by {[str(field) for field in fields]}" if fields else "no partition_by"

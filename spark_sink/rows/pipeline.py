@@ -65,26 +65,31 @@ class RowPipeline:
 
     def __post_init__(self) -> None:
         if self.columns is not None and self.avro is not None:
-            raise OptionRefused("Avro values have the columns that their schema says. Leave columns out")
+            raise OptionRefused("Avro values have the columns of their schema. Remove columns")
         if self.registry is not None and (self.columns is None or self.avro is not None):
-            raise OptionRefused("values of a schema registry need columns, and have no other format")
+            raise OptionRefused(
+                "values of a schema registry need columns, and take no other format. Set columns, and remove the format"
+            )
         if self.registry is not None and self.paths:
-            raise OptionRefused("FROM goes with JSON values without a schema registry. Leave it out, or use sql")
+            raise OptionRefused("FROM works only with JSON values without a schema registry. Remove FROM, or use sql")
         if self.rejects and not self.parses and self.write_mode.judged is None:
-            raise OptionRefused("without columns every value is kept as bytes, and there is nothing to reject")
+            raise OptionRefused(
+                "without columns every value is kept as bytes, so that no value can be rejected. Remove rejects, "
+                "or set columns"
+            )
         if self.infers and (self.transform is not None or self.write_mode.kind == "totals"):
             raise OptionRefused(
-                "inferred columns become those of the result table, so that they do not go with "
-                "sql, transform or totals. Write the columns down"
+                "inferred columns become the result table's columns, so they cannot be combined with sql, "
+                "transform or totals. Name the columns"
             )
         if self.keep_value and self.write_mode.kind == "totals":
             raise OptionRefused(
-                "totals have no rows of single records, so that no value can be kept. Leave keep_value out"
+                "totals have no rows of single records, so that no value can be kept. Remove keep_value"
             )
         if self.keep_value and self.parses and self.transform is not None and not self.rejects:
             raise OptionRefused(
-                "with keep_value, sql and transform cannot recognise values that do not parse: _kafka_value is "
-                "never null. Switch rejects on, or leave keep_value out"
+                "with keep_value, sql and transform cannot recognise values that do not parse, because "
+                "_kafka_value is never null. Switch rejects on, or remove keep_value"
             )
         if self.parses and not self.rejects and self.transform is None and self.write_mode.kind != "append":
             raise OptionRefused(
@@ -94,7 +99,7 @@ class RowPipeline:
 
     @property
     def parses(self) -> bool:
-        """Return whether a value may fail to parse."""
+        """Return True if values are parsed, so that a value may fail to parse."""
         return self.columns is not None or self.avro is not None
 
     @cached_property
@@ -114,7 +119,7 @@ class RowPipeline:
 
     @cached_property
     def paths(self) -> dict[str, tuple[str, ...]]:
-        """Return the path of each column for a field within an object."""
+        """Return the path of each column that reads a field within an object."""
         return read_paths(self.columns) if isinstance(self.columns, str) and not self.infers else {}
 
     @property
@@ -124,26 +129,26 @@ class RowPipeline:
 
     @property
     def infers(self) -> bool:
-        """Return whether the columns are still to be inferred from the values."""
+        """Return True if the columns have to be inferred from the values."""
         return self.columns == INFER
 
     @property
     def is_plain(self) -> bool:
-        """Return whether each row is one record, in the tasks that read them."""
+        """Return True if each row is one record, unchanged by rejects or a transform."""
         return self.write_mode.kind == "append" and not self.rejects and self.transform is None
 
     @property
     def deletes(self) -> bool:
-        """Return whether a record without a value (a tombstone) deletes the row of its key.
+        """Return True if a record without a value (a tombstone) deletes the row of its key.
 
-        Such a record has only its Kafka key and partition. If the result's key has other columns, the record names no
-        row.
+        A tombstone has only its Kafka key and partition, so that it deletes nothing if the result's key has other
+        columns.
         """
         return self.write_mode.kind == "upsert" and self._knows_tombstones
 
     @property
     def _knows_tombstones(self) -> bool:
-        """Return whether a record without a value names a row of the table."""
+        """Return True if a tombstone's key and partition suffice to find its row in the table."""
         windows = self.write_mode.windows
         if self.transform is not None or self.write_mode.kind == "append":
             return False
@@ -153,7 +158,7 @@ class RowPipeline:
         """Return the columns of the result table without Spark; None: they depend on Spark or the values.
 
         Raises:
-            OptionRefused: columns and shape do not fit together, or the columns cannot be a table's.
+            OptionRefused: columns and kind of result do not fit together, or cannot be columns of a table.
         """
         if self.infers:
             return None
@@ -164,7 +169,7 @@ class RowPipeline:
         """Return the columns of the result table.
 
         Raises:
-            OptionRefused: columns, shape and transform do not fit together.
+            OptionRefused: columns, kind of result and transform do not fit together.
         """
         read = self._read_schema()
         if self.transform is not None:
@@ -173,7 +178,7 @@ class RowPipeline:
 
     @contextmanager
     def frames(self, records: DataFrame, *, restricted_values: int) -> Iterator[tuple[DataFrame, DataFrame | None]]:
-        """Yield the rows of the result and, if they have a table, the rejects.
+        """Yield the rows of the result, and the rejects if they have a table.
 
         Args:
             records: records of Spark's Kafka source.
@@ -210,7 +215,7 @@ class RowPipeline:
             read.unpersist()
 
     def _has_short_key(self) -> Column:
-        """Return a condition: the key of a row fits into an index."""
+        """Return the condition that a row's key is short enough for an index."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import BinaryType, StringType
 
@@ -220,7 +225,7 @@ class RowPipeline:
         return reduce(lambda one, other: one + other, sizes, F.lit(0)) <= column_types.LONGEST_KEY
 
     def streamed(self, records: DataFrame, *, restricted_values: int) -> DataFrame:
-        """Transform a stream of records; each of its micro-batches is still to be `reduced`."""
+        """Transform a stream of records. Each micro-batch still needs `reduced`."""
         read = self._read(records, restricted_values=restricted_values).drop(column_types.STATE)
         return read if self.transform is None else self.transform(read)
 
@@ -251,7 +256,7 @@ class RowPipeline:
 
     @property
     def _keeps_value(self) -> bool:
-        """Return whether the rows have a column `_kafka_value`."""
+        """Return True if the rows have a column `_kafka_value`."""
         return self.keep_value or not self.rejects or not self.parses
 
 
@@ -277,7 +282,7 @@ def described(error: BaseException) -> str:
 
 
 def _raised_in(error: BaseException) -> str:
-    """Return the user's line that raised an error: the last one outside Spark."""
+    """Return the line of the user's code that raised an error: the last one outside Spark."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     own = [frame for frame in frames if not {"pyspark", "py4j"} & set(Path(frame.filename).parts)]
     where = (own or frames)[-1] if frames else None
@@ -285,7 +290,7 @@ def _raised_in(error: BaseException) -> str:
 
 
 def function_transform(name: str) -> Transform:
-    """Return a transform that calls a function of the user: module:function.
+    """Return a transform that calls a user's function, named as module:function.
 
     Raises:
         OptionRefused: the function does not exist.
@@ -296,7 +301,7 @@ def function_transform(name: str) -> Transform:
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
-        raise OptionRefused(f"transform {name!r}: {error}. Put the module where Python finds it") from None
+        raise OptionRefused(f"transform {name!r}: {error}. Put the module on Python's path") from None
     except Exception as error:  # whatever the module raises while it is imported
         raise OptionRefused(f"transform {name!r}: importing {module} failed ({described(error)}). Fix it") from error
     if not callable(found):
@@ -310,10 +315,12 @@ def function_transform(name: str) -> Transform:
         except Exception as error:
             log.debug("transform %r raised", name, exc_info=error)
             raise OptionRefused(
-                f"transform {name!r} raised {described(error)}, in {_raised_in(error)}. Fix it"
+                f"transform {name!r} raised {described(error)}, in {_raised_in(error)}. Correct the function"
             ) from error
         if not isinstance(made, DataFrame):
-            raise OptionRefused(f"transform {name!r} returned {type(made).__name__}, not a DataFrame")
+            raise OptionRefused(
+                f"transform {name!r} returned {type(made).__name__}, not a DataFrame. Correct the function"
+            )
         return made
 
     return apply

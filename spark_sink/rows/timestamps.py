@@ -37,12 +37,12 @@ _CALENDARS: Final = "org.apache.spark.sql.catalyst.util.RebaseDateTime"
 
 
 def is_representable(timestamp_ms: int) -> bool:
-    """Return whether every store holds this timestamp."""
+    """Return True if every store can hold this timestamp."""
     return FIRST_MS <= timestamp_ms < END_MS and timestamp_ms != NO_TIMESTAMP_MS
 
 
 def mixed_up_days() -> frozenset[int]:
-    """Return the days since 1970 that `with_exact_timestamps` confuses with another day."""
+    """Return the days, since 1970, that Spark's Kafka source may turn into another day."""
     leap_days = [
         date(year, 2, 28).toordinal() + _days_between_calendars(year) + 1 - date(1970, 1, 1).toordinal()
         for year in range(100, 1582, 100)
@@ -52,13 +52,13 @@ def mixed_up_days() -> frozenset[int]:
 
 
 def _days_between_calendars(year: int) -> int:
-    """Return the difference of both calendars, in days, on 28 February of a year."""
+    """Return the difference between Julian and Gregorian calendar on 28 February of a year, in days."""
     before = year - 1
     return before // 100 - before // 400 - 2
 
 
 def with_exact_timestamps(records: DataFrame) -> DataFrame:
-    """Replace `timestamp` by the record's own one.
+    """Replace Spark's `timestamp` by the record's timestamp in Kafka.
 
     It is null if Kafka has none, or if it lies outside the years 1 to 9999. It is also null on days that Spark
     confuses: each 29 February of the Julian calendar only, and the 1 March after it.

@@ -38,7 +38,7 @@ def report_undeclared(pipeline: RowPipeline, topic: str, records: DataFrame) -> 
 
     Args:
         pipeline: the job's pipeline.
-        topic: for the log line.
+        topic: name of the topic, for the log line.
         records: records of Spark's Kafka source.
 
     Returns:

@@ -37,7 +37,7 @@ US: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of equal length, which begin at whole multiples of `slide_s` since 1970-01-01T00:00:00Z."""
+    """Windows of event time with equal length, beginning at whole multiples of `slide_s` since 1970-01-01T00:00:00Z."""
 
     time: str
     """Column of the rows with the event time."""
@@ -47,7 +47,7 @@ class Windows:
 
     @property
     def overlap(self) -> int:
-        """Return the number of windows that a moment lies in."""
+        """Return the number of windows that contain any given moment."""
         return self.length_s // self.slide_s
 
 
@@ -56,7 +56,7 @@ def read_windows(length: str, slide: str | None, time: str) -> Windows:
 
     Args:
         length: such as "1 hour" or "15 minutes".
-        slide: likewise; None: they do not overlap.
+        slide: distance between the starts of windows; None: windows do not overlap.
         time: the rows' column with the event time.
 
     Raises:
@@ -68,13 +68,13 @@ def read_windows(length: str, slide: str | None, time: str) -> Windows:
         raise OptionRefused(f"window {length!r} is longer than {MAX_LENGTH_S // UNITS['day']} days")
     if length_s % slide_s:
         raise OptionRefused(
-            f"window {length!r} is no multiple of slide {slide!r}: a record has to lie in equally many windows as any "
-            "other. Choose a slide that divides the window"
+            f"window {length!r} is not a multiple of slide {slide!r}, so that records would lie in different "
+            "numbers of windows. Choose a slide that divides the window"
         )
     if length_s // slide_s > MAX_OVERLAP:
         raise OptionRefused(
-            f"with window {length!r} and slide {slide!r} each record lies in {length_s // slide_s:,} windows, and "
-            f"{MAX_OVERLAP:,} is the most. Choose a longer slide"
+            f"with window {length!r} and slide {slide!r} each record lies in {length_s // slide_s:,} windows, but "
+            f"at most {MAX_OVERLAP:,} are supported. Choose a longer slide"
         )
     return Windows(time, length_s, slide_s)
 
@@ -90,17 +90,17 @@ def _seconds(name: str, text: str) -> int:
 
 
 def require_time(name: str, data_type: DataType) -> None:
-    """Refuse a column that is no time.
+    """Check that a column is an event time.
 
     Raises:
-        OptionRefused: it is of another type.
+        OptionRefused: the column has another type.
     """
     from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
     if not isinstance(data_type, DateType | TimestampType | TimestampNTZType):
         raise OptionRefused(
-            f"column {name!r} of type {data_type.simpleString()} is no event time: declare it as timestamp (JSON "
-            "numbers are seconds since 1970 then) or date, or make one of it in sql (timestamp_millis(at))"
+            f"column {name!r} of type {data_type.simpleString()} is not an event time. Declare it as timestamp "
+            "(JSON numbers are seconds since 1970 then) or date, or convert it in sql (timestamp_millis(at))"
         )
 
 

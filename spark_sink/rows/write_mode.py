@@ -28,7 +28,7 @@ Kind = Literal["append", "upsert", "totals"]
 
 @dataclass(frozen=True)
 class WriteMode:
-    """Kind of the result table, with its key, aggregates and rule.
+    """Kind of the result table, with its key, aggregates and deduplication settings.
 
     Raises:
         OptionRefused: the parts contradict each other.

@@ -112,7 +112,7 @@ def test_killed_around_its_commits_and_proven_from_the_raw_topic(
         "--identity=key": "has committed its own judging (topic ",
         "--reorder-window=5": "and is set to commit its own judging (topic ",
         "--identity=field:n": "with from_input, Spark reads producer, key, partition or header:NAME",
-        "--mode=structured": "choose batch or stream",
+        "--mode=structured": "Choose mode batch or stream",
     }.items():
         refused = command(*arguments, change)
         assert (refused.returncode, "starting Spark" in refused.stderr) == (2, False), refused.stderr
@@ -131,7 +131,7 @@ def test_killed_around_its_commits_and_proven_from_the_raw_topic(
 @pytest.mark.parametrize(
     ("stream", "words"),
     [
-        ({"deduplicate": False}, "the stream says deduplicate = false, which only workers do"),
+        ({"deduplicate": False}, "the stream's setting deduplicate = false is supported by workers only"),
         ({"forward": False}, "forward = false"),
         ({"duplicates": "dropped"}, "duplicates = 'dropped'"),
         ({"conflicts": "count"}, "conflicts = 'count'"),
@@ -162,7 +162,7 @@ def test_the_rule_is_the_streams() -> None:
     assert rule is not None
     assert rule.as_dict() == {"topic": "in", **said, **window}
     assert spec.pipeline().rejects
-    with pytest.raises(OptionRefused, match="identity says how a raw topic is judged"):
+    with pytest.raises(OptionRefused, match="identity sets how a raw topic is deduplicated"):
         replace(spec, from_input=False)
     with pytest.raises(SettingsError, match="no stream of the settings has the input 'out'"):
         spec_of(settings, "out", "localhost:1")

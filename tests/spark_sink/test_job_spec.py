@@ -83,10 +83,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"format": "json"}, "format json needs columns"),
     ({"format": "avro"}, "format avro needs a schema"),
     ({"format": "bytes", "columns": "n int"}, "format bytes has no columns"),
-    ({"avro_id": 7}, "goes with the schema itself"),
+    ({"avro_id": 7}, "needs the Avro schema as well"),
     ({"format": "protobuf"}, "format protobuf needs a schema registry"),
-    ({"schema_record": "shop.Order"}, "go with a schema registry"),
-    ({"sql": "SELECT 1", "transform": "m:f"}, "give either sql or transform"),
+    ({"schema_record": "shop.Order"}, "need a schema registry"),
+    ({"sql": "SELECT 1", "transform": "m:f"}, "sql and transform are both given"),
 ]
 
 
@@ -132,7 +132,10 @@ async def test_what_contradicts_itself_is_refused_by_job_command_page_and_verify
         ('{"bootstrap": "b", "topic": "t", "name": "n", "max_records": true}', "max_records: expected int, not bool"),
         ('{"bootstrap": "b", "topic": "t", "name": "n", "max_records": 0}', "max_records 0 is not between 1"),
         ('{"bootstrap": "b", "topic": "t", "name": "n", "interval_s": NaN}', "interval_s nan is not between"),
-        ('{"bootstrap": "b", "topic": "t", "name": "n", "store": "shelf"}', "store 'shelf': there are delta, postgres"),
+        (
+            '{"bootstrap": "b", "topic": "t", "name": "n", "store": "shelf"}',
+            "store 'shelf' is unknown; write one of delta, postgres",
+        ),
         ('{"bootstrap": "b", "topic": "t", "name": "n", "mode": "fast"}', "mode 'fast': there are batch, stream"),
     ],
 )
@@ -167,9 +170,9 @@ def test_secrets_are_in_the_environment_and_not_in_the_document() -> None:
     [
         ({}, "a format: avro, protobuf or json"),
         ({"format": "bytes"}, "a format: avro, protobuf or json"),
-        ({"format": "avro", "avro_id": 7}, "Leave avro_id out"),
-        ({"format": "json", "columns": "infer"}, "they come from the registry"),
-        ({"format": "json", "avro_schema": "{}"}, "an Avro schema says the columns"),
+        ({"format": "avro", "avro_id": 7}, "Remove avro_id"),
+        ({"format": "json", "columns": "infer"}, "registry that gives the columns"),
+        ({"format": "json", "avro_schema": "{}"}, "takes its columns from the Avro schema"),
     ],
 )
 def test_what_contradicts_a_schema_registry(kept: dict[str, Any], sentence: str) -> None:

@@ -37,7 +37,7 @@ Plan = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class AvroValues:
-    """Encoding of the values.
+    """Avro encoding of the values: the schema, and a registry's id in front of each value.
 
     Raises:
         OptionRefused: the schema cannot be read, or has a type that a table cannot hold.
@@ -55,13 +55,15 @@ class AvroValues:
         from pyspark.sql.types import StructType
 
         if self.id is not None and not 0 <= self.id <= MAX_ID:
-            raise OptionRefused(f"avro id {self.id}: a registry's ids are 0 to {MAX_ID}")
+            raise OptionRefused(f"avro id {self.id} is out of range: a registry's ids are 0 to {MAX_ID}")
         try:
             plan, columns = _SchemaReader().type(schema_object(self.schema), "", 0)
         except RecursionError:
             raise OptionRefused(NO_JSON) from None
         if not isinstance(columns, StructType):
-            raise OptionRefused("avro schema: values have to be records, so that their fields can be columns")
+            raise OptionRefused(
+                "avro schema: values must be records, so that their fields become columns. Give the schema of a record"
+            )
         object.__setattr__(self, "plan", plan)
         object.__setattr__(self, "columns", checked(columns))
 
@@ -78,7 +80,7 @@ def schema_object(text: str) -> object:
     """Parse a schema's JSON.
 
     Raises:
-        OptionRefused: the text is no JSON.
+        OptionRefused: the text is not JSON.
     """
     try:
         return json.loads(text)
@@ -101,7 +103,7 @@ def avro_values(schema: str, schema_id: int | None = None) -> AvroValues:
 
 
 def rows(records: DataFrame, values: AvroValues, *, restricted_values: int, keep_value: bool = False) -> DataFrame:
-    """Turn records of Spark's Kafka source into rows, as `columns.rows` does with JSON."""
+    """Turn records of Spark's Kafka source into rows, as `columns.rows` does for JSON values."""
     from pyspark.sql import functions as F
 
     record = [F.col(name.removeprefix("_kafka_")).alias(name) for name in RECORD_COLUMNS]
@@ -110,7 +112,7 @@ def rows(records: DataFrame, values: AvroValues, *, restricted_values: int, keep
 
 
 def task(values: AvroValues, *, restricted_values: int, keep_value: bool = False) -> Task:
-    """Return the task of `avro_task.decoding`, for executors without this package."""
+    """Return the task of `avro_task.decoding`, which runs in executors without this package."""
     from pyspark import cloudpickle
 
     for module in (avro_task, decoded):
@@ -127,21 +129,21 @@ def _read_schema(values: AvroValues) -> StructType:
 
 
 class _SchemaReader:
-    """Pass over a schema, which remembers the named types it has met."""
+    """Single pass over an Avro schema, which remembers the named types defined so far."""
 
     def __init__(self) -> None:
         self._named: dict[str, tuple[Plan, DataType] | None] = {}
 
     def type(self, schema: object, namespace: str, depth: int) -> tuple[Plan, DataType]:
-        """Return the plan and column type of a schema."""
+        """Return the decoding plan and the column type for a schema."""
         if depth > MAX_DEPTH:
-            raise OptionRefused(f"avro schema: more than {MAX_DEPTH} types in one another")
+            raise OptionRefused(f"avro schema: types are nested more than {MAX_DEPTH} deep. Flatten the schema")
         if isinstance(schema, str):
             return self._by_name(schema, namespace)
         if isinstance(schema, list):
             return self._union(schema, namespace, depth)
         if not isinstance(schema, dict) or "type" not in schema:
-            raise OptionRefused(f"avro schema: {_shown(schema)} is no type")
+            raise OptionRefused(f"avro schema: {_shown(schema)} is not a type")
         kind = schema["type"]
         if kind in {"record", "enum", "fixed"}:
             return self._definition(schema, namespace, depth)
@@ -154,7 +156,9 @@ class _SchemaReader:
             return _primitive(name)
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         if full not in self._named:
-            raise OptionRefused(f"avro schema: there is no type {_shown(name)} (null goes into a union only)")
+            raise OptionRefused(
+                f"avro schema: the type {_shown(name)} is not defined (null is allowed in a union only)"
+            )
         found = self._named[full]
         if found is None:
             raise OptionRefused(f"avro schema: {_shown(name)} contains itself, which no table can hold")
@@ -164,8 +168,8 @@ class _SchemaReader:
         others = [branch for branch in branches if branch != "null"]
         if len(others) != 1 or len(branches) != 2:
             raise OptionRefused(
-                f"avro schema: union {_shown(branches)}: a column has one type, so that a union may be of null and one "
-                "other"
+                f"avro schema: union {_shown(branches)}: a column has a single type, so a union may have null and "
+                "one other type"
             )
         plan, data_type = self.type(others[0], namespace, depth + 1)
         return ("optional", branches.index("null"), plan), data_type
@@ -173,7 +177,7 @@ class _SchemaReader:
     def _definition(self, schema: Mapping[str, Any], namespace: str, depth: int) -> tuple[Plan, DataType]:
         name = schema.get("name")
         if not isinstance(name, str) or not all(NAME.fullmatch(part) for part in name.split(".")):
-            raise OptionRefused(f"avro schema: {_shown(name)} is no name of a type")
+            raise OptionRefused(f"avro schema: {_shown(name)} is not a valid name of a type")
         given = schema.get("namespace", namespace)
         namespace = name.rpartition(".")[0] if "." in name else given if isinstance(given, str) else ""
         full = name if "." in name or not namespace else f"{namespace}.{name}"
@@ -208,10 +212,11 @@ class _SchemaReader:
         for each in described:
             name = each.get("name") if isinstance(each, dict) else None
             if not isinstance(name, str) or not NAME.fullmatch(name) or "type" not in each:
-                raise OptionRefused(f"avro schema: record {_shown(schema['name'])}: {_shown(each)} is no field")
+                raise OptionRefused(f"avro schema: record {_shown(schema['name'])}: {_shown(each)} is not a field")
             if name.lower() in taken:
                 raise OptionRefused(
-                    f"avro schema: field {_shown(name)} is there twice (the table does not tell cases apart)"
+                    f"avro schema: field {_shown(name)} is there twice (names that differ in case only are one "
+                    "column). Rename one"
                 )
             taken.add(name.lower())
             plan, data_type = self.type(each["type"], namespace, depth + 1)
@@ -250,7 +255,7 @@ def _primitive(name: str) -> tuple[Plan, DataType]:
 
 
 def _logical(schema: Mapping[str, Any]) -> tuple[Plan, DataType] | None:
-    """Return the type of an annotation, or None if the annotation does not exist: then the annotated type counts."""
+    """Return plan and column type for a logical type; None if it is unknown, so that the underlying type counts."""
     from pyspark.sql.types import DateType, DecimalType, TimestampNTZType, TimestampType
 
     logical, kind = schema.get("logicalType"), schema["type"]

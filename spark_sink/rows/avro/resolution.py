@@ -22,12 +22,12 @@ WHOLE = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 
 
 class Resolution:
-    """Plan of one writer's schema.
+    """Plan for reading the values of one writer's schema.
 
     Args:
         writer: the writer's schema.
         columns: the table's columns.
-        reader: the schema that gave the columns; None: they came from elsewhere.
+        reader: the schema that the columns come from; None: from elsewhere.
 
     Attributes:
         plan: for `task.reader`.
@@ -170,10 +170,10 @@ def _timed(writer: Node, wanted: str, logical: str) -> Plan | None:
 
 
 def default_value(node: Node, default: Any) -> Any:
-    """Return a reader schema's default as `task.reader` would.
+    """Convert a default of the reader's schema into a value, as `task.reader` returns it.
 
     Raises:
-        ValueError: it is not of its type.
+        ValueError: the default is not of the field's type.
     """
     kind = node.kind
     if kind == "union":  # by the specification a default belongs to the first branch; later releases take any
@@ -203,4 +203,4 @@ def default_value(node: Node, default: Any) -> Any:
         return default
     if kind == "null" and default is None:
         return None
-    raise ValueError(f"default {default!r} is no {kind}")
+    raise ValueError(f"default {default!r} is not of type {kind}")

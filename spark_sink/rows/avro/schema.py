@@ -17,12 +17,12 @@ PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "byt
 
 
 class SchemaWrong(Exception):
-    """Error of a text without an Avro schema; its message is the reason."""
+    """Error for a text other than an Avro schema; its message is the reason."""
 
 
 @dataclass
 class Field:
-    """Field of a record."""
+    """Field of an Avro record, with its default."""
 
     name: str
     node: Node
@@ -33,7 +33,7 @@ class Field:
 
 @dataclass
 class Node:
-    """Type of a schema. One that contains itself is a circle of these."""
+    """Type in an Avro schema. A type that contains itself is a cycle of nodes."""
 
     kind: str
     """Name of a primitive type, or record, enum, fixed, array, map, union."""
@@ -53,7 +53,7 @@ class Node:
     scale: int = 0
 
     def is_called(self, other: Node) -> bool:
-        """Return whether the names permit to read a value of the other type as this one."""
+        """Return True if a value of the other type may be read as this type, judged by the names."""
         return other.name.rpartition(".")[2] == self.name.rpartition(".")[2] or other.name in self.aliases
 
 
@@ -62,10 +62,10 @@ def parsed(schema: object, named: Mapping[str, object] | None = None) -> Node:
 
     Args:
         schema: as JSON.
-        named: schemas that it may refer to, by the referring name, as JSON.
+        named: schemas that it may refer to, as JSON, by name.
 
     Raises:
-        SchemaWrong: it is no Avro schema.
+        SchemaWrong: the schema is not an Avro schema.
     """
     return _Parser(named or {}).node(schema, "", 0)
 
@@ -81,13 +81,13 @@ class _Parser:
 
     def node(self, schema: object, namespace: str, depth: int) -> Node:
         if depth > MAX_DEPTH:
-            raise SchemaWrong(f"it has more than {MAX_DEPTH} types in one another")
+            raise SchemaWrong(f"types are nested more than {MAX_DEPTH} deep")
         if isinstance(schema, str):
             return self._by_name(schema, namespace, depth)
         if isinstance(schema, list):
             return Node("union", inner=[self.node(each, namespace, depth + 1) for each in schema])
         if not isinstance(schema, dict) or "type" not in schema:
-            raise SchemaWrong("something in it is no type")
+            raise SchemaWrong("a part of the schema is not a type")
         kind = schema["type"]
         if kind in {"record", "error", "enum", "fixed"}:
             return self._definition(schema, namespace, depth)
@@ -108,7 +108,7 @@ class _Parser:
             if full in self._named:
                 found = self.node(self._named[full], "", depth + 1)
                 return self._known.setdefault(full, found)
-        raise SchemaWrong(f"it has no type {name!r}")
+        raise SchemaWrong(f"type {name!r} is not defined")
 
     def _definition(self, schema: Mapping[str, Any], namespace: str, depth: int) -> Node:
         full, namespace = _full_name(schema, namespace)
@@ -132,7 +132,7 @@ class _Parser:
                 raise SchemaWrong(f"record {full!r} has no fields")
             for each in described:
                 if not isinstance(each, dict) or not isinstance(each.get("name"), str):
-                    raise SchemaWrong(f"record {full!r} has an entry that is no field")
+                    raise SchemaWrong(f"record {full!r} has an entry that is not a field")
                 node.fields.append(
                     Field(
                         each["name"],

@@ -43,7 +43,7 @@ def decoding(
     """Return a task that turns records into rows.
 
     Args:
-        plan: see `avro.AvroValues`; a record.
+        plan: plan of the record, see `avro.AvroValues`.
         prefix: first bytes of every value, before Avro's own.
         restricted_values: see `ResultStore.restricted_values`.
         keep_value: see `columns.rows`.
@@ -67,12 +67,12 @@ def decoding(
 
 
 def whole(value: bytes, prefix: bytes, read: Read) -> Any:
-    """Decode a value after its prefix; see `to_end`."""
+    """Decode a value that begins with a prefix; None if prefix or value are malformed."""
     return to_end(value, len(prefix), read) if value.startswith(prefix) else None
 
 
 def to_end(value: bytes, at: int, read: Read) -> Any:
-    """Decode a value with `read`; None: malformed bytes, or further bytes after its end."""
+    """Decode a value with `read`; None if its bytes are malformed or bytes follow its end."""
     try:
         found, end = read(value, at)
     except MALFORMED:
@@ -81,7 +81,7 @@ def to_end(value: bytes, at: int, read: Read) -> Any:
 
 
 def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
-    """Return `to_end` of a plan."""
+    """Return a decoder for a plan; it works like `to_end`."""
     read = reader(plan, restricted_values)
     return lambda value, at: to_end(value, at, read)
 
@@ -90,9 +90,9 @@ def reader(plan: Any, restricted_values: int, named: dict[str, Read] | None = No
     """Return the function that reads the values of a plan.
 
     Args:
-        plan: a tuple that begins with the name of a type; see `avro`. Those of `resolution` are here as well.
-        restricted_values: text with NUL counts as malformed; where it is 2, NaN and infinity do too.
-        named: types that a plan names, because they may contain themselves.
+        plan: tuple that begins with the name of a type, made by `avro` or `resolution`.
+        restricted_values: if set, text with NUL counts as malformed; if 2, NaN and infinity do too.
+        named: readers of named types, because a type may contain itself.
     """
     kind = plan[0]
     named = {} if named is None else named
@@ -217,7 +217,7 @@ def _string(restricted_values: int) -> Read:
 
 
 def _decimal(read_bytes: Read, precision: int, scale: int, written: int | None = None) -> Read:
-    """Return a reader of decimals with `written` places for a column with at least as many."""
+    """Return a reader of decimals with `written` places, for a column with at least as many places."""
     bound, factor = 10**precision, 10 ** (scale - (scale if written is None else written))
 
     def read(data: bytes, at: int) -> tuple[Decimal, int]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """Outcome of a slice."""
+    """Outcome of deduplicating a slice: new records, rejected records, and changed last sequences."""
 
     fresh: DataFrame
     """New records, in the columns of Spark's Kafka source that become rows."""
@@ -44,13 +44,13 @@ def sequences_schema(rule: JudgeRule) -> StructType:
 
 @contextmanager
 def judged(records: DataFrame, rule: JudgeRule, known: Known | None) -> Iterator[Judged]:
-    """Judge a slice. The judged records are cached for as long as the block runs.
+    """Deduplicate a slice. The result is cached while the block runs.
 
     Args:
         records: records of Spark's Kafka source, with headers: the whole slice. All records of a Kafka partition are in
             one partition of the frame, in the order of their offsets.
         rule: the job's rule.
-        known: last sequences of the records before it. None: there are no such records.
+        known: function that returns last sequences from before the slice. None: the slice is the first.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as F
@@ -73,7 +73,7 @@ def judged(records: DataFrame, rule: JudgeRule, known: Known | None) -> Iterator
 
 
 def merged(sequences: DataFrame, rule: JudgeRule) -> DataFrame:
-    """Merge several rows of an identity into one: the highest last sequence, with the seen ones below it."""
+    """Merge several rows of last sequences into one per identity: the highest, with the seen sequences below it."""
     from pyspark.sql import functions as F
 
     last = F.max(LAST).alias(LAST)

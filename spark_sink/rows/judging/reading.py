@@ -38,7 +38,7 @@ def read(records: DataFrame, rule: JudgeRule) -> DataFrame:
 
     Args:
         records: records of Spark's Kafka source, with headers.
-        rule: the places of identity and sequence.
+        rule: deduplication settings, which give the places of identity and sequence.
     """
     from pyspark.sql import functions as F
 
@@ -84,7 +84,10 @@ def read(records: DataFrame, rule: JudgeRule) -> DataFrame:
 
 
 def _sequence(rule: JudgeRule) -> tuple[Column, Column]:
-    """Return the number, and the reason if there is none. The caller handles negative ones."""
+    """Return the column of sequences, and the column of reasons for missing ones.
+
+    The caller handles negative sequences.
+    """
     from pyspark.sql import functions as F
 
     nothing = F.lit(None).cast("string")
@@ -105,7 +108,7 @@ def _sequence(rule: JudgeRule) -> tuple[Column, Column]:
 
 
 def _doubtful() -> Column:
-    """Return what `DOUBTFUL` has of the header with the sequence."""
+    """Return the sequence header's bytes if their format may have been guessed wrongly, as in `DOUBTFUL`."""
     from pyspark.sql import functions as F
 
     value, once = F.col(f"{_FOUND}0"), F.col(f"{_TIMES}0") == 1
@@ -120,7 +123,7 @@ def sequence_of(name: str, form: str) -> Column:
 
     Args:
         name: column with the bytes.
-        form: see `JudgeRule.sequence_form`.
+        form: format of sequences, see `JudgeRule.sequence_form`.
     """
     from pyspark.sql import functions as F
 
@@ -147,7 +150,7 @@ def _forms(name: str, form: str) -> tuple[Column, Column, Column, Column]:
 
 
 def _identity(rule: JudgeRule) -> tuple[Column, Column]:
-    """Return the identity, and the reason if there is none."""
+    """Return the column of identities, and the column of reasons for missing ones."""
     from pyspark.sql import functions as F
 
     reasons: list[Column] = []

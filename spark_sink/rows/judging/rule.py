@@ -22,10 +22,10 @@ WORKERS: Final = (
 
 @dataclass(frozen=True)
 class JudgeRule:
-    """Rule of judging records, in the words of a stream's settings.
+    """Deduplication settings of a raw topic, named as in a stream's settings.
 
     Raises:
-        OptionRefused: a part of it is impossible, or only workers have it.
+        OptionRefused: a setting is invalid, or only workers support it.
     """
 
     topic: str
@@ -51,29 +51,32 @@ class JudgeRule:
 
     @property
     def settings(self) -> RuleSettings:
-        """Return the rule of a stream."""
+        """Return the settings in the type that workers use."""
         identity, sequence = Identity.parse(self.identity), SequenceSource.parse(self.sequence)
         return RuleSettings(identity, sequence, SequenceForm(self.sequence_form), self.reorder_window, self.late)
 
     @property
     def headers(self) -> tuple[str | None, ...]:
-        """Return the header's name for each part of the identity; None: the part is no header."""
+        """Return the header of each part of the identity; None for other kinds of parts."""
         is_header = ("header", "producer")
         parts = self.settings.identity.parts
         return tuple((part.name or PRODUCER_HEADER) if part.kind in is_header else None for part in parts)
 
     @property
     def sequence_header(self) -> str | None:
-        """Return the header with the sequence; None: there are no sequences, and an identity is either seen or not."""
+        """Return the header with the sequence; None without sequences.
+
+        Without sequences, an identity is either new or a duplicate.
+        """
         return self.settings.sequence.name or None
 
     @property
     def is_guessed(self) -> bool:
-        """Return whether Spark has to guess the form of sequences."""
+        """Return True if the format of sequences is not set, so that Spark guesses it."""
         return self.sequence_header is not None and self.sequence_form == SequenceForm.GUESS
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the text that is stored with the rows, and compared at each start."""
+        """Return the settings as they are stored with the rows, and compared at each start."""
         return {
             "topic": self.topic,
             "identity": list(self.identity),
@@ -84,7 +87,7 @@ class JudgeRule:
 
 
 def described(rule: dict[str, Any] | None) -> str:
-    """Describe a stored rule; None: workers judged the rows."""
+    """Describe stored deduplication settings; None: workers deduplicated the rows."""
     if rule is None:
         return "records that workers have judged"
     parts = [f"{name} {value if isinstance(value, str | int) else ', '.join(value)}" for name, value in rule.items()]
@@ -92,10 +95,10 @@ def described(rule: dict[str, Any] | None) -> str:
 
 
 def identity_parts(given: str) -> tuple[str, ...]:
-    """Split an identity of settings and command line into its parts.
+    """Split the text of an identity setting into its parts.
 
     Raises:
-        OptionRefused: it is no identity.
+        OptionRefused: the text is not an identity.
     """
     try:
         return tuple(str(part) for part in Identity.parse(given).parts)
@@ -104,16 +107,16 @@ def identity_parts(given: str) -> tuple[str, ...]:
 
 
 def require_without(what: Sequence[str]) -> None:
-    """Refuse settings of a stream that only workers follow.
+    """Check that a stream has no settings that only workers support.
 
     Args:
-        what: the settings, by their names.
+        what: names of such settings.
 
     Raises:
-        OptionRefused: there are such settings.
+        OptionRefused: there is one.
     """
     if what:
         raise OptionRefused(
-            f"from_input: the stream says {what[0]}, which only workers do. Leave it out, or leave from_input out and "
-            "let workers judge"
+            f"from_input: the stream's setting {what[0]} is supported by workers only. Remove the setting; or "
+            "remove from_input, and let workers deduplicate the topic"
         )

@@ -38,10 +38,10 @@ it."""
 
 
 def judging(rule: JudgeRule, known: Known | None) -> Task:
-    """Return a task from columns of `reading.read` to `RECORD`, `REASON`, `LAST` and, with a window, `SEEN`.
+    """Return the task that deduplicates the records of Kafka partitions in an executor.
 
-    It yields the records that are no duplicates, with a reason for rejects. The changed last sequences follow, as rows
-    with a `LAST`, the identity as `key` and all else null.
+    It takes the columns of `reading.read`, and yields all records except duplicates, with a reason for rejects. The
+    changed last sequences follow as rows with `LAST` (with a window, `SEEN`), the identity as `key` and all else null.
 
     The task raises ValueError if a Kafka partition's records are not in the order of their offsets, or if a sequence
     without a stated form seems to have another one (`kafka_ratchet.rule.number_forms`).
@@ -51,7 +51,7 @@ def judging(rule: JudgeRule, known: Known | None) -> Task:
     chunk_bytes = CHUNK_BYTES
 
     def tables(batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield some batches at a time."""
+        """Yield the batches joined into tables of about `CHUNK_BYTES`."""
         import pyarrow as pa
 
         gathered, size = [], 0
@@ -92,7 +92,7 @@ def judging(rule: JudgeRule, known: Known | None) -> Task:
 
 
 def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
-    """Return the class of a task's state about a Kafka partition, made from its number."""
+    """Return the class that holds a task's state for one Kafka partition; made from the partition's number."""
     window, late_is_rejected = rule.reorder_window, rule.late == "dead-letter"
     too_late, not_new = TOO_LATE, NOT_NEW
     new_look, is_guessed, first_byte, header = _looking(), rule.is_guessed, forms.FIRST_BYTE, rule.sequence_header or ""
@@ -108,7 +108,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
             self.look = new_look()
 
         def judge(self, table: pa.Table) -> tuple[list[bool], list[str | None]]:
-            """Return the kept records, each with its reason for a reject, or None for a new one."""
+            """Return a flag for each record to keep, and a reason for each reject; None for a new record."""
             import pyarrow.compute as pc
 
             self.require_order(table["offset"].combine_chunks())
@@ -159,11 +159,13 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
 
             rises = pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py()  # of one offset: null
             if offsets[0].as_py() <= self.offset or rises is False:
-                raise ValueError(f"partition {self.number}: the records are not in the order of their offsets")
+                raise ValueError(
+                    f"partition {self.number}: the records are not in the order of their offsets. Run the job again"
+                )
             self.offset = offsets[-1].as_py()
 
         def look_up(self, identities: set[bytes]) -> None:
-            """Look up the last sequences of identities that are new to the task."""
+            """Load the last sequences of identities that the task has not met before."""
             if known is None or not identities:
                 return
             for identity, last, seen in known(self.number, list(identities)):
@@ -172,14 +174,17 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
                     self.seen.setdefault(identity, set()).update([*(seen or ()), last])
 
         def rise(self, identity: bytes, last: int, sequence: int) -> None:
-            """Remember the last sequence as a seen one, now that another becomes the last."""
+            """Remember the previous last sequence as seen, because a higher one replaces it."""
             seen = self.seen.setdefault(identity, set())
             seen.add(last)
             if len(seen) > 2 * window + 64:  # not each time, because it costs as much as there are seen ones
                 self.seen[identity] = {each for each in seen if each >= sequence - window}
 
         def fills_a_gap(self, identity: bytes, last: int, sequence: int) -> bool:
-            """Return whether a sequence below the last is within the window, and is unseen."""
+            """Return True if a sequence below the last one is within the window and not yet seen.
+
+            Such a sequence is remembered as seen.
+            """
             if sequence == last or last - sequence > window or sequence in self.seen[identity]:
                 return False
             self.seen[identity].add(sequence)
@@ -189,7 +194,7 @@ def _partitions(rule: JudgeRule, known: Known | None) -> Callable[[int], Any]:
 
 
 def _looking() -> Callable[[], Any]:
-    """Return the class that looks at the sequences of a Kafka partition, like `FormWatch` in a worker."""
+    """Return the class that detects a wrong sequence format in a Kafka partition, like `FormWatch` in a worker."""
     form_of, dismisses = number_look()
     letters, hexadecimal_form, neighbours = forms.LETTERS, forms.HEXADECIMAL, forms.NEIGHBOURS
     space, tilde, least, share = forms.SPACE, forms.TILDE, forms.HEX_LEAST, forms.HEX_SHARE
@@ -204,7 +209,7 @@ def _looking() -> Callable[[], Any]:
             self.counted = self.decimal = self.hexadecimal = 0
 
         def begin(self, texts: Sequence[bytes | None]) -> None:
-            """Go on with the next records of the partition: texts as in `DOUBTFUL`."""
+            """Continue with the next records of the partition. texts: sequence headers as in `DOUBTFUL`."""
             self.count_to(len(self.texts))
             self.recent = [*self.recent, *integers(self.texts[-neighbours:])][-neighbours:]
             self.texts, self.counted = texts, 0
@@ -214,7 +219,10 @@ def _looking() -> Callable[[], Any]:
             self.counted = at
 
         def form_at(self, at: int, last: int) -> int:
-            """Return the form that a record seems to have, after the last sequence of its identity; 0 for none."""
+            """Return the number of the sequence format that a record seems to use; 0 without doubt.
+
+            at: index of the record; last: last sequence of its identity.
+            """
             text = self.texts[at] or b""
             if len(text) != 8:
                 self.count_to(at)
@@ -235,7 +243,7 @@ def _looking() -> Callable[[], Any]:
 
 
 def _states(rule: JudgeRule) -> Callable[[Any, pa.Schema], Iterator[Any]]:
-    """Yield the changed last sequences of a `Partition`, as batches of that schema."""
+    """Return the function that yields the changed last sequences of a `Partition`, as batches of a schema."""
     window, of_last, of_seen, state_rows = rule.reorder_window, LAST, SEEN, STATE_ROWS
 
     def states(partition: Any, schema: pa.Schema) -> Iterator[Any]:

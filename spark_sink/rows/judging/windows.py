@@ -39,7 +39,7 @@ def judged_at_once(records: DataFrame, rule: JudgeRule) -> Iterator[tuple[DataFr
 
 
 def _verdicts(found: DataFrame, rule: JudgeRule) -> DataFrame:
-    """Return the records that are no duplicates; a new one has null as `REASON`."""
+    """Return all records except duplicates; a new record has null as `REASON`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -58,7 +58,7 @@ def _verdicts(found: DataFrame, rule: JudgeRule) -> DataFrame:
 
 
 def _reason(rule: JudgeRule) -> Column:
-    """Return the reason why a judged record is not new; null: it is new."""
+    """Return the column with the reason why a record is rejected or dropped; null for a new record."""
     from pyspark.sql import functions as F
 
     last, sequence = F.col(LAST), F.col(SEQUENCE)

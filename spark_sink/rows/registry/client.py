@@ -37,7 +37,7 @@ READING = frozenset({"READ", "WRITEREAD"})
 
 
 class SchemaUnusable(Exception):
-    """Error of a missing schema, or one that cannot read values; its message is the reason."""
+    """Error for a missing or unusable schema; its message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,10 @@ class Schema:
     """Name by which the referring schema refers to it."""
 
     def needed(self) -> Iterator[tuple[str, Schema]]:
-        """Schemas it refers to, those of references first, each name once."""
+        """Yield the schemas that this one refers to, directly or not.
+
+        Each name comes once, after its own references.
+        """
         seen: dict[str, Schema] = {}
 
         def walk(schema: Schema) -> None:
@@ -72,8 +75,8 @@ class SchemaRegistry:
         options: options of the client, by its own names, including `url`.
 
     Raises:
-        OptionRefused: the client does not take them.
-        ModuleNotFoundError: the client is not installed; `missing_extra` has the sentence.
+        OptionRefused: the client refuses the options.
+        ModuleNotFoundError: the client is not installed; `missing_extra` gives the message.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -93,11 +96,11 @@ class SchemaRegistry:
 
         Args:
             key: the magic byte 0 and an id of four bytes, or the magic byte 1 and a GUID of sixteen.
-            subject: subject in the context of the ids, if the registry has several contexts; None: the default context.
-            kind: required kind; Protobuf is requested as a descriptor.
+            subject: any subject of the context that the ids belong to; None: the default context.
+            kind: required kind of schema: AVRO, JSON or PROTOBUF.
 
         Raises:
-            SchemaUnusable: it is missing, is of another kind, or has a part that cannot be read.
+            SchemaUnusable: the schema is missing, of another kind, or partly unreadable.
             RegistryUnavailable: the registry does not answer.
             RegistryRefused: the registry denies access.
         """
@@ -125,7 +128,7 @@ class SchemaRegistry:
         def whole(schema: Any, within: tuple[str, ...]) -> Schema:
             left[0] -= 1
             if left[0] < 0:
-                raise SchemaUnusable(f"it refers to more than {MAX_REFERENCES} others")
+                raise SchemaUnusable(f"it refers to more than {MAX_REFERENCES} other schemas")
             found_kind = (schema.schema_type or "AVRO").upper()
             if found_kind != kind:
                 raise SchemaUnusable(f"it is {found_kind}, not {kind}")
@@ -143,7 +146,7 @@ class SchemaRegistry:
 
         if rules := _reading_rules(found):
             raise SchemaUnusable(
-                f"its rules {', '.join(rules)} would have to run when values are read (encryption, for one), which "
+                f"its rules {', '.join(rules)} must run when values are read (for decryption, for example), which "
                 "this job does not do"
             )
         return whole(found, ())
@@ -160,29 +163,30 @@ class SchemaRegistry:
                 raise SchemaUnusable(f"{what} is not in the registry") from None
             if status in {401, 403, 407}:
                 raise RegistryRefused(
-                    f"schema registry {self.address}: asked for {what}, it answers HTTP {status} ({said}). Set right "
-                    "sink.schema_registry_options (basic.auth.user.info, ...), or the rights there"
+                    f"schema registry {self.address}: the request for {what} was answered with HTTP {status} "
+                    f"({said}). Correct sink.schema_registry_options (basic.auth.user.info, ...), or the rights in "
+                    "the registry"
                 ) from None
             raise RegistryUnavailable(
-                f"schema registry {self.address}: asked for {what}, it answers HTTP {status} ({said}). No value is "
-                "judged until it answers; look at its log, and at the path of sink.schema_registry"
+                f"schema registry {self.address}: the request for {what} was answered with HTTP {status} ({said}). "
+                "The job waits; check the registry's log, and the path in sink.schema_registry"
             ) from None
         except (HTTPError, InvalidURL, OAuthTokenError, OSError) as error:
             raise RegistryUnavailable(
-                f"schema registry {self.address} does not answer ({type(error).__name__}: {first_line(error)}). No "
-                "value is judged until it does; start it, or correct sink.schema_registry"
+                f"schema registry {self.address} does not answer ({type(error).__name__}: {first_line(error)}). The "
+                "job waits; start the registry, or correct sink.schema_registry"
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RegistryUnavailable(
-                f"schema registry {self.address}: asked for {what}, the answer is not a schema registry's "
+                f"schema registry {self.address}: the answer to the request for {what} is not a schema registry's "
                 f"({type(error).__name__}). Correct sink.schema_registry"
             ) from None
 
 
 def _form(kind: str) -> str | None:
-    """Return the form of a requested schema.
+    """Return the format to request for a schema.
 
-    Without it a registry sends Protobuf as the text of a .proto file, which only protoc can read.
+    Protobuf needs "serialized": the default format is the text of a .proto file, which only protoc can read.
     """
     return "serialized" if kind == "PROTOBUF" else None
 
@@ -203,7 +207,7 @@ def _option(name: str, text: str) -> object:
     try:
         return float(text) if "." in text else int(text)
     except ValueError:
-        raise OptionRefused(f"schema registry: option {name} is a number") from None
+        raise OptionRefused(f"schema registry: the value of option {name} must be a number") from None
 
 
 def _address(urls: str) -> str:
@@ -214,7 +218,7 @@ def _address(urls: str) -> str:
             parts = urlsplit(url.strip())
             shown.append(f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}")
         except ValueError:
-            raise OptionRefused("sink.schema_registry is no address. Write http://host:8081") from None
+            raise OptionRefused("sink.schema_registry is not an address. Write it as http://host:8081") from None
     return ",".join(shown)
 
 
@@ -222,7 +226,7 @@ def as_object(schema: Schema) -> Any:
     """Parse the schema's JSON.
 
     Raises:
-        SchemaUnusable: its text is no JSON.
+        SchemaUnusable: the text is not JSON.
     """
     try:
         return json.loads(schema.text)

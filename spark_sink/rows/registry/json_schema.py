@@ -17,7 +17,7 @@ MAX_DEPTH = 32
 
 
 def columns_of(schema: Any, named: Mapping[str, Any]) -> StructType:
-    """Return the columns of the properties of an object.
+    """Return a column for each property of an object in a JSON Schema.
 
     A property is `boolean`, `bigint` (integer), `double` (number), `string`, a struct (object with properties) or an
     array. One that may be of several types, or contains itself, is a string, which keeps objects and arrays as JSON
@@ -25,16 +25,16 @@ def columns_of(schema: Any, named: Mapping[str, Any]) -> StructType:
 
     Args:
         schema: as JSON.
-        named: schemas that it may refer to, by the referring name, as JSON.
+        named: schemas that it may refer to, as JSON, by name.
 
     Raises:
-        OptionRefused: it declares no property.
+        OptionRefused: the schema declares no property.
     """
     from pyspark.sql.types import StructType
 
     found = _type(schema, schema, named, ())
     if not isinstance(found, StructType):
-        raise OptionRefused("JSON Schema: it has no properties that could be columns. Write columns")
+        raise OptionRefused("JSON Schema: it has no properties that could be columns. Name the columns")
     return found
 
 
@@ -64,7 +64,7 @@ def _type(schema: Any, root: Any, named: Mapping[str, Any], within: tuple[int, .
 
 
 def _referred(schema: Any, root: Any, named: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the target of a schema's reference with its document; itself without a reference."""
+    """Return the schema that a reference leads to, and its document; the schema itself without a reference."""
     for _ in range(MAX_DEPTH):
         target = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(target, str):
@@ -81,10 +81,10 @@ def _referred(schema: Any, root: Any, named: Mapping[str, Any]) -> tuple[Any, An
 
 
 def require_schema(schema: Any) -> None:
-    """Refuse text that is no JSON Schema.
+    """Check that an object is a JSON Schema.
 
     Raises:
-        SchemaUnusable: it is no JSON Schema.
+        SchemaUnusable: it is not.
     """
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for

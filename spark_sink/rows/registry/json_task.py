@@ -12,10 +12,10 @@ from typing import Any
 
 
 def validators(schemas: Mapping[Any, tuple[Any, Mapping[str, Any]]]) -> dict[Any, Callable[[bytes], bool]]:
-    """Return validators by key, as confluent-kafka's deserializer has them, without fetching references.
+    """Return validators like those of confluent-kafka's deserializer, by key; they fetch no references.
 
     Args:
-        schemas: schemas by key, each with those that it refers to, by name.
+        schemas: schemas by key, each with the schemas it refers to, by name.
     """
     try:
         from jsonschema.validators import validator_for
@@ -23,8 +23,8 @@ def validators(schemas: Mapping[Any, tuple[Any, Mapping[str, Any]]]) -> dict[Any
         from referencing.jsonschema import DRAFT7
     except ImportError:
         raise RuntimeError(
-            "an executor lacks the package jsonschema, which compares values with their JSON Schema: "
-            "pip install 'kafka-ratchet[registry]' on its machine, or jsonschema alone"
+            "an executor lacks the package jsonschema, which checks values against their JSON Schema: pip install "
+            "'kafka-ratchet[registry]' on its machine, or jsonschema alone"
         ) from None
 
     found = {}

@@ -60,10 +60,10 @@ WRAPPERS = frozenset(
 
 
 def file_of(schema: Schema) -> FileDescriptor:
-    """Return the file of a schema.
+    """Return the Protobuf file descriptor of a schema.
 
     Raises:
-        SchemaUnusable: it is no descriptor, or an import is missing.
+        SchemaUnusable: the schema is not a descriptor, or an import is missing.
     """
     from confluent_kafka.schema_registry.common.protobuf import _init_pool
     from google.protobuf import descriptor_pb2
@@ -82,7 +82,7 @@ def file_of(schema: Schema) -> FileDescriptor:
         return pool.FindFileByName(name)
     except (DecodeError, ValueError, TypeError, KeyError):
         raise SchemaUnusable(
-            "it is no descriptor of a Protobuf file with all that it imports; the registry has to know "
+            "the schema is not a descriptor of a Protobuf file with all its imports; the registry must support "
             "format=serialized"
         ) from None
 
@@ -91,7 +91,7 @@ def messages(file: FileDescriptor) -> Iterator[tuple[tuple[int, ...], Descriptor
     """Yield each message of a file with its list of indexes, including nested messages.
 
     Raises:
-        SchemaUnusable: there are more than `MAX_MESSAGES`.
+        SchemaUnusable: the file has more than `MAX_MESSAGES` messages.
     """
     left: list[tuple[tuple[int, ...], Descriptor]] = [
         ((n,), each) for n, each in enumerate(file.message_types_by_name.values())
@@ -110,11 +110,11 @@ def _walk(left: list[tuple[tuple[int, ...], Descriptor]]) -> Iterator[tuple[tupl
 
 
 class Reading:
-    """Plan that reads one message into columns.
+    """Plan for reading one kind of Protobuf message into columns.
 
     Attributes:
         plan: for `protobuf_task.decode`.
-        refused: fields that make values not parse if they are set, each as "field a.b: why".
+        refused: fields that make a value unparsable if set, each as "field a.b: why".
         left_out: fields without a column, as "a.b".
     """
 
@@ -214,7 +214,7 @@ class Reading:
 
 
 def _passed_over(field: FieldDescriptor) -> Plan:
-    """Return a kind of the field's wire type, for a value to skip."""
+    """Return a decoding plan that skips a field's value, by its wire type."""
     kind = TYPES[field.type]
     if kind in {"double", "float"}:
         return (kind, kind)
@@ -228,7 +228,7 @@ def _passed_over(field: FieldDescriptor) -> Plan:
 
 
 def _absent(field: FieldDescriptor, kind: Plan) -> Any:
-    """Return the value of an absent field without presence: 0, empty, or the first name of its enum."""
+    """Return the value of an absent field: 0, empty, or the first name of its enum; None for messages."""
     if kind[0] == "refused":
         return None
     if kind[0] == "enum":
@@ -250,7 +250,7 @@ def columns_of(descriptor: Descriptor) -> StructType:
     """Return the columns of a message.
 
     Raises:
-        OptionRefused: it has a type that a table cannot hold.
+        OptionRefused: a field has a type that a table cannot hold.
     """
     return _struct(descriptor, ())
 
@@ -260,13 +260,15 @@ def _struct(descriptor: Descriptor, within: tuple[str, ...]) -> StructType:
 
     if descriptor.full_name in within:
         raise OptionRefused(
-            f"message {descriptor.full_name} contains itself, which no table can hold. Write columns without it"
+            f"message {descriptor.full_name} contains itself, which no table can hold. Name columns without it"
         )
     if len(within) > MAX_DEPTH:
-        raise OptionRefused(f"message {within[0]} has more than {MAX_DEPTH} messages in one another")
+        raise OptionRefused(
+            f"message {within[0]} has messages nested more than {MAX_DEPTH} deep. Name columns without it"
+        )
     if not descriptor.fields:
         raise OptionRefused(
-            f"message {descriptor.full_name} has no fields, so that it is no column. Write columns without it"
+            f"message {descriptor.full_name} has no fields, so that it cannot be a column. Name columns without it"
         )
     inner = (*within, descriptor.full_name)
     return StructType([StructField(each.name, _column(each, inner)) for each in descriptor.fields])
@@ -289,7 +291,7 @@ def _value(field: FieldDescriptor, within: tuple[str, ...]) -> DataType:
     if kind == "message":
         return _struct(field.message_type, within)
     if kind == "group":
-        raise OptionRefused(f"field {field.full_name} is a group, which is not read. Write columns without it")
+        raise OptionRefused(f"field {field.full_name} is a group, which is not supported. Name columns without it")
     if kind in {"uint64", "fixed64"}:
         return T.DecimalType(20, 0)
     plain: dict[str, type[DataType]] = {

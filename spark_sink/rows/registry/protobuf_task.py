@@ -49,7 +49,7 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
 
     Args:
         plan: see `protobuf.message_plan`.
-        restricted_values: text with NUL counts as malformed; where it is 2, NaN and infinity do too.
+        restricted_values: if set, text with NUL counts as malformed; if 2, NaN and infinity do too.
     """
     read = message(plan, restricted_values)
 
@@ -63,7 +63,10 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
 
 
 def message(plan: Any, restricted_values: int) -> Read:
-    """Return the reader of a message's plan: "message", fields by number, values of absent columns if not null."""
+    """Return the decoder for a message's plan.
+
+    plan: ("message", fields by number, non-null values of absent columns).
+    """
     fields = {
         number: (name, many, others, _kind(kind, restricted_values), WIRE.get(kind[0], VARINT))
         for number, (name, many, others, kind) in plan[1].items()
@@ -145,7 +148,7 @@ def _kind(kind: Any, restricted_values: int) -> Convert:
 
 
 def _of_message(kind: Any, restricted_values: int) -> Convert:
-    """Return the function for a message within: plain, the value of a wrapper, a time, or an entry of a map."""
+    """Return the converter for a nested message: a plain one, a wrapper's value, a time, or an entry of a map."""
     column, within = kind[1], message(kind[2], restricted_values)
     if column == "struct":
         return within
@@ -195,7 +198,7 @@ def _number(name: str) -> Convert | None:
 
 
 def _fitted(number: Convert, column: str, bounds: tuple[Any, ...], finite: bool) -> Convert:
-    """Return a converter that refuses numbers which the column cannot hold unchanged."""
+    """Return a converter that refuses numbers if the column cannot hold them unchanged."""
     if column == "boolean":
         return number
     if column in {"float", "double"}:
@@ -256,7 +259,7 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _tag(data: bytes, at: int) -> tuple[int, int]:
-    """Read a field's number and wire type: 32 bits, in five bytes at most."""
+    """Read a field's number and wire type, encoded in at most five bytes."""
     tag, behind = _varint(data, at)
     if tag > TAG_MOST or behind - at > TAG_BYTES_MOST:
         raise ValueError("a field's number of more than 29 bits")
@@ -275,7 +278,7 @@ def _raw(data: bytes, at: int, wire: int) -> tuple[Any, int]:
 
 
 def _passed(data: bytes, at: int, number: int, wire: int, depth: int) -> int:
-    """Return the end of a field without a column."""
+    """Skip a field without a column; return the position after it."""
     if wire != GROUP:
         return _raw(data, at, wire)[1]
     if depth >= MAX_GROUPS:

@@ -26,13 +26,13 @@ MAX_INDEXES = 64
 
 
 def key_of(frame: bytes) -> Key | None:
-    """Return the key of the schema that a frame names; None: it names none."""
+    """Return the key of the schema that the first bytes of a value name; None if they name none."""
     size = KEY_BYTES.get(frame[0]) if frame else None
     return frame[:size] if size is not None and len(frame) >= size else None
 
 
 def indexes_of(frame: bytes, at: int) -> tuple[tuple[int, ...] | None, int]:
-    """Read Protobuf's list of message indexes, and its end; None: the bytes are no such list."""
+    """Read Protobuf's list of message indexes; return it with its end position, None if the bytes are not a list."""
     found: list[int] = []
     count, at = _zigzag(frame, at)
     if count == 0:
@@ -59,10 +59,10 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
 
 
 def keys(batches: Iterable[Any]) -> Iterator[Any]:
-    """Count the keys in the first bytes of frames; runs as a task.
+    """Count how many values name each schema; runs as a Spark task.
 
-    Batches have these bytes as their only column. Each key is returned once with its count; null stands for frames
-    without a key.
+    The batches' only column has the first bytes of the values. Each schema key is returned once with its count; null
+    counts values without a key.
     """
     import pyarrow as pa
 
@@ -87,10 +87,10 @@ def decoding(
     """Return a task that turns records into rows, as `avro.task.decoding` does.
 
     Args:
-        decode: makes the decoder of a plan, once for each task.
+        decode: function that makes the decoder of a plan, once for each task.
         plans: plans by key; for Protobuf by key and message indexes.
         restricted_values: see `ResultStore.restricted_values`.
-        protobuf: whether message indexes follow the key.
+        protobuf: True if Protobuf's message indexes follow the key.
         fields: names of the columns that a decoder returns.
         keep_value: see `columns.rows`.
         schema: `pyarrow.Schema` of the rows: the fields, then `RECORD_COLUMNS` and `columns.STATE`.
@@ -115,7 +115,7 @@ def decoding(
 
 
 def decoded(header: bytes | None, value: bytes, known: Mapping[Any, Decode], protobuf: bool) -> Any:
-    """Decode a value; a header with a schema takes precedence over the value's first bytes."""
+    """Decode a value; a header that names a schema takes precedence over the value's first bytes."""
     frame = value if header is None else header
     key: Any = key_of(frame)
     if key is None:
@@ -133,10 +133,11 @@ def payloads(
     schemas: Any,
     schema: Any,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return a task that takes JSON out of its frame; the payload is null if it is not valid.
+    """Return a task that extracts JSON payloads after the schema's key; an invalid payload becomes null.
 
     Args:
-        validators: makes them from `schemas`, once for each task; each returns whether a payload fits its schema.
+        validators: function that makes the validators from `schemas`, once for each task; a validator returns True if a
+            payload fits its schema.
         schemas: see `json_task.validators`.
         schema: `pyarrow.Schema` of the result, with the payload as its last column.
     """

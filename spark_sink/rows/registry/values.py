@@ -49,10 +49,10 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class RegistryValues:
-    """Values that name a schema of a registry.
+    """Values that begin with the key of a registry's schema, and their options.
 
     Raises:
-        OptionRefused: a package is missing, or the reader's schema is none.
+        OptionRefused: a package is missing, or the reader's schema is not a schema.
     """
 
     kind: Framed
@@ -110,8 +110,8 @@ class RegistryValues:
             found = self._columns_of(self.registry.latest(subject, self.kind.upper()))
         except (SchemaUnusable, avro_schema.SchemaWrong, OptionRefused) as error:
             raise OptionRefused(
-                f"topic {self.topic}: columns were to come from the newest schema of subject {subject!r}: {error}. "
-                "Name the subject (sink.schema_subject), or write the columns down"
+                f"topic {self.topic}: cannot take columns from the newest schema of subject {subject!r}: {error}. "
+                "Name the subject (sink.schema_subject), or name the columns"
             ) from None
         log.info("topic %s: columns of subject %s are %s", self.topic, subject, found.simpleString())
         return found
@@ -138,7 +138,7 @@ class RegistryValues:
     def rows(
         self, records: DataFrame, columns: StructType, *, restricted_values: int, keep_value: bool = False
     ) -> DataFrame:
-        """Turn records of Spark's Kafka source into rows, as `columns.rows` does with JSON.
+        """Turn records of Spark's Kafka source into rows, as `columns.rows` does for JSON values.
 
         Raises:
             RegistryUnavailable: a schema is needed, and the registry does not answer.
@@ -181,11 +181,12 @@ class RegistryValues:
         return map_batches(framed, made, schema)
 
     def _plans(self, seen: Mapping[bytes | None, int], columns: StructType) -> dict[Any, Any]:
-        """Return the plans of existing schemas, and log why other values do not parse."""
+        """Return the decoding plan of each schema in use, and log why other values do not parse."""
         if len(seen) > MAX_KEYS:
             raise OptionRefused(
-                f"topic {self.topic}: the records of one commit name more than {MAX_KEYS} schemas, so that they are "
-                "hardly a registry's. Read fewer in one commit (--max-records), or choose another format"
+                f"topic {self.topic}: the records of one commit name more than {MAX_KEYS} schemas, so their values "
+                "are probably not in the registry's format. Read fewer in one commit (--max-records), or choose "
+                "another format"
             )
         plans: dict[Any, Any] = {}
         lost: list[str] = []
@@ -212,7 +213,7 @@ class RegistryValues:
         try:
             made = self._made(key, schema, columns)
         except RecursionError:
-            raise SchemaUnusable("it has too many types in one another") from None
+            raise SchemaUnusable("it has types nested too deep") from None
         if len(self._known) >= MAX_KEYS:
             self._known.clear()
         self._known[key, columns.json()] = made
@@ -251,7 +252,7 @@ class RegistryValues:
 
     def _require_record(self, name: object) -> None:
         if self.record is not None and name != self.record:
-            raise SchemaUnusable(f"it is {name!r}, and not {self.record!r}")
+            raise SchemaUnusable(f"it is {name!r}, not {self.record!r}")
 
     def _say(self, key: bytes, refused: list[str], left_out: list[str]) -> None:
         for each in refused[:SHOWN]:
@@ -267,7 +268,7 @@ class RegistryValues:
 
 
 def _keys(records: DataFrame, header: Column) -> dict[bytes | None, int]:
-    """Count the records of each schema; the key None counts those without one."""
+    """Count the records of each schema key; the key None counts records without one."""
     from pyspark import cloudpickle
     from pyspark.sql import functions as F
 

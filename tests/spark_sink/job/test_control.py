@@ -199,11 +199,11 @@ def test_a_streaming_query_begins_there_too(
     [
         ({"start": "yesterday"}, "--start 'yesterday': write earliest, latest, PARTITION:OFFSET"),
         ({"start": "2026-05-28T20:26:40"}, "with its zone"),
-        ({"start": "0:1,0:2"}, "a partition is there twice"),
+        ({"start": "0:1,0:2"}, "a partition is named twice"),
         ({"until": "latest"}, "--until 'latest': write PARTITION:OFFSET"),
         ({"until": NOON, "mode": "structured"}, "has no end. Choose mode batch or stream"),
-        ({"start": NOON, "from_input": True}, "knows a duplicate by the records before it"),
-        ({"start": "latest", "columns": "infer"}, "Write them down"),
+        ({"start": NOON, "from_input": True}, "recognises a duplicate by the records before it"),
+        ({"start": "latest", "columns": "infer"}, "Name the columns"),
     ],
 )
 def test_places_that_a_job_cannot_have(more: dict[str, Any], sentence: str) -> None:

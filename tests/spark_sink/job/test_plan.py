@@ -82,7 +82,7 @@ def test_resume() -> None:
 
 
 def test_a_partition_that_a_broker_does_not_name_is_no_new_topic() -> None:
-    with pytest.raises(KafkaUnavailable, match=r"t/1: the table has read up to offset 4.*does not name this partition"):
+    with pytest.raises(KafkaUnavailable, match=r"t/1: the table has read up to offset 4.*does not list this partition"):
         resume(OffsetRange("t", {0: 0}, {0: 9}, topic_id=7), {0: 9, 1: 4})
 
 

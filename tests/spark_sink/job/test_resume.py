@@ -107,7 +107,7 @@ def test_another_topic_of_the_name_is_refused_with_both_ids_until_somebody_says_
 
     refused = resume(topic, "--from", "table", "--reason", "why")
     assert isinstance(refused.exception, SetupError)
-    assert "the offsets that the rows of the table reach to are unknown" in str(refused.exception)
+    assert "rows do not show up to which offsets they reach" in str(refused.exception)
     looked = resume(topic, "--from", "earliest", "--reason", "made anew on purpose")
     assert was in looked.output
     assert now in looked.output

@@ -306,7 +306,7 @@ def test_another_topic_of_the_name_is_not_read(
 
 def test_rejects_beside_a_pipeline_are_refused(structured: Callable[..., Outcome], table: str) -> None:
     pipeline = RowPipeline("user string", rejects=True, transform=sql_transform("SELECT * FROM records"))
-    with pytest.raises(OptionRefused, match="a streaming query has one result"):
+    with pytest.raises(OptionRefused, match="a streaming query has a single result"):
         structured(delta_store(table, "job", "events"), "events", {}, pipeline)
 
 
@@ -315,5 +315,5 @@ def test_the_folder_for_the_checkpoint_must_be_there(
 ) -> None:
     topic = new_topic()
     planner, store = TopicPlanner(broker, topic, {}), delta_store(table, "job", topic)
-    with pytest.raises(OptionRefused, match="is no folder"):
+    with pytest.raises(OptionRefused, match="is not a folder"):
         run_structured(Job(broker, topic, "job"), planner, store, nullcontext, 0.0, Event(), scratch=tmp_path / "none")  # type: ignore[arg-type]

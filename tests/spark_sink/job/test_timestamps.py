@@ -165,7 +165,7 @@ def test_a_streaming_pipeline_that_cannot_pass_it_says_so(
     planner = TopicPlanner(broker, topic, {})
     store = delta_store(table, "job", topic, planner.topic_id())
     job, run = Job(broker, topic, "job", pipeline), RunState(lambda _: None)
-    with pytest.raises(SparkFailed, match=r"cannot read the timestamps of some records .* cannot pass them"):
+    with pytest.raises(SparkFailed, match=r"cannot read the timestamps of some records .* cannot skip them"):
         run_structured(job, planner, store, lambda: nullcontext(spark), 0.1, Event(), run)
     assert delta_batch(broker, spark, table, topic, pipeline, 10).rows == 2
 

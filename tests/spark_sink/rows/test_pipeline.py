@@ -94,7 +94,7 @@ def test_rejects_and_totals_of_a_real_topic(
 @pytest.mark.parametrize(
     ("pipeline", "sentence"),
     [
-        (lambda: RowPipeline(rejects=True), "nothing to reject"),
+        (lambda: RowPipeline(rejects=True), "no value can be rejected"),
         (lambda: RowPipeline("who string", WriteMode("upsert", ("who",))), "no place for values that do not parse"),
         (lambda: RowPipeline(None, WriteMode("upsert")), "needs a key"),
         (lambda: RowPipeline(None, WriteMode("append", ("who",))), "has no key"),
@@ -108,11 +108,14 @@ def test_rejects_and_totals_of_a_real_topic(
         (lambda: RowPipeline(None, WriteMode("totals", ("_Window",), windows=HOURS)), "is the window's beginning"),
         (
             lambda: RowPipeline("infer", WriteMode("totals", ("who",)), rejects=True),
-            "do not go with sql, transform or totals",
+            "cannot be combined with sql, transform or totals",
         ),
-        (lambda: RowPipeline("infer", transform=sql_transform("SELECT 1")), "do not go with sql, transform or totals"),
+        (
+            lambda: RowPipeline("infer", transform=sql_transform("SELECT 1")),
+            "cannot be combined with sql, transform or totals",
+        ),
         (lambda: RowPipeline("infer", WriteMode("upsert", ("who",))), "no place for values that do not parse"),
-        (lambda: RowPipeline("who string", avro=AVRO), "Leave columns out"),
+        (lambda: RowPipeline("who string", avro=AVRO), "Remove columns"),
         (lambda: RowPipeline(None, WriteMode("upsert", ("who",)), avro=AVRO), "no place for values that do not parse"),
         (lambda: RowPipeline(transform=function_transform("nonsense")), "write module:function"),
         (lambda: RowPipeline(transform=function_transform("no_such_module:f")), "No module named 'no_such_module'"),
@@ -158,7 +161,7 @@ def test_contradicting_row_pipelines_are_refused(pipeline: Callable[[], RowPipel
         (
             WriteMode("totals", windows=HOURS),
             "SELECT 1 AS _kafka_timestamp FROM records",
-            "of type int is no event time",
+            "of type int is not an event time",
         ),
         (WriteMode("upsert", ("x",)), "SELECT *, array(1) AS x FROM records", "cannot be a key"),
         (WriteMode(), "SELECT nonsense FROM records", "sql: .*nonsense"),

@@ -52,4 +52,4 @@ def test_a_kill_between_write_and_commit_and_after_it_loses_and_doubles_nothing(
 
     refused = command(*arguments, "--mode=structured", **client)
     assert refused.returncode == 2
-    assert refused.stderr.startswith("refused: Spark Connect runs the step of a micro-batch in the server")
+    assert refused.stderr.startswith("refused: Spark Connect runs the commit of a micro-batch in its server")

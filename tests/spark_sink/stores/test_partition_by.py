@@ -84,7 +84,7 @@ def test_what_is_understood() -> None:
         PartitionField("a (b)", "hour"),
     )
     for texts, match in (
-        (["a", "day(a)"], "one of a column is enough"),
+        (["a", "day(a)"], "a column is named twice"),
         ([""], "name 1 to 5"),
         (list("abcdef"), "name 1 to 5"),
     ):
@@ -96,12 +96,12 @@ def test_what_is_refused_before_anything_is_made(spark: SparkSession, site: Site
     schema = struct_of("d double, t timestamp, on date, t_day int, s string, b binary")
     for text, match in (
         ("x", "has no column 'x'"),
-        ("d", "column d is double, and partitions are of text"),
+        ("d", "column d is double, but partitions need text"),
         ("b", "column b is binary"),
         ("t", r"Write day\(t\) or hour\(t\)"),
         ("day(on)", "column on is date. Leave the day out"),
         ("day(s)", "Name a column of times"),
-        ("day(t)", "would be called t_day, and the result has a column of that name"),
+        ("day(t)", "would be named t_day, but the result has a column of that name"),
     ):
         with pytest.raises(OptionRefused, match=match):
             require_columns_of(partition_fields([text]), schema)

@@ -305,7 +305,7 @@ def test_nobody_decides_other_offsets_than_the_sequences_have(site: Site) -> Non
     store.open(record_schema())
     planner = TopicPlanner("localhost:1", "t", {})  # it is not asked: the store refuses first
     for source in ("table", "earliest", "latest", "0:5"):
-        with pytest.raises(OptionRefused, match="needs the last sequences committed with the stored"):
+        with pytest.raises(OptionRefused, match="needs the last sequences that were committed with the stored"):
             plan_resume(store, planner, source, "why")
     other = make_store(site.location, "job", "out", 7, RowPipeline())
     with pytest.raises(OptionRefused, match="other offsets or another topic"):

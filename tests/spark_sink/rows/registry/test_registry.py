@@ -401,7 +401,7 @@ def test_a_registry_that_is_away_is_waited_for_and_no_value_is_judged(
         ours.fails_with = None
 
     assert ingest(topic, ours.url, until(2, recover), format="avro").rows == 1
-    assert "it answers HTTP 503" in seen[-1]
+    assert "answered with HTTP 503" in seen[-1]
     assert [(row["id"], row["who"]) for row in ingest.rows()] == [(1, "a"), (2, "b")]
     assert ingest.rejected() == []
     third = AvroSerializer(client, json.dumps(GROWN), None, TOPICS_OWN)
