@@ -15,8 +15,8 @@ __all__ = ["create_app"]
 def create_app(settings: Settings, bootstrap: str | None = None, program: App | None = None) -> Application:
     """Return a worker's application, for a program's own process.
 
-    `await application.start()` joins the group, `await application.stop()` leaves it; `application.app` is the Faust
-    app, for timers and tasks. Faust's own agents and tables are refused: they belong into the program.
+    `await application.start()` joins the consumer group, and `await application.stop()` leaves it. `application.app` is
+    the Faust app, for timers and tasks. Agents and tables made on it are refused; give them as `program`.
 
     Args:
         settings: from `kafka_ratchet.app.settings.load`
@@ -24,8 +24,8 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
         program: program with agents and tables; None: each record is forwarded unchanged
 
     Raises:
-        SettingsError: no bootstrap, no stream, or an extractor that cannot be imported.
-        TopicError: the streams' topics do not fit each other.
+        SettingsError: bootstrap or streams are missing, or an extractor cannot be imported.
+        TopicError: the partition counts of the streams' topics do not match.
     """
     # Imported here, so that `import app` stays light for the commands that need none of it.
     from kafka_ratchet.app.worker.application import Application
@@ -37,7 +37,7 @@ def create_app(settings: Settings, bootstrap: str | None = None, program: App | 
 
     bootstrap = bootstrap or settings.bootstrap
     if bootstrap is None:
-        raise SettingsError("bootstrap: is missing. Say which Kafka the streams are in")
+        raise SettingsError("bootstrap is missing. Set it to the address of the Kafka cluster with the streams")
     settings = with_steps(settings, program)
     prepare_policy(bootstrap, settings)
     refuse_abandoned(bootstrap, settings)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def clone_root() -> Path | None:
-    """Return the folder of the clone, or of the image; None where the code was installed from a wheel.
+    """Return the folder of the repository's clone or of the container image; None for an installed wheel.
 
-    There `kafka_ratchet/app` is a link to `app/`; a wheel has the folder itself, next to other packages.
+    In a clone, `kafka_ratchet/app` is a link to `app/`. A wheel has the folder itself, next to other packages.
     """
     package = Path(__file__).parent
     return package.parents[1] if package.is_symlink() else None

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 
 def loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """Return the loop of uvloop, for `asyncio.Runner`; None: asyncio's own, where uvloop is not made (Windows)."""
+    """Return uvloop's event loop for `asyncio.Runner`; None where uvloop does not exist (Windows)."""
     try:
         import uvloop
     except ImportError:
@@ -23,7 +23,10 @@ Found = TypeVar("Found")
 
 
 def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
-    """Run it in a thread. One of asyncio's own would keep the process from ending: a store may never answer."""
+    """Run a function in a thread that does not keep the process from ending.
+
+    asyncio's own threads would keep it, while a store may never answer.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Found] = loop.create_future()
 

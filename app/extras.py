@@ -38,7 +38,7 @@ OTHER_EXTRAS: Final = dict.fromkeys(
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:
-    """Return the sentence for a package that an extra would bring; None: no extra brings it."""
+    """Return how to install a missing package; None if no extra has it."""
     return sink.missing_extra(error, WORKER_EXTRAS | sink.SINK_EXTRAS | OTHER_EXTRAS)
 
 

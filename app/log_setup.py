@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class KafkaAway(logging.Filter):
-    """Filter that replaces libraries' lines about a silent broker by one line of ours, now and then.
+    """Log filter that replaces libraries' lines about a silent broker by a single line at intervals.
 
     All other lines pass.
     """
@@ -48,7 +48,7 @@ class KafkaAway(logging.Filter):
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the record is written unchanged."""
+        """Return True if the record is to be written unchanged."""
         if record.name.partition(".")[0] not in NOISY:
             return True
         text = record.getMessage()
@@ -71,7 +71,7 @@ def configure(level: str, form: LogFormat = "text") -> None:
 
     Args:
         level: "debug", "info", "warning" or "error"
-        form: "text", or "json" for one object a line, with the correlation fields
+        form: "text", or "json" for one object per line, with the correlation fields
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -123,7 +123,7 @@ def _json_formatter(shared: list[Any]) -> logging.Formatter:
 
 
 def _with_correlation(_: Any, __: str, event: EventDict) -> EventDict:
-    """Return the line's own fields first, then its correlation, then further fields."""
+    """Order a log line's fields: time, level and event, then the correlation, then all others."""
     first = {name: event.pop(name, None) for name in ("timestamp", "level", "event")}
     belongs = {"logger": event["_record"].name, "worker": process_name(), **correlation()}
     return {**first, **{name: event.pop(name, value) for name, value in belongs.items()}, **event}
@@ -134,7 +134,7 @@ def _as_json(_: Any, __: str, event: EventDict) -> str:
 
 
 def _log_what_ends_the_process() -> None:
-    """Log an uncaught error as a line, in the main thread and in others."""
+    """Make uncaught errors of all threads appear as log lines."""
 
     def said(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
@@ -147,12 +147,12 @@ def _log_what_ends_the_process() -> None:
 
 
 def say(sentence: str) -> None:
-    """Write a sentence to standard error; as a warning of the log in JSON form."""
+    """Write a sentence to standard error; with JSON logs, as a warning of the log."""
     _write(sentence, log.warning)
 
 
 def say_error(sentence: str) -> None:
-    """Write the reason of a command's end to standard error; as an error of the log in JSON form."""
+    """Write the reason of a command's end to standard error; with JSON logs, as an error of the log."""
     _write(sentence, log.error)
 
 

@@ -15,18 +15,18 @@ Sections = Mapping[str, type[BaseModel]]
 
 
 def unreadable(error: UnreadableVariable) -> str:
-    """Return the sentence for a variable of invalid JSON."""
+    """Return the message for a variable with invalid JSON."""
     named = re.search(r'field "(\w+)"', str(error))
     variable = f"{PREFIX}{named[1].upper()}" if named else f"A {PREFIX}* variable"
     return f"{variable}: not valid JSON. Write the section as a JSON object, or name a setting in it: {PREFIX}WEB__PORT"
 
 
 def sentences(error: ValidationError, model: type[BaseModel], sections: Sections) -> Iterator[str]:
-    """Yield one sentence for each mistake, with the setting and the remedy.
+    """Yield one sentence for each invalid setting, with its name and the remedy.
 
     Args:
-        error: errors of the model.
-        model: the model itself.
+        error: validation errors of the model.
+        model: the validated model.
         sections: the model of each section.
     """
     for mistake in error.errors():
@@ -57,7 +57,7 @@ def _siblings(where: list[str], model: type[BaseModel], sections: Sections) -> s
 
 
 def no_such_setting(name: str, known: set[str]) -> str:
-    """Return the sentence on an unknown name. known: the valid names."""
+    """Return the message for an unknown setting. known: the valid names."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(known))}"
     return f"there is no such setting ({hint})"

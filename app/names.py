@@ -23,12 +23,12 @@ KAFKAS_OWN: Final = "__"
 
 
 def policy_topic(app: str) -> str:
-    """Name of the policy topic of an application."""
+    """Return the name of an application's policy topic."""
     return f"{app}-policy"
 
 
 def proofs_topic(app: str) -> str:
-    """Return the topic with the last proof of each stream (`ratchet verify --record`)."""
+    """Return the name of the topic with the last proof of each stream (`ratchet verify --record`)."""
     return f"{app}-proofs"
 
 
@@ -38,32 +38,32 @@ def changelog_name(app: str, stream: str) -> str:
 
 
 def repartition_topic(app: str, stream: str) -> str:
-    """Return the topic that an internal stream of a program reads (`group_by`)."""
+    """Return the name of the topic that an internal stream of a program reads (`group_by`)."""
     return f"{app}-repartition.{stream}"
 
 
 def replayed_topic(app: str, stream: str) -> str:
-    """Return the topic that says which dead letters of a stream were replayed."""
+    """Return the name of the topic that records which dead letters of a stream were replayed."""
     return f"{app}-replayed.{stream}"
 
 
 def replay_id(app: str, stream: str) -> str:
-    """Transactional id of `ratchet dead-letters replay`."""
+    """Return the transactional id of `ratchet dead-letters replay`."""
     return f"{app}-replay/{stream}"
 
 
 def replay_group(app: str, stream: str) -> str:
-    """Return the group with the offsets of the last replay of dead letters; for display."""
+    """Return the consumer group that holds the offsets of the last replay of dead letters, for display."""
     return f"{app}-dead-letters-{stream}"
 
 
 def is_repartition_topic(topic: str, app: str) -> bool:
-    """Return True for an internal topic of that application."""
+    """Return True for an internal topic of the application (`group_by`)."""
     return topic.startswith(repartition_topic(app, ""))
 
 
 def transactional_id(app: str, input_topic: str, partition: int) -> str:
-    """Transactional id of the lane of an input partition."""
+    """Return the transactional id of the lane of an input partition."""
     return f"{app}-lane/{input_topic}/{partition}"
 
 
@@ -71,7 +71,7 @@ OF_A_STREAM: Final = (changelog_name, replayed_topic)
 
 
 def is_ratchets_own(topic: str, app: str, streams: list[str]) -> bool:
-    """Return True if Ratchet or Kafka writes a topic of this name for itself: it cannot be an input or output."""
+    """Return True if Ratchet or Kafka itself writes the topic, so that it cannot be an input or output."""
     own = {PRODUCERS_TOPIC, OWNERS_TOPIC, policy_topic(app), proofs_topic(app)}
     own.update(name(app, stream) for stream in streams for name in OF_A_STREAM)
     return topic in own or topic.startswith(KAFKAS_OWN) or is_repartition_topic(topic, app)

@@ -6,13 +6,17 @@ from enum import StrEnum
 
 
 class Partitioner(StrEnum):
-    """MURMUR2: Java's producers, and `topic.send` of an agent; CRC32: librdkafka's default, and Ratchet's producer."""
+    """Partitioner of record keys.
+
+    MURMUR2: used by Java's producers, and by `topic.send` of an agent; CRC32: librdkafka's default, used by Ratchet's
+    producer.
+    """
 
     MURMUR2 = "murmur2"
     CRC32 = "crc32"
 
     def place(self, key: bytes, count: int) -> int:
-        """Return the partition of a key, of so many."""
+        """Return the partition of a key in a topic with `count` partitions."""
         if self is Partitioner.CRC32:
             from zlib import crc32
 

@@ -20,10 +20,10 @@ NAME_MOST: Final = 63
 
 
 class Arrivals(StreamSettings):
-    """The stream that sends the records of another one to their partitions.
+    """Internal stream that sends another stream's records to the partitions of their identities.
 
-    of: name of that stream
-    to_partitions: of the topic that they are sent to; None: as many as the input has
+    of: name of the other stream
+    to_partitions: number of partitions of the target topic; None: as many as the input has
     """
 
     of: str
@@ -31,20 +31,20 @@ class Arrivals(StreamSettings):
 
     @property
     def rule(self) -> dict[str, str]:
-        """Return the rule of the partition: under another identity, records would be searched elsewhere."""
+        """Return the settings that must not change while the partition has state."""
         return {"identity": str(self.identity), "sends_to": self.output}
 
 
 def arrivals_of(name: str) -> str:
-    """Name of the stream that sends the records of a stream to their partitions."""
+    """Return the name of the internal stream that sends a stream's records to their partitions."""
     return name + ARRIVALS
 
 
 def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, StreamSettings]:
-    """Return the streams, with two in the place of each that says `repartition_by`. Done twice, it changes nothing.
+    """Return the streams, with each stream that sets `repartition_by` split in two. Idempotent.
 
     Raises:
-        SettingsError: a name that the second one needs is not free.
+        SettingsError: the name of an internal stream or topic is already used.
     """
     made: dict[str, StreamSettings] = {}
     for name, stream in streams.items():
@@ -54,8 +54,8 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
             continue
         if is_repartition_topic(stream.input, app):
             raise SettingsError(
-                f"streams.{name}.input is {stream.input!r}, which Ratchet fills. Name the topic of "
-                "the published records: repartition_by does the rest"
+                f"streams.{name}.input is {stream.input!r}, a topic that Ratchet itself fills. Name the topic of "
+                "the published records; repartition_by does the rest"
             )
         if other in streams or len(other) > NAME_MOST:
             raise SettingsError(
@@ -66,8 +66,8 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
         letters = f"{app}-{other}-dead-letters"
         if taken := {letters} & {each for its in streams.values() for each in (its.input, *its.writes)}:
             raise SettingsError(
-                f"streams.{name}.repartition_by: records without a partition go to {taken.pop()!r}, which is a topic "
-                "of the settings. Name another one there"
+                f"streams.{name}.repartition_by: records without a partition go to {taken.pop()!r}, which is "
+                "already a topic of the settings. Name another topic there"
             )
         made[other] = Arrivals(
             of=name,
@@ -87,11 +87,11 @@ def repartitioned(app: str, streams: Mapping[str, StreamSettings]) -> dict[str, 
 
 
 def judging(streams: Mapping[str, StreamSettings]) -> dict[str, StreamSettings]:
-    """Return the streams without those that only send records to another one."""
+    """Return the streams without internal ones that only send records to another stream."""
     return {name: stream for name, stream in streams.items() if not isinstance(stream, Arrivals)}
 
 
 def arrives_in(streams: Mapping[str, StreamSettings], name: str) -> str:
-    """Return the topic of a stream's published records."""
+    """Return the topic that a stream's records are published to."""
     other = streams.get(arrivals_of(name))
     return other.input if isinstance(other, Arrivals) else streams[name].input

@@ -67,7 +67,10 @@ def _joined(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def _client_options(value: object) -> object:
-    """Join nested tables to librdkafka's dotted names: TOML reads `sasl.mechanism = "PLAIN"` as a table in a table."""
+    """Join nested tables to librdkafka's dotted names.
+
+    TOML parses `sasl.mechanism = "PLAIN"` as a nested table.
+    """
     return dict(_joined(value)) if isinstance(value, dict) else value
 
 
@@ -75,7 +78,10 @@ ClientOptions = Annotated[dict[str, str | int | bool], BeforeValidator(_client_o
 
 
 class _Variables(EnvSettingsSource):
-    """`RATCHET_*` variables. Client options stay text: read as JSON, a password of digits would be a number."""
+    """Source of `RATCHET_*` variables.
+
+    Client options stay text, because as JSON a password of digits would be a number.
+    """
 
     def explode_env_vars(self, field_name: str, field: FieldInfo, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
         if field_name != "kafka":
@@ -86,7 +92,7 @@ class _Variables(EnvSettingsSource):
 
 
 class Settings(BaseSettings):
-    """The whole of it. Build with `load()`, which turns every mistake into a sentence."""
+    """Settings of Ratchet. Build them with `load()`, which reports every mistake in a sentence."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
@@ -146,14 +152,14 @@ class Settings(BaseSettings):
             return None
         brokers = [broker.strip() for broker in value.split(",")]
         if not all(BROKERS.fullmatch(broker) for broker in brokers):
-            raise ValueError("write host:port[,host:port], or leave it out for a broker of Ratchet's own")
+            raise ValueError("write host:port[,host:port], or remove it to use an embedded broker")
         return ",".join(brokers)
 
     @field_validator("state_folder", mode="before")
     @classmethod
     def _named_folder(cls, value: object) -> object:
         if value == "":
-            raise ValueError("name a folder; its content is the worker's alone")
+            raise ValueError("name a folder; no other program may use it")
         return value
 
     @field_validator("streams")
@@ -206,44 +212,44 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources: given values win over variables; no .env, no secrets folder.
+        """Return the sources of settings: given values first, then variables; no .env, no secrets folder.
 
-        `load` puts the file below them.
+        `load` adds the file with lower priority.
         """
         return init_settings, _Variables(settings_cls)
 
     def stream(self, name: str | None = None) -> tuple[str, StreamSettings]:
-        """Return the stream of that name, or the only one there is.
+        """Return the stream of that name; without a name, the only stream.
 
         Raises:
-            SettingsError: there is none, or several and no name.
+            SettingsError: the stream does not exist, or there are several and no name is given.
         """
         judged = judging(self.streams)
         if name is None and len(judged) == 1:
             return next(iter(judged.items()))
         known = ", ".join(self.streams) or "none"
         if name is None:
-            raise SettingsError(f"say which stream (settings have: {known})")
+            raise SettingsError(f"the stream is not named. Give --stream; the settings have: {known}")
         if name not in self.streams:
             raise SettingsError(f"no stream {name!r} in the settings (they have: {known})")
         return name, self.streams[name]
 
     def every_sink(self) -> dict[str, SinkSettings]:
-        """Return the sinks by name, `[sink]` first, under the name of its job.
+        """Return all sinks by name, `[sink]` first, under the name of its job.
 
-        A file without both sections has none.
+        The result is empty if the file has no sink section.
         """
         own = {self.sink.name: self.sink} if "sink" in self.model_fields_set else {}
         return {**own, **self.sinks}
 
     def of_sink(self, name: str | None = None) -> Settings:
-        """These settings with one sink only, as `sink`.
+        """Return the settings with a single sink, as `sink`.
 
         Args:
-            name: of the section, or of its job; None: `[sink]`, or the only one there is.
+            name: name of the section or of its job; None: `[sink]`, or the only sink.
 
         Raises:
-            SettingsError: there is none of the name, or several, no `[sink]` and no name.
+            SettingsError: no sink has the name; or there are several, without `[sink]`, and no name is given.
         """
         found = self.every_sink()
         if name is None and (not self.sinks or "sink" in self.model_fields_set):
@@ -252,7 +258,7 @@ class Settings(BaseSettings):
             name = next(iter(found))
         known = ", ".join(found) or self.sink.name
         if name is None:
-            raise SettingsError(f"say which sink (settings have: {known})")
+            raise SettingsError(f"the sink is not named. Give its name; the settings have: {known}")
         if not found and name == self.sink.name:
             return self
         for section, sink in found.items():
@@ -261,18 +267,18 @@ class Settings(BaseSettings):
         raise SettingsError(f"no sink {name!r} in the settings (they have: {known})")
 
     def require_streams(self) -> None:
-        """Refuse settings without a stream.
+        """Check that the settings have a stream.
 
         Raises:
-            SettingsError: there is none.
+            SettingsError: they have none.
         """
         if not self.streams:
             raise SettingsError(
-                "streams: there is none. Add a section [streams.NAME] with input, output and dead_letters"
+                "streams: the settings have none. Add a section [streams.NAME] with input, output and dead_letters"
             )
 
     def creates_topics(self, name: str) -> bool:
-        """Return True if missing topics of that stream are created."""
+        """Return True if missing topics of that stream are to be created."""
         own = self.streams[name].create_topics
         return self.create_topics if own is None else own
 
@@ -286,14 +292,14 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 
 def load(path: Path | None = None, **overrides: Any) -> Settings:
-    """Read file and variables.
+    """Load the settings from file and variables.
 
     Args:
         path: the TOML file; None: `RATCHET_CONFIG`, else `ratchet.toml` here, else no file.
-        overrides: settings given on the command line; they win over file and variables.
+        overrides: settings from the command line, which override file and variables.
 
     Raises:
-        SettingsError: one sentence for each mistake, naming the setting and what to do.
+        SettingsError: the message has one sentence for each mistake, with the setting and the remedy.
     """
     values = _read(path)
     _refuse_unknown_variables(os.environ)
@@ -308,7 +314,7 @@ def load(path: Path | None = None, **overrides: Any) -> Settings:
 
 
 def given(path: Path | None = None) -> dict[str, Any]:
-    """Return the settings of the file and the variables as they are written, not validated. path: as for `load`.
+    """Return the settings of file and variables without validation. path: as in `load`.
 
     Raises:
         SettingsError: the file or a variable cannot be read.
@@ -320,11 +326,11 @@ def given(path: Path | None = None) -> dict[str, Any]:
 
 
 def origins(path: Path | None = None, **overrides: Any) -> dict[str, str]:
-    """Return the source of each given setting, by its name with dots: variable, file or command line.
+    """Return where each setting was given (variable, file or command line), by its dotted name.
 
     Args:
-        path: as for `load`, which has to have taken it.
-        overrides: likewise.
+        path: as in `load`, which must have accepted it.
+        overrides: as in `load`.
     """
     named = path or Path(os.environ.get(CONFIG_VARIABLE) or "ratchet.toml")
     variables = {
@@ -346,16 +352,16 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def with_arrivals(settings: Settings) -> Settings:
-    """The settings with two streams in the place of each that says `repartition_by`. Done twice, it changes nothing.
+    """Return the settings, with each stream that sets `repartition_by` split in two. Idempotent.
 
     Raises:
-        SettingsError: a name that the second one needs is not free.
+        SettingsError: the name of an internal stream or topic is already used.
     """
     return settings.model_copy(update={"streams": repartitioned(settings.app, settings.streams)})
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
-    """Yield every value that must not be written, wherever a library quotes it."""
+    """Yield every secret value, so that it is hidden wherever a library quotes it."""
     yield from of_client(settings.kafka)
     for kept in (settings.sink, *settings.sinks.values()):
         for secret in (kept.url, kept.password, *kept.storage_options.values(), *kept.catalog.values()):

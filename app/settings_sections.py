@@ -31,13 +31,13 @@ Compression = Literal["input", "none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def is_topic_name(text: str) -> bool:
-    """Return True if Kafka takes it as the name of a topic."""
+    """Return True if Kafka accepts a text as the name of a topic."""
     return TOPIC_NAME.fullmatch(text) is not None and text not in {".", ".."}
 
 
 def _topic(value: object) -> object:
     if isinstance(value, str) and not is_topic_name(value):
-        raise ValueError(f"{value!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
+        raise ValueError(f"{value!r} is not a Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
     return value
 
 
@@ -58,7 +58,7 @@ class _Section(BaseModel):
 
 
 class StreamSettings(_Section):
-    """Stream: its topics, its rule, and its treatment of records."""
+    """Settings of a stream: its topics, its deduplication, and its treatment of records."""
 
     input: TopicName
     output: TopicName
@@ -102,7 +102,7 @@ class StreamSettings(_Section):
 
     @property
     def judged_by(self) -> RuleSettings:
-        """Settings of the rule."""
+        """Return the stream's deduplication settings."""
         texts = {name: str(getattr(self, name)) for name in SETTINGS}
         return RuleSettings.parse(texts)
 

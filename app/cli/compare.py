@@ -114,7 +114,7 @@ MetricsHost = Annotated[str, _option("--metrics-host", "Address for --metrics-po
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Options of the command as they were given."""
+    """Options of `ratchet verify --from SOURCE --to TARGET` as given on the command line."""
 
     source: str | None
     target: str | None
@@ -124,10 +124,10 @@ class Asked:
 
     @property
     def is_comparison(self) -> bool:
-        """Return whether the command compares two addresses.
+        """Return True if the command line asks to compare two addresses.
 
         Raises:
-            SettingsError: options of a comparison are there, and no addresses.
+            SettingsError: options of a comparison are given without both addresses.
         """
         if self.source is not None and self.target is not None:
             return True
@@ -135,7 +135,7 @@ class Asked:
         if self.source is not None or self.target is not None or self.by or others:
             missing = "--to" if self.target is None and self.source is not None else "--from"
             raise SettingsError(
-                f"{missing} is missing: a comparison of any two takes --from SOURCE --to TARGET --by KEY"
+                f"{missing} is missing: a comparison of two topics or tables takes --from SOURCE --to TARGET --by KEY"
             )
         return False
 
@@ -144,7 +144,7 @@ def options_of(given: dict[str, Any], state: Path | None) -> Options:
     """Return the options of a comparison.
 
     Raises:
-        SettingsError: a NAME=VALUE has no equals sign.
+        SettingsError: an option NAME=VALUE has no equals sign.
     """
     from kafka_ratchet.app.compare.comparison import MEMORY_MB, SAMPLE, Options
 
@@ -169,10 +169,10 @@ def options_of(given: dict[str, Any], state: Path | None) -> Options:
 
 
 def named(texts: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Read NAME=VALUE texts.
+    """Parse NAME=VALUE texts.
 
     Raises:
-        SettingsError: one has no equals sign.
+        SettingsError: a text has no equals sign.
     """
     found = {}
     for text in texts or ():
@@ -193,7 +193,10 @@ def run(asked: Asked, settings: Settings, state: Path | None, *, json: bool) -> 
     if given["--bootstrap"] is not None:
         settings = settings.model_copy(update={"bootstrap": given["--bootstrap"]})
     if given["--metrics-port"] is not None and given["--every"] is None:
-        raise SettingsError("--metrics-port goes with --every: figures are served while it runs")
+        raise SettingsError(
+            "--metrics-port works only with --every, because metrics are served while the command repeats the "
+            "comparison. Add --every"
+        )
     options = options_of(given, state)
     most = LISTED if given["--sample"] is None else options.sample
 
@@ -223,7 +226,7 @@ def _show(result: Comparison, most: int, *, json: bool) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """Show how many rows are read, on a terminal alone."""
+    """Show the number of rows read so far; on a terminal only."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -234,7 +237,7 @@ def _progress() -> Iterator[Any]:
 
 
 def _watch(comparer: Any, given: dict[str, Any], show: Any) -> int:
-    """Compare again and again until SIGINT or SIGTERM."""
+    """Repeat the comparison until SIGINT or SIGTERM."""
     from kafka_ratchet.app.compare.bounds import seconds
     from kafka_ratchet.app.compare.watch import Gauges, watch
 

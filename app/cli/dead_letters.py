@@ -187,7 +187,7 @@ def _table(counts: LetterCounts) -> Table:
 
 
 def _time(timestamp_ms: int) -> str:
-    """UTC. Timestamps are what producers say, and may be of no year that there is."""
+    """Format a timestamp in UTC. Producers set timestamps, so a year may be out of range; it is then shown in ms."""
     from datetime import UTC, datetime
 
     try:
@@ -218,7 +218,7 @@ def _header(header: Header, values: bool) -> dict[str, Any]:
 
 
 def _content(content: bytes | None, is_shown: bool) -> dict[str, Any]:
-    """Return the length, and the content where it may be seen: as text, unprintable characters escaped."""
+    """Return the length of a key or value, and its text if `is_shown`, with unprintable characters escaped."""
     from kafka_ratchet.app.status.producers import shown
 
     if content is None:

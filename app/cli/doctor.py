@@ -58,7 +58,7 @@ def doctor(
 
 
 def _check_faust(program: str, *, json: bool) -> int:
-    """Print the findings from a Faust program's source; return 1 with a refusal, else 0.
+    """Print the findings from a Faust program's source; return the exit code, 1 with a refusal, else 0.
 
     It is the exit code.
     """

@@ -63,7 +63,7 @@ def broker(
         console.print(f"Its log: {kafka.log_file}. Ctrl-C stops it.")
         while not stopping.wait(0.5):
             if not kafka.is_running:
-                raise SetupError(f"the broker has ended; see {kafka.log_file}")
+                raise SetupError(f"the broker has ended. Its log {kafka.log_file} has the reason")
         console.print("Stopping Kafka ...")
 
 

@@ -43,12 +43,12 @@ UNLIMITED: Final = 10_000
 
 
 def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_first: Sequence[str]) -> Table:
-    """Return the table with as many of its columns as fit.
+    """Return the table with as many columns as the terminal's width allows.
 
     Args:
-        console: console with the width
-        draw: makes the table without the columns of these names
-        least_first: columns to leave out, the least important first
+        console: console with the terminal's width
+        draw: function that makes the table without the named columns
+        least_first: columns to omit, the least important first
     """
     from rich.measure import Measurement
 
@@ -61,5 +61,5 @@ def fitting(console: Console, draw: Callable[[frozenset[str]], Table], least_fir
 
 
 def figure(number: int | None) -> str:
-    """Return a number with separators, or a dash where it is not known."""
+    """Return a number with thousands separators; a dash if unknown."""
     return "–" if number is None else f"{number:,}"

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def asked_of(key: str | None, key_hex: str | None, after: str | None, limit: str | None) -> TableQuery:
-    """Return the table query of the command line.
+    """Parse the command line's options for a table of the agents.
 
     Raises:
-        QueryError: it is invalid.
+        QueryError: an option is invalid.
     """
     from kafka_ratchet.app.status.own_tables import parse_table_query
 
@@ -27,7 +27,7 @@ def asked_of(key: str | None, key_hex: str | None, after: str | None, limit: str
 
 
 async def ask(bootstrap: str, settings: Settings, table: str, stream: str | None, query: TableQuery) -> TablePage:
-    """Ask all workers once."""
+    """Ask the workers for a page of a table, once."""
     from kafka_ratchet.app.status.cluster_view import ClusterView
 
     async with ClusterView(bootstrap, settings) as cluster_view:
@@ -35,7 +35,7 @@ async def ask(bootstrap: str, settings: Settings, table: str, stream: str | None
 
 
 def render(page: TablePage, query: TableQuery) -> Iterator[RenderableType]:
-    """Yield the page, part by part."""
+    """Yield the parts of a table's page for the terminal."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -74,7 +74,7 @@ def render(page: TablePage, query: TableQuery) -> Iterator[RenderableType]:
 
 
 def value_text(row: TableValue) -> str:
-    """Return the value as JSON, or its beginning and its size."""
+    """Return a table's value as JSON; a long value as its beginning and size."""
     from kafka_ratchet.app.status.producers import shown
 
     if row.excerpt is None:
@@ -83,7 +83,7 @@ def value_text(row: TableValue) -> str:
 
 
 def as_text(value: Any) -> str:
-    """JSON of a key or a value, safe in a terminal."""
+    """Return a key or value as JSON, with unprintable characters escaped for the terminal."""
     import msgspec
 
     from kafka_ratchet.app.status.producers import shown

@@ -23,7 +23,7 @@ All = Annotated[bool, typer.Option("--global", help="Default for streams without
 
 
 class OnOff(StrEnum):
-    """Argument of `ratchet policy set`."""
+    """Argument of `ratchet policy set`: on or off."""
 
     ON = "on"
     OFF = "off"
@@ -76,12 +76,12 @@ def _write(stream: str | None, globally: bool, config: Any, json: bool, deduplic
 
 
 def _one(settings: Settings, stream: str | None, globally: bool, *, needed: bool) -> None:
-    """Refuse both of --stream and --global, and neither of them where one is needed."""
+    """Check that at most one of --stream and --global is given, and exactly one if needed."""
     from kafka_ratchet.errors import SettingsError
 
     chosen = (stream is not None) + globally
     if chosen > 1 or (needed and not chosen):
-        raise SettingsError("say for what: --stream NAME or --global, one of the two")
+        raise SettingsError("name the target of the policy: give either --stream NAME or --global")
     if stream is not None:
         settings.stream(stream)
 

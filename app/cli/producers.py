@@ -92,7 +92,10 @@ async def _pages(
 async def _told_by_workers(
     settings: Settings, bootstrap: str, streams: list[str], after: bytes | None, limit: int
 ) -> dict[str, ProducersPage]:
-    """Return the workers' producers of each stream; without the extra, only that they are unknown."""
+    """Ask the workers for the producers of each stream.
+
+    Without the worker's extra, each page only states that they are unknown.
+    """
     from kafka_ratchet.app.extras import has_worker
     from kafka_ratchet.app.status.producers import ProducersPage
 
@@ -140,5 +143,5 @@ def _cells(each: KnownProducer) -> tuple[str, ...]:
 
 
 def _clock(time: str | None) -> str:
-    """Return a worker's time as it told it, which may be anything: only what looks like one is shown."""
+    """Return a time from a worker's answer for display; a dash if it is not printable."""
     return time[:19].replace("T", " ") if time and time[:19].isprintable() else "–"

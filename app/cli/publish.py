@@ -158,14 +158,14 @@ def _in_batches(
     rate: float | None,
     asked: bool | None,
 ) -> bool:
-    """Return True if the source is to be sent in batches of our own.
+    """Return True if the source is to be sent in whole record batches, without librdkafka.
 
     asked: the user's choice; None: where it is worthwhile.
 
     asked: the user's choice; None: where it is worthwhile.
 
     Raises:
-        SettingsError: batches are requested, and impossible.
+        SettingsError: batches are requested, but impossible for this source.
     """
     from kafka_ratchet.errors import SettingsError
     from kafka_ratchet.producers import FileSource
@@ -189,7 +189,7 @@ def _in_batches(
         except SettingsError as error:
             why = str(error)
     if why and asked:
-        raise SettingsError(f"--batches: {why}. Publish with --no-batches")
+        raise SettingsError(f"--batches is not possible: {why}. Publish with --no-batches")
     return not why
 
 
@@ -242,12 +242,12 @@ def _topic_decision(text: str | None) -> TopicDecision | None:
     from kafka_ratchet.errors import SettingsError
 
     if text not in (None, "resend", "keep"):
-        raise SettingsError(f"--topic-replaced {text}: write resend or keep")
+        raise SettingsError(f"--topic-replaced {text}: write either resend or keep")
     return cast("TopicDecision | None", text)
 
 
 class _Fields(NamedTuple):
-    """Options that say how lines become records."""
+    """Options that determine how lines of a file become records."""
 
     format: str | None
     key: str | None
@@ -261,7 +261,9 @@ def _source(files: list[Path], *, follow: bool, fields: _Fields) -> FileSource |
 
     if Path("-") in files:
         if len(files) > 1 or follow:
-            raise SettingsError("-: standard input is published alone, and to its end anyway")
+            raise SettingsError(
+                "standard input (-) is published alone and to its end. Remove the other files, and --follow"
+            )
         return StreamSource(sys.stdin.buffer, **fields._asdict())
     return open_files(files, follow=follow, **fields._asdict())
 
@@ -270,7 +272,7 @@ def _source(files: list[Path], *, follow: bool, fields: _Fields) -> FileSource |
 def _metrics_served(
     sender: NamedProducer[Any], host: str, port: int | None, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Serve the producer's figures within the context. port: 0 takes a free one; None: no server."""
+    """Serve the producer's metrics while the block runs. port: 0 takes a free port; None: no server."""
     if port is None:
         yield
         return
@@ -285,8 +287,8 @@ def _metrics_served(
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise SettingsError(
-            f"--metrics-port {port}: metrics cannot be served there on {host}: {error.strerror or error}. Choose "
-            "others, or port 0 for a free one"
+            f"--metrics-port {port}: metrics cannot be served on {host}: {error.strerror or error}. Choose another "
+            "host or port, or port 0 for a free one"
         ) from None
     say(f"metrics at http://{host}:{server.server_port}/metrics")
     try:
@@ -299,7 +301,7 @@ def _metrics_served(
 
 @contextmanager
 def _stopped_by_signals(source: FileSource | FileSet | StreamSource | None) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM end the source after a flush; the second ends the process."""
+    """Stop the source after a flush at the first SIGINT or SIGTERM; the second signal ends the process."""
     from kafka_ratchet.producers import FileSet
 
     if not isinstance(source, FileSet):
@@ -326,11 +328,11 @@ def _stopped_by_signals(source: FileSource | FileSet | StreamSource | None) -> I
 def _ensure_topic(
     topic: str, settings: Settings, options: dict[str, str | int | bool], partitions: int | None, *, has_keys: bool
 ) -> None:
-    """Create the topic where it is missing.
+    """Create the topic if it does not exist.
 
     Raises:
-        TopicMissing: it does not exist and may not be created.
-        SettingsError: it takes records with a key only, and these have none.
+        TopicMissing: the topic does not exist and must not be created.
+        SettingsError: the topic is compacted and needs keys, but the records have none.
     """
     from kafka_ratchet.errors import SettingsError, TopicMissing
     from kafka_ratchet.producers import admin_client, create_topic, describe_topic
@@ -372,7 +374,7 @@ def _say(sentence: str) -> None:
 def _progress(
     source: FileSource | FileSet | StreamSource,
 ) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
-    """Yield a progress bar on a terminal, else lines now and then, and a function for messages.
+    """Yield a function for progress (a bar on a terminal, else lines at intervals) and one for messages.
 
     The bar counts the bytes of the file.
     """

@@ -26,7 +26,7 @@ reader = typer.Typer(
 
 
 class StoreKind(StrEnum):
-    """The makes of database that a reader knows."""
+    """Kinds of database that a reader can use."""
 
     SQLITE = "sqlite"
     POSTGRES = "postgres"
@@ -161,5 +161,5 @@ def _store(kind: StoreKind, path: Path | None, dsn: str) -> Store:
     if kind is StoreKind.POSTGRES:
         return Postgres(dsn)
     if path is None:
-        raise SettingsError(f"--store {kind.value} needs --path: the file that the reader writes to")
+        raise SettingsError(f"--store {kind.value} needs --path FILE, the database file that the reader writes to")
     return Sqlite(path) if kind is StoreKind.SQLITE else Duckdb(path)

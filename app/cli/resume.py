@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class End(StrEnum):
-    """End of a hanging transaction."""
+    """End of a hanging transaction: commit or abort."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -75,13 +75,16 @@ def resume(
 
     settings = load(config)
     if settings.bootstrap is None:
-        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
+        raise SettingsError(
+            "bootstrap is missing: set it in the settings file or in RATCHET_BOOTSTRAP to the Kafka cluster of the "
+            "workers"
+        )
     if execute and not (reason or "").strip():
-        raise SettingsError("--execute needs --reason: say why; it is recorded in the changelog")
+        raise SettingsError("--execute needs --reason: give the reason; it is recorded in the changelog")
     if open_transaction is not None and execute and not partition:
         raise SettingsError(
-            "--open-transaction with --execute needs --partition: look at the open transactions without --execute, "
-            "then name each partition where one is to end"
+            "--open-transaction with --execute needs --partition: list the open transactions without --execute, "
+            "then name each partition with one to end"
         )
     name, _ = settings.stream(stream)
     wait_until_reachable(settings.bootstrap, settings.kafka, settings.kafka_timeout_s, typer.echo)

@@ -24,13 +24,13 @@ KEY: Final = "ratchet sink"
 
 
 def sink_name(context: typer.Context) -> str | None:
-    """Return the NAME given to a group of this class; None: there is none."""
+    """Return the sink's NAME given after `ratchet sink`; None without one."""
     name = context.meta.get(KEY)
     return None if name is None else str(name)
 
 
 class SinkGroup(TyperGroup):
-    """Commands with a NAME in their place: options of the group may stand before it and after it."""
+    """Command group with a NAME argument; options of the group may come before and after it."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # noqa: D102
         # A group takes no option after its first word, so the name is taken out before.
@@ -90,7 +90,7 @@ Until = Annotated[
 
 
 class Mode(StrEnum):
-    """Mode of the job: its runs, and its end."""
+    """Mode of the Spark job: how it runs, and when it ends."""
 
     BATCH = "batch"
     STREAM = "stream"
@@ -453,14 +453,14 @@ def package(
 
 
 def run_job(spec: JobSpec, access: Access) -> int:
-    """Run `python -m kafka_ratchet.spark_sink` as a child, so that no JVM is tied to this process.
+    """Run `python -m kafka_ratchet.spark_sink` as a child process, so that no JVM is tied to this process.
 
-    The child has a process group of its own and ends, as a whole, when this process does: see
+    The child has its own process group. The whole group ends when this process ends; see
     `kafka_ratchet.spark_sink.parent_process`.
 
     Args:
-        spec: the job's command line.
-        access: addresses, passwords and keys, which do not belong there: in its environment.
+        spec: description of the job, passed on the command line.
+        access: addresses, passwords and keys, passed in environment variables.
 
     Returns:
         The job's exit code.

@@ -70,7 +70,7 @@ def import_(
         _take_over(faust, config, dry_run=dry_run, json=json)
         return
     if file is None:
-        raise typer.BadParameter("name a file, or a Faust program with --faust MODULE:NAME")
+        raise typer.BadParameter("FILE is missing: name a file, or a Faust program with --faust MODULE:NAME")
 
     from kafka_ratchet.app.local.broker import named_broker
     from kafka_ratchet.app.operations.state_import import How, StateImport, prepare_import
@@ -108,7 +108,7 @@ def import_(
 
 
 def _take_over(program: str, config: Path | None, *, dry_run: bool, json: bool) -> None:
-    """Take over tables and offsets of plain Faust workers."""
+    """Import the tables and offsets of plain Faust workers."""
     import msgspec
 
     from kafka_ratchet.app.faust_host.moving import take_over

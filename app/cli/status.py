@@ -73,7 +73,7 @@ def status(
     number = parse_sequence(_sequence(name, spec, sequence))
     wanted = parse_parts(spec.identity, texts, identity_hex), number, parse_partition(partition)
     if record_key is not None and partition is not None:
-        raise QueryError("give --partition or --record-key, not both")
+        raise QueryError("--partition and --record-key are both given. Give one of them")
     with named_broker(settings) as bootstrap:
         if record_key is not None:
             where = partition_of_key(settings, bootstrap, name, record_key.encode(), partitioner)
@@ -90,7 +90,7 @@ def status(
 
 
 def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) -> Lookup:
-    """Look for the record among those held back by an open transaction, and correct the answer."""
+    """Check if the record is held back by an open transaction, and correct the answer."""
     from dataclasses import replace
 
     from kafka_ratchet.app.settings import with_arrivals
@@ -118,9 +118,9 @@ def _with_blocked(settings: Settings, name: str, bootstrap: str, found: Lookup) 
 def _identity(
     name: str, spec: StreamSettings, given: dict[str, str | None], texts: list[str], hexadecimal: str | None
 ) -> list[str]:
-    """Return the identity as it was given as text; refuses one that the stream does not have.
+    """Return the identity from the options; refuse an option that does not fit the stream's identity.
 
-    given: by the word for it (producer, key)
+    given: values of --producer and --key by name
     """
     from kafka_ratchet.app.status.lookup import QueryError
 
@@ -136,22 +136,24 @@ def _identity(
     if (text := given.get(kind)) is not None:
         texts = [text, *texts]
     if len(texts) > len(spec.identity.parts):
-        raise QueryError("the identity is given twice; give it once")
+        raise QueryError("the identity is given twice. Give it once")
     if kind != "partition" and not texts and hexadecimal is None:
         raise QueryError(f"the identity of stream {name!r} is the {kind}: give {rather} or --identity-hex")
     return texts
 
 
 def _sequence(name: str, spec: StreamSettings, sequence: str | None) -> str:
-    """Return the sequence as it was given; "0" where the stream has none, as each of its records is judged."""
+    """Return the sequence from the options; "0" for a stream without sequences."""
     from kafka_ratchet.app.status.lookup import QueryError
 
     if spec.sequence == "none":
         if sequence is not None:
-            raise QueryError(f"the records of stream {name!r} have no sequence: leave --sequence out")
+            raise QueryError(f"the records of stream {name!r} have no sequence. Remove --sequence")
         return "0"
     if sequence is None:
-        raise QueryError(f"which record of the identity? Give --sequence: the records of stream {name!r} have one")
+        raise QueryError(
+            f"--sequence is missing: the records of stream {name!r} have sequences, so name the record by its sequence"
+        )
     return sequence
 
 

@@ -78,9 +78,9 @@ def survey(
     from kafka_ratchet.app.survey.run import survey as read
 
     if not is_topic_name(topic):
-        raise SettingsError(f"{topic!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
+        raise SettingsError(f"{topic!r} is not a Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
     if limit is not None and since is not None:
-        raise SettingsError("--limit, --since: give one of them")
+        raise SettingsError("--limit and --since are both given. Give one of them")
     if plot is not None:
         checked(plot)
     wanted = Wanted(
@@ -109,7 +109,7 @@ def _draw(report: Report, proposal: Proposal, picture: Path) -> None:
 
 @contextmanager
 def _progress(topic: str) -> Iterator[Callable[[int], Callable[[int, int], None]]]:
-    """Yield a bar over the offsets on a terminal, else nothing."""
+    """Yield a progress bar over the offsets; on a terminal only."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -239,7 +239,7 @@ def _show_finding(console: Console, each: Finding) -> None:
 
 
 def _show_histogram(console: Console, title: str, histogram: list[Bucket], shown: Callable[[int], str]) -> None:
-    """Show cumulated counts in at most a dozen steps; the first has everything below it."""
+    """Show cumulated counts of a histogram in at most a dozen steps; the first step includes everything below."""
     total = sum(each.records for each in histogram)
     below = 0
     for number, each in enumerate(histogram):
@@ -310,13 +310,13 @@ def init(
 
 
 def settings_text(app: str, bootstrap: str, stream: str, notes: list[str]) -> str:
-    """Return the settings file.
+    """Return the text of a settings file.
 
     Args:
         app: name of the application.
         bootstrap: Kafka's address.
-        stream: section of the stream, with its reasons.
-        notes: further findings; they become comments.
+        stream: section of the stream, with comments on the choices.
+        notes: further findings of the survey, written as comments.
     """
     said = "".join(f"# Look at: {note}\n" for note in notes)
     return (
@@ -333,20 +333,20 @@ def settings_text(app: str, bootstrap: str, stream: str, notes: list[str]) -> st
 
 def _require_new(output: Path, *, force: bool) -> None:
     if output.exists() and not force:
-        raise SettingsError(f"{output} is there already. Name another with --output, or replace it with --force")
+        raise SettingsError(f"{output} already exists. Name another file with --output, or replace it with --force")
 
 
 def _asked(what: str, option: str) -> str:
     if not sys.stdin.isatty():
-        raise SettingsError(f"{option} is missing: the command asks for it in a terminal only")
+        raise SettingsError(f"{option} is missing: give it, because the command asks for it in a terminal only")
     return str(typer.prompt(what, err=True))
 
 
 def _chosen_topic(settings: Settings, bootstrap: str) -> str:
-    """Ask which topic to look at.
+    """Ask the user for a topic.
 
     Raises:
-        SettingsError: this is no terminal, or there is no topic.
+        SettingsError: the input is not a terminal, or the cluster has no topic.
     """
     from kafka_ratchet.producers import admin_client
     from kafka_ratchet.topic_log.clients import all_topics
@@ -354,9 +354,9 @@ def _chosen_topic(settings: Settings, bootstrap: str) -> str:
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     names = sorted(name for name in all_topics(admin) if not name.startswith(("__", "ratchet-")))
     if not names:
-        raise SettingsError(f"Kafka at {bootstrap} has no topic of yours. Publish some events first")
+        raise SettingsError(f"Kafka at {bootstrap} has no topic yet. Publish some events first")
     if not sys.stdin.isatty():
-        raise SettingsError(f"name the topic: ratchet init TOPIC. There are {', '.join(names[:20])}")
+        raise SettingsError(f"the topic is missing: ratchet init TOPIC. Kafka has the topics {', '.join(names[:20])}")
     for number, name in enumerate(names, 1):
         print(f"{number:4} {name}", file=sys.stderr)
     answer = str(typer.prompt("Which topic (name or number)", err=True)).strip()

@@ -88,9 +88,9 @@ def tables(
     asks_identity = bool(identity) or identity_hex is not None or sequence is not None
     console = Console()
     if name is None and (key_hex or after or limit):
-        raise QueryError("--key-hex, --after and --limit are of a table of your agents: name it first")
+        raise QueryError("--key-hex, --after and --limit work only with a table of your agents. Name the table first")
     if name is not None and asks_identity:
-        raise QueryError("ask for a table of your agents, or for an identity, not both")
+        raise QueryError("a table of your agents and an identity are both named. Ask for one of them")
     if name is not None:
         query = own_tables.asked_of(key, key_hex, after, limit)
         with named_broker(settings) as bootstrap:

@@ -170,16 +170,25 @@ def verify(
 
     if state is not None and results:
         raise SettingsError(
-            "--state, --results: the table can only be compared with the whole output; give one of them"
+            "--state and --results are both given, but a result table can only be compared with the whole output. "
+            "Give one of them"
         )
     if sink is not None and not results:
-        raise SettingsError("--sink and --results go together: it says which result table is compared")
+        raise SettingsError(
+            "--sink works only with --results: it names the result table to compare. Add --results, or remove --sink"
+        )
     if from_input and not results:
-        raise SettingsError("--from-input and --results go together: Spark has judged the rows of the result table")
+        raise SettingsError(
+            "--from-input works only with --results: it means that Spark has deduplicated the result table. Add "
+            "--results"
+        )
     if replay != (app is not None):
-        raise SettingsError("--replay and --app go together: ratchet verify --replay --app MODULE:NAME")
+        raise SettingsError("--replay and --app must be given together: ratchet verify --replay --app MODULE:NAME")
     if replay and (results or source):
-        raise SettingsError("--replay, --results, --source: what agents give is compared by --replay alone; give one")
+        raise SettingsError(
+            "--replay cannot be combined with --results or --source, because only --replay compares the agents' "
+            "output. Give one of them"
+        )
     files = _source([*(source or ()), *(more or ())], source, producer, (format, key, sequence_field, delimiter))
     settings = load(config)
     # Report a wrong name before the search for Kafka.
@@ -221,7 +230,7 @@ def _agents(app: str, settings: Settings, stream: str | None) -> ReplayedAgents:
 
 
 def _values_said(found: ResultsReport) -> str:
-    """Return the comparison of values, for the line of the table."""
+    """Return the result of comparing the values, for a result table's line."""
     if found.values_unproven:
         return "; values: not compared"
     if not found.values_compared:
@@ -257,10 +266,11 @@ def _source(
 
     if not source:
         if paths:
-            raise SettingsError(f"{paths[0]}: verify takes files after --source only")
+            raise SettingsError(f"{paths[0]}: files are allowed only after --source. Add --source, or remove them")
         if any(given is not None for given in (producer, *fields)):
             raise SettingsError(
-                "--producer, --key, --format, --sequence-field, --delimiter: are about the files of --source FILE..."
+                "--producer, --key, --format, --sequence-field, --delimiter describe the files of --source. Give "
+                "--source FILE... too"
             )
         return None
     if producer is None:
@@ -276,7 +286,7 @@ def _spark() -> AbstractContextManager[SparkSession]:
 
 
 def _show_singly(console: Console, report: Report) -> None:
-    """Show why partitions were not compared as columns, where that is unexpected."""
+    """Show why partitions were compared record by record instead of by columns, if the reason is unexpected."""
     from kafka_ratchet.app.verify.columns.choice import EXPECTED
 
     partitions: dict[str, list[str]] = {}

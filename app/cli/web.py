@@ -41,7 +41,7 @@ def web(
 
 
 async def _serve(bootstrap: str, settings: Settings, allow_hosts: list[str], origins: dict[str, str]) -> None:
-    """Serve until SIGINT or SIGTERM."""
+    """Serve the page until SIGINT or SIGTERM."""
     import asyncio
     import gc
     import signal

@@ -63,9 +63,9 @@ def why(
     at = _offset(topic, partition, offset)
     who = None if at is not None else _identity(name, spec, producer, identity, identity_hex)
     if at is not None and any(given is not None for given in (producer, identity, identity_hex, sequence)):
-        raise QueryError("--topic, --partition and --offset name one record: leave out identity and sequence")
+        raise QueryError("--topic, --partition and --offset already name one record. Remove identity and sequence")
     if not limit_s > 0:
-        raise QueryError(f"--timeout is {limit_s:g}: give a number of seconds above 0")
+        raise QueryError(f"--timeout is {limit_s:g}: it must be a number of seconds above 0")
     with named_broker(settings) as bootstrap, _progress(quiet=json) as watch:
         explanation = Explanation(settings, name, bootstrap, limit_s=limit_s, watch=watch)
         if at is not None:
@@ -81,22 +81,22 @@ def why(
 
 
 def _offset(topic: str | None, partition: str | None, offset: str | None) -> int | None:
-    """Return the offset, where a record is named by its place; None where it is not."""
+    """Return the offset if the record is named by topic, partition and offset; else None."""
     from kafka_ratchet.app.status.lookup import QueryError
 
     if topic is None and offset is None:
         return None
     if topic is None or partition is None or offset is None:
-        raise QueryError("--topic, --partition and --offset go together: give all three")
+        raise QueryError("--topic, --partition and --offset must be given together. Give all three")
     if not (offset.isascii() and offset.isdecimal() and len(offset) <= 18):
-        raise QueryError(f"--offset is {offset[:40]!r}: give a whole number")
+        raise QueryError(f"--offset is {offset[:40]!r}: it must be a whole number")
     return int(offset)
 
 
 def _identity(
     name: str, spec: StreamSettings, producer: str | None, texts: list[str] | None, hexadecimal: str | None
 ) -> bytes:
-    """Return the identity's bytes; refuses one that the stream does not have."""
+    """Return the identity's bytes; refuse an option that does not fit the stream's identity."""
     from kafka_ratchet.app.status.lookup import QueryError, parse_parts
     from kafka_ratchet.rule.identity import Identity
 
@@ -104,22 +104,22 @@ def _identity(
     if spec.identity == Identity.PARTITION:
         if given:
             raise QueryError(
-                f"stream {name!r} has one sequence for each partition: give --partition and --sequence only"
+                f"stream {name!r} has one sequence for each partition. Give only --partition and --sequence"
             )
         return b""
     if len(given) != 1:
         raise QueryError(
-            "say which record: --producer N --sequence S, --identity X [--sequence S], or --topic T --partition P "
-            "--offset O"
+            "the record is not named. Give --producer N --sequence S, or --identity X [--sequence S], or --topic T "
+            "--partition P --offset O"
         )
     if producer and spec.identity != Identity.PRODUCER:
-        raise QueryError(f"the identity of stream {name!r} is {spec.identity}, and not the producer: give --identity")
+        raise QueryError(f"the identity of stream {name!r} is {spec.identity}, not the producer. Give --identity")
     return parse_parts(spec.identity, texts or ([producer] if producer else []), hexadecimal)
 
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Watch]:
-    """Yield a bar on stderr, if it is a terminal."""
+    """Yield a progress bar on standard error, if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -134,7 +134,7 @@ def _progress(*, quiet: bool) -> Iterator[Watch]:
 
 
 def sentences(answer: Answer) -> list[str]:
-    """Return the answer in lines."""
+    """Return the answer about a record as lines of text."""
     from kafka_ratchet.app.status.producers import shown as plain
 
     lines = [f"{answer.stream}: {answer.asked}"]

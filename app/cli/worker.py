@@ -38,7 +38,10 @@ def worker(
     given = {name: value for name, value in given.items() if value is not None}
     if faust is not None:
         if app is not None:
-            raise typer.BadParameter("name one program: --app for an App of kafka_ratchet, --faust for one of Faust")
+            raise typer.BadParameter(
+                "--app and --faust are both given. Name one program: --app for an App of kafka_ratchet, --faust "
+                "for one of Faust"
+            )
         from kafka_ratchet.app.settings import given as given_settings
 
         if int(given.get("processes") or given_settings(config).get("processes") or 1) > 1:

@@ -43,7 +43,7 @@ class Address:
 
     kind: type of the topic or table
     place: topic, path, identifier or database url without `table`
-    table: name of the table; empty where `place` names it
+    table: name of the table; empty if `place` names it
     """
 
     kind: Kind
@@ -52,10 +52,10 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read an address.
+        """Parse an address.
 
         Raises:
-            SettingsError: the text is none.
+            SettingsError: the text is not an address.
         """
         scheme = text.partition(":")[0].lower()
         try:
@@ -64,17 +64,17 @@ class Address:
             raise SettingsError(f"{_shown(text)!r}: {error}") from None
         kind = KINDS.get(scheme)
         if found is None or kind is None:
-            raise SettingsError(f"{_shown(text)!r} is no address; write {FORMS}")
+            raise SettingsError(f"{_shown(text)!r} is not an address; write {FORMS}")
         place = found.place.removeprefix("//") if kind == "kafka" else found.place
         if kind in WITH_TABLE and not found.table:
             raise SettingsError(f"{_shown(text)!r} names no table; write {WITH_TABLE[kind]}")
         if not place:
-            raise SettingsError(f"{text!r} names nothing; write {FORMS}")
+            raise SettingsError(f"{text!r} names no topic or table; write {FORMS}")
         return cls(kind, place, found.table)
 
     @property
     def is_topic(self) -> bool:
-        """Return whether it is a topic of Kafka."""
+        """Return True if the address is a Kafka topic."""
         return self.kind == "kafka"
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Address:
 
 
 def _shown(text: str) -> str:
-    """Return a text without what may be a password."""
+    """Return a text without the part that may be a password."""
     before, at, after = text.rpartition("@")
     return f"{before.partition('://')[0]}://...@{after}" if at else text
 
@@ -102,12 +102,14 @@ def table_names(table: str) -> tuple[str, ...]:
         if rest.startswith('"'):
             name, quote, rest = rest[1:].partition('"')
             if not quote or (rest and not rest.startswith(".")):
-                raise SettingsError(f"table {table!r}: a quoted name does not end at a point or at the end")
+                raise SettingsError(
+                    f"table {table!r}: a quoted name must end at a dot or at the end. Correct the quotes"
+                )
             point, rest = rest[:1], rest[1:]
         else:
             name, point, rest = rest.partition(".")
         if not name:
-            raise SettingsError(f"table {table!r}: a name is empty")
+            raise SettingsError(f"table {table!r}: a part of the name is empty. Correct the dots")
         names.append(name)
         if not point:
             return tuple(names)

@@ -28,10 +28,10 @@ STOP_S: Final = 0.2
 
 
 def reads_batches(settings: Settings, spans: Mapping[int, OffsetRange]) -> bool:
-    """Return whether `batches_between` can read here, and is worth its start.
+    """Return True if `batches_between` is installed here, and worth its start-up time.
 
     Args:
-        settings: with client options.
+        settings: settings with the client options.
         spans: offsets to read.
     """
     if sum(span.end - span.first for span in spans.values()) < FEW or not has_worker():
@@ -47,16 +47,16 @@ def reads_batches(settings: Settings, spans: Mapping[int, OffsetRange]) -> bool:
 
 
 def batches_between(settings: Settings, topic: str, id: str, spans: Mapping[int, OffsetRange]) -> Iterator[RecordBatch]:
-    """Read the committed records of several partitions; those of a partition in order.
+    """Yield the committed records of several partitions, in order within each partition.
 
     Args:
         settings: bootstrap, client options and time-outs.
-        topic: name.
-        id: of the topic.
+        topic: name of the topic.
+        id: id of the topic.
         spans: offsets to read, by partition.
 
     Raises:
-        TopicReplaced: the topic of that id is gone.
+        TopicReplaced: the topic of that id does not exist any more.
         PositionLost: records were deleted before they were read.
         BrokerUnavailable: Kafka does not answer.
         TransportError: a batch cannot be read.
@@ -121,8 +121,8 @@ async def _read(
         now = id_text(topic.id)
         if plain_id(now) != plain_id(id):
             raise TopicReplaced(
-                f"topic {name!r} was deleted and created again while it was read: its id was {id}, now it is {now}. "
-                "Compare anew"
+                f"topic {name!r} was deleted and created again while it was read: its id was {id} and is now {now}. "
+                "Run the comparison again"
             )
         topic.ranges = [Range(number, span.first, span.first, span.end) for number, span in spans.items()]
         async with aclosing(topic.batches()) as batches:
@@ -133,6 +133,6 @@ async def _read(
                     await asyncio.to_thread(give, batch)
         if topic.deleted:
             raise PositionLost(
-                f"{name}: {topic.deleted:,} offsets were deleted before they were read, by retention or by hand. Run "
+                f"{name}: {topic.deleted:,} offsets were deleted by retention or by hand before they were read. Run "
                 "the command again"
             )

@@ -21,11 +21,11 @@ MS_FROM: Final = 10**11
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A time, an offset for each partition, or offsets by partition.
+    """Bound of a comparison: a time, one offset for all partitions, or offsets by partition.
 
     ms: milliseconds since 1970
-    offset: of every partition
-    offsets: by partition; other partitions have no bound
+    offset: offset in every partition
+    offsets: offset by partition; other partitions have no bound
     """
 
     ms: int | None = None
@@ -34,10 +34,10 @@ class Bound:
 
     @classmethod
     def parse(cls, text: str, option: str, now_ms: int) -> Bound:
-        """Read an ISO time, milliseconds since 1970, a span back from now (5m), an offset, or PARTITION:OFFSET,...
+        """Parse an ISO time, milliseconds since 1970, a span back from now (5m), an offset, or PARTITION:OFFSET,...
 
         Raises:
-            SettingsError: it is none of them.
+            SettingsError: the text is none of these.
         """
         given = text.strip()
         if OFFSETS.match(given):
@@ -60,19 +60,19 @@ class Bound:
 
     @property
     def is_by_time(self) -> bool:
-        """Return whether it is a time."""
+        """Return True if the bound is a time."""
         return self.ms is not None
 
     def offset_of(self, partition: int, otherwise: int) -> int:
-        """Return the offset of a partition."""
+        """Return the bound's offset in a partition. otherwise: result for a partition without a bound."""
         return self.offset if self.offset is not None else self.offsets.get(partition, otherwise)
 
 
 def seconds(text: str | float, option: str) -> float:
-    """Read a span such as 500ms, 30s, 5m, 2h or 1d; a number alone is in seconds.
+    """Parse a time span such as 500ms, 30s, 5m, 2h or 1d; a plain number is in seconds.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: the text is not a time span.
     """
     if isinstance(text, int | float):
         return float(text)

@@ -60,11 +60,11 @@ LATEST: Final = pa.scalar(datetime.max.replace(tzinfo=UTC), UTC_TIME)
 
 
 def rows_of(columns: Sequence[Column], wanted: Wanted) -> Rows:
-    """Return the identities and contents of rows.
+    """Return the identity and content texts of rows.
 
     Args:
-        columns: of `wanted.places`.
-        wanted: their types.
+        columns: values of the rows, one column for each of `wanted.places`.
+        wanted: places and types of these columns.
     """
     count = len(columns[0])
     try:
@@ -114,19 +114,19 @@ def _joined(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def _part(texts: pa.Array) -> pa.Array:
-    """Return texts as parts of an identity or content."""
+    """Escape and shorten texts, so that they can be joined to an identity or content."""
     return _replaced(texts, r"[\x00\x1f\\]", lambda text: escaped(bounded(text)))
 
 
 def _replaced(texts: pa.Array, special: str, convert: Callable[[str], str]) -> pa.Array:
-    """Convert long texts and those that match one by one."""
+    """Convert single texts: long ones, and those that match the pattern `special`."""
     # In bytes: no text of fewer bytes has more characters.
     is_special = pc.or_(pc.match_substring_regex(texts, special), pc.greater(pc.binary_length(texts), TEXT_MOST))
     return _put(texts, is_special, lambda chosen: [convert(text) for text in texts.take(chosen).to_pylist()])
 
 
 def _put(texts: pa.Array, chosen: pa.Array, convert: Callable[[pa.Array], list[str | None]]) -> pa.Array:
-    """Put the texts of chosen rows in their places. convert: from the numbers of rows to texts."""
+    """Replace the texts of chosen rows. convert: function from row numbers to their new texts."""
     mask = pc.fill_null(chosen, fill_value=False)
     if not pc.any(mask).as_py():
         return texts
@@ -236,7 +236,7 @@ def _of_strings(texts: pa.Array, kind: Kind) -> pa.Array:
 
 
 def _numbers(texts: pa.Array, kind: Kind, singly: Callable[[pa.Array], list[str | None]]) -> pa.Array:
-    """Return texts of numbers without zeros at their ends. singly: for all that are not plain digits."""
+    """Return texts of numbers without trailing zeros. singly: converter for numbers other than plain digits."""
     plain = _are_plain(texts, FLOAT_MOST if kind == "float64" else DIGITS_MOST)
     return _put(_trimmed(texts), pc.invert(plain), singly)
 
@@ -248,6 +248,6 @@ def _are_plain(texts: pa.Array, most: int) -> pa.Array:
 
 
 def _trimmed(texts: pa.Array) -> pa.Array:
-    """Return texts without zeros at the end, where a point is in them."""
+    """Remove trailing zeros from texts with a decimal point."""
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
     return pc.if_else(pc.match_substring(texts, "."), trimmed, texts)

@@ -23,10 +23,11 @@ OF_RECORD: Final = ("key", "value", "partition", "offset", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place of a value in a record or row.
+    """Place of a value in a topic's record or a table's row.
 
-    kind: "column" is a column of a table; "field" is a path in a record's value; the others are the record's own
-    name: column, header, or path
+    kind: "column" is a column of a table; "field" is a path in a record's value; the others are parts of the record
+    itself.
+    name: column, header, or path.
     path: names of the path, outermost first
     """
 
@@ -36,10 +37,10 @@ class Place:
 
     @classmethod
     def parse(cls, text: str, side: Address) -> Place:
-        """Read `field:PATH`, `header:NAME`, `key`, `partition`, `offset`, `timestamp`, or the name of a column.
+        """Parse `field:PATH`, `header:NAME`, `key`, `partition`, `offset`, `timestamp`, or a column's name.
 
         Raises:
-            SettingsError: the side has no such places.
+            SettingsError: that side of the comparison has no such place.
         """
         kind, colon, name = text.partition(":")
         if not side.is_topic:
@@ -57,25 +58,25 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One value that both sides hold."""
+    """Places of one value on both sides of a comparison."""
 
     source: Place
     target: Place
 
     @property
     def name(self) -> str:
-        """Return the name for sentences and JSON."""
+        """Return the value's name for messages and JSON."""
         return self.target.name or str(self.target)
 
 
 def pairs(given: str | Sequence[str], source: Address, target: Address, option: str) -> list[Pair]:
-    """Read `LEFT=RIGHT` pairs; one name stands for both sides.
+    """Parse `LEFT=RIGHT` pairs of places; a single name stands for both sides.
 
     Args:
-        given: one text with commas, or several.
+        given: one text with commas, or several texts.
         source: address of the left side.
         target: address of the right side.
-        option: name of the option, for sentences.
+        option: name of the option, for messages.
 
     Raises:
         SettingsError: a part is empty or given twice.
@@ -85,11 +86,11 @@ def pairs(given: str | Sequence[str], source: Address, target: Address, option: 
     for part in (part for text in texts for part in PARTS.split(text)):
         left, *right = EQUALS.split(part.strip(), maxsplit=1)
         if not left or (right and not right[0]):
-            raise SettingsError(f"{option} {part!r}: write NAME, or SOURCE=TARGET such as field:id=id")
+            raise SettingsError(f"{option} {part!r}: write NAME for both sides, or SOURCE=TARGET such as field:id=id")
         bare = left.partition(":")[2] if left.startswith(("field:", "header:")) and not target.is_topic else left
         found.append(Pair(Place.parse(left, source), Place.parse(right[0] if right else bare, target)))
     if len(set(found)) < len(found):
-        raise SettingsError(f"{option}: a part is given twice")
+        raise SettingsError(f"{option}: a part is given twice. Give it once")
     return found
 
 
@@ -97,7 +98,7 @@ def _path(name: str) -> tuple[str, ...]:
     try:
         return tuple(path_names(name))
     except ValueError as error:
-        raise SettingsError(f"{name!r} is no path of fields: {error}") from None
+        raise SettingsError(f"{name!r} is not a path of fields: {error}") from None
 
 
 def _unquoted(name: str) -> str:

@@ -42,14 +42,14 @@ class Exit(IntEnum):
 class Options:
     """Options of a comparison.
 
-    compare: values to compare with the identity
-    since, until: bounds of the source's records to look for in the target
-    grace: age of a missing record until it is lost, in seconds or as 5m
-    as_is: the target holds each identity as often as the source; else once
+    compare: values to compare with the identity.
+    since, until: bounds of the source's records to look for in the target.
+    grace: age from which a missing record counts as lost, in seconds or as 5m.
+    as_is: True: the target holds each identity as often as the source; False: once.
     timestamp: time column of a table as source
-    sample: findings to list of each kind; they are all counted
-    value_format, target_format: of a topic's values
-    source_options, target_options: of a catalog or storage
+    sample: number of findings to list of each kind; all are counted.
+    value_format, target_format: format of a topic's values
+    source_options, target_options: options of a catalog or storage
     """
 
     compare: Sequence[str] | str = ()
@@ -73,15 +73,15 @@ class Options:
 class Comparison:
     """Result of a comparison.
 
-    lost, in_flight: records of the source that the target lacks; in_flight: those younger than the grace
-    doubled: surplus rows of the target
-    altered: rows of the target whose compared values no record of the source has
-    unexpected: rows of the target that the source does not have
-    source_rows, target_rows: rows compared; looked_for: those of the source inside of `since` and `until`
-    without_identity: rows of each side that could not be; first_without_identity: their first place
-    unread: reasons why a side was not read to its end
-    notes: limits of both sides
-    findings: listed with their places, `sample` of each kind
+    lost, in_flight: records of the source that the target lacks; in_flight: missing records younger than the grace.
+    doubled: surplus rows of the target.
+    altered: rows of the target with other values than the source's records.
+    unexpected: rows of the target missing in the source.
+    source_rows, target_rows: rows compared; looked_for: rows of the source between `since` and `until`.
+    without_identity: number of rows of each side that lack the identity; first_without_identity: place of the first.
+    unread: reasons why a side was not read to its end.
+    notes: limits of both sides.
+    findings: findings with their places, up to `sample` of each kind
     """
 
     source: str
@@ -110,12 +110,12 @@ class Comparison:
 
     @property
     def is_open(self) -> bool:
-        """Return whether something could not be compared yet."""
+        """Return True if records are in flight, unread or without an identity, so that the result is not final."""
         return bool(self.in_flight or self.unread or any(self.without_identity.values()))
 
     @property
     def ok(self) -> bool:
-        """Return whether all was compared and is right."""
+        """Return True if everything was compared and is right."""
         return not self.is_wrong and not self.is_open
 
     @property
@@ -124,7 +124,7 @@ class Comparison:
         return int(Exit.WRONG if self.is_wrong else Exit.OPEN if self.is_open else Exit.RIGHT)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON. `altered` is null where no values were compared."""
+        """Return the result for JSON. `altered` is null if no values were compared."""
         counts: dict[str, int | None] = {name: getattr(self, name) for name in VERDICTS}
         if not self.compared:
             counts["altered"] = None
@@ -158,16 +158,16 @@ def compare(
     progress: Progress | None = None,
     **options: Any,
 ) -> Comparison:
-    """Compare a topic or table with another; nothing is written to either.
+    """Compare a topic or table with another, without writing to them.
 
     Args:
         source: address of the records sent, such as "kafka:orders".
         target: address of the records that arrived, such as "postgresql://host/db?table=orders".
-        by: identity on both sides, such as "field:id=id"; several parts are one identity.
+        by: identity on both sides, such as "field:id=id"; several parts form one identity.
         compare: names of values to compare as well.
         settings: client options of Kafka; None: defaults.
-        bootstrap: Kafka's address; it wins over the settings.
-        progress: called with an address and its rows read so far.
+        bootstrap: Kafka's address, in place of the settings' one.
+        progress: function called with an address and the number of its rows read so far.
         options: fields of `Options`.
 
     Raises:
@@ -184,7 +184,7 @@ def compare(
 
 
 class Comparer:
-    """Comparison that can be run again. A context manager.
+    """Comparison of two addresses, which can be run repeatedly. It is a context manager.
 
     Raises:
         SettingsError: an address, name or option is wrong.
@@ -196,9 +196,9 @@ class Comparer:
         self._by = pairs(by, self._source, self._target, "--by")
         self._compared = pairs(options.compare, self._source, self._target, "--compare") if options.compare else []
         if not self._by:
-            raise SettingsError("--by: name the identity, such as --by field:id=id")
+            raise SettingsError("--by is missing: name the identity, such as --by field:id=id")
         if options.sample < 0:
-            raise SettingsError(f"--sample {options.sample}: write 0 or more")
+            raise SettingsError(f"--sample {options.sample}: write a number from 0 on")
         self._grace_s = seconds(options.grace, "--grace")
         self._bounds(0)
         self._engine = Engine(options.memory_mb, options.state)
@@ -227,7 +227,7 @@ class Comparer:
         return str(self._target)
 
     def roll_back(self) -> None:
-        """Undo the writes of a failed run."""
+        """Discard the rows and values kept by a failed run."""
         self._engine.roll_back()
 
     def __enter__(self) -> Comparer:
@@ -248,8 +248,8 @@ class Comparer:
     def run(self, progress: Progress | None = None) -> Comparison:
         """Read both sides and compare them.
 
-        The target is read first, then the source up to a later end: so each row of the target has had its record in
-        the source before. Records that came to the source in between are in flight.
+        The target is read first, then the source up to a later end, so that the source has the record of each row in
+        the target. Records that came to the source in between count as in flight.
 
         Raises:
             SourceError: a side cannot be read.
@@ -266,7 +266,8 @@ class Comparer:
             stack.callback(target.close)
             if isinstance(source, TableSide) and (since or until or self._grace_s) and source.timestamp is None:
                 raise SettingsError(
-                    f"--since, --until, --grace: name the time column of {self._source}, --timestamp COLUMN"
+                    f"--since, --until and --grace need the time column of {self._source}. Name it with --timestamp "
+                    "COLUMN"
                 )
             by = [exact(kind) for kind in self._kinds(source, target, self._by)]
             compared = self._kinds(source, target, self._compared)
@@ -306,7 +307,7 @@ class Comparer:
         return result
 
     def _count_nameless(self, result: Comparison, sides: Sequence[tuple[Name, TopicSide | TableSide]]) -> None:
-        """Count the rows without an identity, and name the first place."""
+        """Count the rows without an identity, and record the place of the first."""
         for name, side in sides:
             count, place = self._engine.nameless(name)
             result.without_identity[name] = count
@@ -332,7 +333,7 @@ class Comparer:
     def _require_same_types(
         self, source: TopicSide | TableSide, target: TopicSide | TableSide, kinds: Sequence[Kind]
     ) -> None:
-        """Refuse kept rows of a topic whose values have become texts under other types.
+        """Check that a table's types have not changed since the last run, which kept texts of a topic's values.
 
         Raises:
             SettingsError: a table declares other types than at the last run.
@@ -341,13 +342,13 @@ class Comparer:
         kept = self._engine.kept("types")
         if kept not in (None, types) and any(isinstance(side, TopicSide) for side in (source, target)):
             raise SettingsError(
-                f"the compared columns are of other types than at the last run: {kept} then, {types} now. Rows kept of "
-                "a topic do not fit them. Compare anew, with --state with another file"
+                f"the compared columns had other types at the last run: {kept} then, {types} now. The rows kept "
+                "from the topic do not fit them. Start a new comparison, with another file for --state"
             )
         self._engine.keep("types", types)
 
     def _keep(self, name: Name, side: TopicSide | TableSide, wanted: Wanted, progress: Progress | None) -> None:
-        """Read one side into the engine."""
+        """Read one side and store its rows in the engine."""
         if isinstance(side, TopicSide):
             self._go_on(name, side)
         else:
@@ -363,11 +364,11 @@ class Comparer:
             side.require_same_topic(side.id, "when this comparison began")
 
     def _go_on(self, name: Name, side: TopicSide) -> None:
-        """Set the offsets at which a topic is read: those of the last run, where there was one.
+        """Continue reading a topic at the offsets of the last run, if there was one.
 
         Raises:
             TopicReplaced: the topic was deleted and created again in between.
-            LogTruncated: it has lost records that were read.
+            LogTruncated: the topic has lost records already read.
         """
         kept = self._engine.kept(f"id of {name}")
         if kept is not None:
@@ -399,7 +400,7 @@ class Comparer:
 
 
 def _edges(source: TopicSide | TableSide) -> dict[int, int] | None:
-    """Return where each partition of a topic ends before the target is read."""
+    """Return the end of each partition of a topic, as of before the target is read; None for a table."""
     if not isinstance(source, TopicSide):
         return None
     return {number: span.end for number, span in source.ends().items()}
@@ -414,16 +415,16 @@ def _places(chosen: Sequence[Pair], name: str, kinds: Sequence[Kind]) -> list[tu
 
 
 def assert_same(source: str, target: str, *, by: str | Sequence[str], **options: Any) -> Comparison:
-    """Fail a test where a comparison finds anything lost, doubled, altered, unexpected or in flight.
+    """Fail a test if a comparison finds records lost, doubled, altered, unexpected or in flight.
 
     Args:
-        source: as for `compare`.
-        target: as for `compare`.
-        by: as for `compare`.
-        options: as for `compare`.
+        source: as in `compare`.
+        target: as in `compare`.
+        by: as in `compare`.
+        options: as in `compare`.
 
     Raises:
-        AssertionError: with the counts, and the first findings with their places.
+        AssertionError: the comparison found something; the text has counts and the first findings with their places.
     """
     __tracebackhide__ = True
     result = compare(source, target, by, **options)

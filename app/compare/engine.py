@@ -145,14 +145,15 @@ GROUP BY chosen.identity, chosen.part, chosen.position ORDER BY place
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms of a comparison.
+    """Conditions of one run of a comparison.
 
-    as_is: the target has to hold each identity as often as the source
-    contents: whether contents are compared
-    since, until: bounds of the source's records to look for, by time or offset; None: all
-    cutoff_ms, latest_ms: records between these times may still be on their way; clocks ahead of ours write later ones
-    edges: by partition, first offset written after the target was read
-    sample: findings listed of each kind
+    as_is: True if the target has to hold each identity as often as the source.
+    contents: True to compare contents
+    since, until: bounds of the source's records to compare, by time or offset; None: all.
+    cutoff_ms, latest_ms: missing records with times between these count as in flight; a later time comes from a clock
+    ahead of ours.
+    edges: first offset of each partition written after the target was read.
+    sample: number of findings to list of each kind
     """
 
     as_is: bool = False
@@ -169,7 +170,7 @@ class Terms:
 class Counted:
     """Counts of a comparison, and the listed findings.
 
-    lost, in_flight: records of the source; doubled, altered, unexpected: rows of the target
+    lost, in_flight: number of records of the source; doubled, altered, unexpected: number of rows of the target
     looked_for: records of the source inside the bounds
     oldest_ms: earliest timestamp in flight; None: nothing is in flight
     """
@@ -185,9 +186,9 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Finding with the places of its rows.
+    """Finding of a comparison, with the places of its rows.
 
-    source, targets: part and position
+    source, targets: (part, position) of each row
     """
 
     kind: Verdict
@@ -200,7 +201,9 @@ class Found:
 
 
 class Engine:
-    """File of the rows of both sides. A context manager, which removes temporary files.
+    """DuckDB file with the rows of both sides, where they are compared.
+
+    A context manager, which removes temporary files.
 
     Args:
         memory_mb: memory of the whole process, in MB.
@@ -213,7 +216,7 @@ class Engine:
 
     def __init__(self, memory_mb: int, state: Path | None = None) -> None:
         if memory_mb < MEMORY_LEAST_MB:
-            raise SettingsError(f"--memory-mb {memory_mb}: {MEMORY_LEAST_MB} is the least")
+            raise SettingsError(f"--memory-mb {memory_mb}: too small; the least is {MEMORY_LEAST_MB}")
         try:
             import duckdb
             import pyarrow  # noqa: F401 - needed by each row that is kept
@@ -238,7 +241,9 @@ class Engine:
             )
         except duckdb.Error as error:
             shutil.rmtree(self._folder, ignore_errors=True)
-            raise SourceError(f"{state}: not a state file that can be used: {_line(error)}") from None
+            raise SourceError(
+                f"--state {state}: the file cannot be used as a state file: {_line(error)}. Name another file"
+            ) from None
         if state is None:
             self._db.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes
         self._db.execute(TABLES)
@@ -264,10 +269,10 @@ class Engine:
     # -- state
 
     def require_same(self, about: Mapping[str, str]) -> None:
-        """Note both sides, or refuse a state file of another comparison.
+        """Store the description of a comparison in a new state file, or check that of an existing file.
 
         Raises:
-            SettingsError: the file is of another comparison.
+            SettingsError: the file belongs to another comparison.
         """
         is_new = self.kept("format") is None
         for name, value in {"format": str(STATE_FORMAT), **about}.items():
@@ -275,19 +280,19 @@ class Engine:
                 self.keep(name, value)
             elif (kept := self.kept(name)) != value:
                 raise SettingsError(
-                    f"--state: the file is of another comparison: its {name} is {kept!r}, here it is {value!r}. Name "
-                    "another file"
+                    f"--state: the file belongs to another comparison, with {name} {kept!r} instead of {value!r}. "
+                    "Name another file"
                 )
 
     def kept(self, name: str) -> str | None:
-        """Return a value that an earlier run, or this one, has kept."""
+        """Return a value stored by this run or an earlier one; None without it."""
         if name in self._new:
             return self._new[name]
         row = self._db.execute("SELECT value FROM about WHERE name = ?", [name]).fetchone()
         return None if row is None else str(row[0])
 
     def keep(self, name: str, value: str) -> None:
-        """Keep a value for later runs: at `commit`, where `begin` was called."""
+        """Store a value for later runs, at once or at `commit` if a run has begun."""
         if self._is_reading:
             self._new[name] = value
         else:
@@ -298,16 +303,16 @@ class Engine:
         self._db.execute("INSERT INTO about VALUES (?, ?)", [name, value])
 
     def keep_gap(self, side: Name, part: int, first: int, next_: int) -> None:
-        """Keep a gap of deleted offsets: at `commit`."""
+        """Store a gap of deleted offsets for later runs, at `commit`."""
         self._new_gaps.append((side, part, first, next_))
 
     def gaps(self, side: Name) -> list[tuple[int, int, int]]:
-        """Return part, first offset and next offset of each gap of all runs."""
+        """Return part, first offset and next offset of each gap that any run has stored."""
         rows = self._db.execute("SELECT part, first, next FROM gaps WHERE side = ?", [side]).fetchall()
         return sorted([*rows, *(gap[1:] for gap in self._new_gaps if gap[0] == side)])
 
     def progress(self, side: Name) -> dict[int, int]:
-        """Return the offset at which reading of each part goes on."""
+        """Return for each part the offset at which to continue reading."""
         return dict(self._db.execute("SELECT part, next FROM progress WHERE side = ?", [side]).fetchall())
 
     def forget(self, side: Name) -> None:
@@ -315,10 +320,10 @@ class Engine:
         self._db.execute(f"DELETE FROM {side}")  # noqa: S608 - one of two words
 
     def begin(self) -> None:
-        """Begin a run, and remove the rows of a topic that an interrupted one has left.
+        """Begin a run, and remove rows left by an interrupted run.
 
-        Rows are inserted piece by piece, since memory of one transaction would grow with its rows. `progress` tells
-        later which of them count.
+        Rows are inserted in pieces, because a transaction's memory grows with its rows. Rows above the offsets of
+        `progress` do not count.
         """
         self.roll_back()
         for side in get_args(Name):
@@ -329,11 +334,11 @@ class Engine:
         self._is_reading = True
 
     def roll_back(self) -> None:
-        """End a run, where one has begun, without its values. The next `begin` removes its rows."""
+        """Discard the values of a run, if one has begun. The next `begin` removes its rows."""
         self._waiting, self._new, self._new_gaps, self._is_reading = {}, {}, [], False
 
     def commit(self, progress: Mapping[Name, Mapping[int, int]]) -> None:
-        """Keep the values of the run, and the offsets at which the next one goes on."""
+        """Store the values of the run, and the offsets at which the next run continues."""
         for side in get_args(Name):
             self._insert(side)
         self._db.begin()
@@ -353,7 +358,7 @@ class Engine:
     # -- rows
 
     def add(self, side: Name, rows: Rows) -> None:
-        """Take rows, and insert them together with others.
+        """Add rows; they are collected and inserted together.
 
         Raises:
             SourceError: memory or disk are too small.
@@ -380,7 +385,7 @@ class Engine:
             self._insert(side)
 
     def _insert(self, side: Name) -> None:
-        """Insert the rows that wait."""
+        """Insert the collected rows of a side."""
         import pyarrow as pa
 
         if not (waiting := self._waiting.pop(side, None)):
@@ -398,12 +403,12 @@ class Engine:
         return int(self._one(f"SELECT count(identity) FROM {side}")[0])  # noqa: S608 - one of two words
 
     def _bytes(self, side: Name) -> int:
-        """Return the size of the rows to compare."""
+        """Return the estimated size of a side's rows to compare, in bytes."""
         texts = f"coalesce(sum(strlen(identity) + strlen(content)), 0) FROM {side} WHERE identity IS NOT NULL"
         return int(self._one(f"SELECT {ROW_BYTES} * count(*) + {texts}")[0])
 
     def nameless(self, side: Name) -> tuple[int, tuple[int, int] | None]:
-        """Return the number of rows without an identity, and the place of the first one."""
+        """Return the number of rows without an identity, and the place of the first; None without such rows."""
         count, place = self._one(
             f"SELECT count(*), min({{'part': part, 'position': position}}) FROM {side} WHERE identity IS NULL"  # noqa: S608
         )
@@ -524,7 +529,7 @@ def _resident_mb() -> int:
 
 
 def _inside(terms: Terms) -> str:
-    """Return the condition for records to look for on the other side. Numbers alone are put into it."""
+    """Return the SQL condition for records to compare. Only numbers are inserted into the text."""
     conditions = ["TRUE"]
     for bound, sign in ((terms.since, ">="), (terms.until, "<")):
         if bound is None:

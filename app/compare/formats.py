@@ -17,16 +17,16 @@ MAGIC: Final = 0
 
 
 def decoder(name: str, topic: str, registry: str | None, options: Mapping[str, str]) -> Decode | None:
-    """Return the reader of values; None for JSON, which the topic reads field by field.
+    """Return the decoder of a topic's values; None for JSON, which is read field by field.
 
     Args:
         name: one of `Format`.
-        topic: of the values.
+        topic: topic of the values.
         registry: address of the schema registry.
-        options: of its client, in confluent-kafka's names.
+        options: options of the registry's client, in confluent-kafka's names.
 
     Raises:
-        SettingsError: there is no such format, or it needs a registry or a package.
+        SettingsError: the format is unknown, or needs a registry or a package.
     """
     if name not in get_args(Format):
         raise SettingsError(f"--value-format {name!r}: write one of {', '.join(get_args(Format))}")
@@ -35,7 +35,7 @@ def decoder(name: str, topic: str, registry: str | None, options: Mapping[str, s
     if name == "bytes":
         return lambda value: UNREADABLE
     if registry is None:
-        raise SettingsError(f"--value-format {name}: name the schema registry, --schema-registry http://HOST:8081")
+        raise SettingsError(f"--value-format {name} needs a schema registry. Give --schema-registry http://HOST:8081")
     if name == "json-schema":
         return _behind_frame
     require_package("httpx2", f"values in {name} need a schema registry's client")
@@ -51,18 +51,18 @@ def decoder(name: str, topic: str, registry: str | None, options: Mapping[str, s
 
 
 def _option(name: str, text: str) -> object:
-    """Return an option as the client takes it: some are numbers."""
+    """Convert an option to the type that the registry's client expects, a number or text."""
     try:
         return (float(text) if "." in text else int(text)) if name in NUMBERS else text
     except ValueError:
-        raise SettingsError(f"--registry-option {name}={text}: it is a number") from None
+        raise SettingsError(f"--registry-option {name}={text}: the value must be a number") from None
 
 
 def _unframed(value: bytes) -> bytes:
     """Return a value without the five bytes that name its schema in a registry.
 
     Raises:
-        ValueError: they are not there.
+        ValueError: the value does not begin with these bytes.
     """
     if len(value) < 5 or value[0] != MAGIC:
         raise ValueError("no schema is named")
@@ -85,7 +85,7 @@ def _avro(client: Any, topic: str) -> Decode:
 
 
 def _protobuf(client: Any) -> Decode:
-    """Return a reader that asks the registry for each schema once."""
+    """Return a decoder of Protobuf values, which requests each schema once from the registry."""
     import base64
 
     from google.protobuf import (  # the last four for their files in the default pool
@@ -136,7 +136,10 @@ def _protobuf(client: Any) -> Decode:
 
 
 def _indexes(data: bytes) -> tuple[list[int], bytes]:
-    """Read the place of a message in its file, as confluent's serializers write it: zigzag varints."""
+    """Read the message indexes that confluent's serializers write before a Protobuf message.
+
+    Returns the indexes, and the remaining bytes.
+    """
     count, at = _varint(data, 0)
     if count == 0:
         return [0], data[at:]
@@ -159,7 +162,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _safely(read: Callable[[bytes], Any]) -> Decode:
-    """Return a reader that takes malformed bytes as unreadable; a refusal of the registry is raised."""
+    """Return a decoder that treats malformed bytes as unreadable, but raises errors of the registry."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     from kafka_ratchet.errors import SourceError
@@ -172,12 +175,18 @@ def _safely(read: Callable[[bytes], Any]) -> Decode:
         except SchemaRegistryError as error:
             if error.http_status_code == 404:
                 return UNREADABLE
-            raise SourceError(f"the schema registry does not answer: {error}") from None
+            raise SourceError(
+                f"the schema registry does not answer: {error}. Check its address and that it runs"
+            ) from None
         except OSError as error:
-            raise SourceError(f"the schema registry does not answer: {error}") from None
+            raise SourceError(
+                f"the schema registry does not answer: {error}. Check its address and that it runs"
+            ) from None
         except Exception as error:
             if type(error).__module__.startswith(("httpx", "httpcore")):
-                raise SourceError(f"the schema registry does not answer: {error}") from None
+                raise SourceError(
+                    f"the schema registry does not answer: {error}. Check its address and that it runs"
+                ) from None
             return UNREADABLE
 
     return decode

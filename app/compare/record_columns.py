@@ -28,65 +28,65 @@ Fields = Callable[[Sequence[bytes | None]], list[list[Any]]]
 
 
 class Records(Protocol):
-    """Records with some requested columns."""
+    """Interface of a group of records, for reading keys, values and headers as columns."""
 
     def keys(self) -> list[bytes | None]:
-        """Return the key of each."""
+        """Return the key of each record."""
 
     def values(self) -> list[bytes | None]:
-        """Return the value of each."""
+        """Return the value of each record."""
 
     def header(self, name: str) -> list[bytes | None]:
-        """Return the last header of that name of each."""
+        """Return each record's last header of that name; None without it."""
 
     def partitions(self) -> list[int]:
-        """Return the partition of each."""
+        """Return the partition of each record."""
 
     def offsets(self) -> list[int]:
-        """Return the offset of each."""
+        """Return the offset of each record."""
 
     def times(self) -> list[int]:
-        """Return the timestamp of each in ms; negative where there is none."""
+        """Return the timestamp of each record in ms; negative without one."""
 
     def tombstones(self) -> int:
-        """Return the number of those without a value."""
+        """Return the number of records without a value."""
 
 
 class Messages:
-    """Records from librdkafka."""
+    """Records read by librdkafka."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
 
     def keys(self) -> list[bytes | None]:
-        """Return the key of each."""
+        """Return the key of each record."""
         return [each.key() for each in self._messages]
 
     def values(self) -> list[bytes | None]:
-        """Return the value of each."""
+        """Return the value of each record."""
         return [each.value() for each in self._messages]
 
     def header(self, name: str) -> list[bytes | None]:
-        """Return the last header of that name of each."""
+        """Return each record's last header of that name; None without it."""
         return [
             next((value for key, value in reversed(each.headers() or []) if key == name), None)
             for each in self._messages
         ]
 
     def partitions(self) -> list[int]:
-        """Return the partition of each."""
+        """Return the partition of each record."""
         return [each.partition() for each in self._messages]
 
     def offsets(self) -> list[int]:
-        """Return the offset of each."""
+        """Return the offset of each record."""
         return [each.offset() for each in self._messages]
 
     def times(self) -> list[int]:
-        """Return the timestamp of each in ms; negative where there is none."""
+        """Return the timestamp of each record in ms; negative without one."""
         return [ms if kind else -1 for kind, ms in (each.timestamp() for each in self._messages)]
 
     def tombstones(self) -> int:
-        """Return the number of those without a value."""
+        """Return the number of records without a value."""
         return sum(each.value() is None for each in self._messages)
 
 
@@ -102,19 +102,19 @@ class BatchRecords:
         return [data[at : at + size] if size >= 0 else None for at, size in zip(starts, lengths, strict=True)]
 
     def keys(self) -> list[bytes | None]:
-        """Return the key of each."""
+        """Return the key of each record."""
         from kafka_ratchet.transport.batch.kernels import KEY, KEY_LENGTH
 
         return self._cut(self._batch.columns[KEY].tolist(), self._batch.columns[KEY_LENGTH].tolist())
 
     def values(self) -> list[bytes | None]:
-        """Return the value of each."""
+        """Return the value of each record."""
         from kafka_ratchet.transport.batch.kernels import VALUE, VALUE_LENGTH
 
         return self._cut(self._batch.columns[VALUE].tolist(), self._batch.columns[VALUE_LENGTH].tolist())
 
     def header(self, name: str) -> list[bytes | None]:
-        """Return the last header of that name of each."""
+        """Return each record's last header of that name; None without it."""
         import numpy as np
 
         from kafka_ratchet.agents.kernels import find_header
@@ -125,30 +125,30 @@ class BatchRecords:
         return self._cut(starts.tolist(), lengths.tolist())
 
     def partitions(self) -> list[int]:
-        """Return the partition of each."""
+        """Return the partition of each record."""
         return [self._batch.partition] * self._batch.count
 
     def offsets(self) -> list[int]:
-        """Return the offset of each."""
+        """Return the offset of each record."""
         return list(self._batch.offsets.tolist())
 
     def times(self) -> list[int]:
-        """Return the timestamp of each in ms; negative where there is none."""
+        """Return the timestamp of each record in ms; negative without one."""
         return list(self._batch.timestamps.tolist())
 
     def tombstones(self) -> int:
-        """Return the number of those without a value."""
+        """Return the number of records without a value."""
         from kafka_ratchet.transport.batch.kernels import VALUE_LENGTH
 
         return int((self._batch.columns[VALUE_LENGTH] < 0).sum())
 
 
 def columns_reader(places: Sequence[Place], decode: Decode | None) -> Callable[[Records], list[list[Any]]]:
-    """Return the function from records to a column for each place.
+    """Return the function that reads one column for each place from records.
 
     Args:
-        places: in records.
-        decode: reader of values; None: JSON.
+        places: places of the values in a record.
+        decode: decoder of values; None: JSON.
     """
     paths = [place.path for place in places if place.kind == "field"]
     fields = _json_fields(paths) if decode is None else _decoded_fields(paths, decode)
@@ -183,7 +183,7 @@ def _decoded_fields(paths: Sequence[tuple[str, ...]], decode: Decode) -> Fields:
 
 
 def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
-    """Return the reader of JSON objects. Other fields are skipped."""
+    """Return the reader of requested fields from JSON objects; other fields are skipped."""
     firsts = list(dict.fromkeys(path[0] for path in paths if path))
     slots = {first: f"f{number}" for number, first in enumerate(firsts)}
     shape = msgspec.defstruct(
@@ -208,7 +208,7 @@ def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
         return columns
 
     def singly(value: bytes | None) -> Any:
-        """Read also what msgspec refuses and JSON allows, such as a lone surrogate."""
+        """Decode a JSON value; use a slower parser for JSON that msgspec refuses, such as a lone surrogate."""
         if value is None:
             return nothing
         try:
@@ -221,7 +221,7 @@ def _json_fields(paths: Sequence[tuple[str, ...]]) -> Fields:
 
 
 def from_json(value: bytes | None) -> Any:
-    """Read JSON with the slow and patient parser; `UNREADABLE` where it is none."""
+    """Parse JSON with Python's parser, which accepts more; `UNREADABLE` if the value is not JSON."""
     if value is None:
         return UNREADABLE
     try:
@@ -231,7 +231,7 @@ def from_json(value: bytes | None) -> Any:
 
 
 def at(value: Any, path: Sequence[str]) -> Any:
-    """Return what stands at a path of nested objects; None where nothing does."""
+    """Return the value at a path of nested objects; None if the path does not exist."""
     for name in path:
         if not isinstance(value, Mapping):
             return None

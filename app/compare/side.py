@@ -15,15 +15,15 @@ UNKNOWN_MS = -1
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of one side, ready to be kept.
+    """Rows of one side, as columns for the engine.
 
-    identities: str or None, one a row; None where a part is null or cannot be read
-    contents: str, one a row; empty where nothing is compared
-    parts: int, number of the partition, file or block
-    positions: int, offset or number of the row in its part
-    times: int, ms since 1970; `UNKNOWN_MS` where there is none
+    identities: str or None for each row; None if a part is null or unreadable.
+    contents: str for each row; empty if no contents are compared.
+    parts: int, number of the partition, file or block.
+    positions: int, offset or number of the row in its part.
+    times: int, ms since 1970; `UNKNOWN_MS` without a time.
 
-    Each is a list, or an array of Arrow of the same values.
+    Each column is a list, or an Arrow array of the same values.
     """
 
     identities: Any = field(default_factory=list)
@@ -38,10 +38,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Values to read of each row, and the text that each becomes.
+    """Values to read from each row, with the types that determine their texts.
 
     by: places of the identity's parts, each with the type that the other side declares
-    compared: the same for the content
+    compared: places of the content's parts, likewise
     """
 
     by: Sequence[tuple[Place, Kind]]
@@ -73,28 +73,28 @@ class Wanted:
 
 
 class Side(Protocol):
-    """Topic or table of a comparison. Reading changes nothing of it."""
+    """Interface of one side of a comparison, a topic or table, which is only read."""
 
     unread: list[str]
     """Reasons why it was not read to its end."""
 
     def kinds(self, places: Sequence[Place]) -> list[Kind]:
-        """Return the type that this side declares of each place.
+        """Return the type that this side declares for each place.
 
         Raises:
-            SettingsError: there is no such column.
+            SettingsError: the table lacks a column.
         """
 
     def rows(self, wanted: Wanted) -> Iterator[Rows]:
         """Read all rows once.
 
         Raises:
-            SourceError: they cannot be read.
+            SourceError: the rows cannot be read.
             BrokerUnavailable: Kafka does not answer.
         """
 
     def where(self, part: int, position: int) -> dict[str, Any]:
-        """Return the place of a row, for people and JSON."""
+        """Return the place of a row, for messages and JSON."""
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the side's connections."""

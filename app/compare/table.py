@@ -41,16 +41,16 @@ TIME_COLUMN: Final = "_kafka_timestamp"
 
 
 class TableSide:
-    """Table, file or folder.
+    """Table, file or folder as one side of a comparison.
 
     Args:
-        address: of the table.
-        options: of the catalog or storage, in the names of its library.
-        timestamp: column with the time of each row; None: `_kafka_timestamp` where there is one.
+        address: address of the table.
+        options: options of the catalog or storage, by their names in its library.
+        timestamp: column with the time of each row; None: `_kafka_timestamp`, if the table has it.
 
     Raises:
-        SourceError: it cannot be opened.
-        SettingsError: there is no such column.
+        SourceError: the table cannot be opened.
+        SettingsError: the table lacks the column `timestamp`.
     """
 
     parts: ClassVar[str] = "file"
@@ -82,15 +82,15 @@ class TableSide:
     # -- one for each kind
 
     def _open(self) -> None:
-        """Open a snapshot."""
+        """Open a snapshot of the table."""
         raise NotImplementedError
 
     def _columns(self) -> dict[str, Kind]:
-        """Return the type of each column by its name."""
+        """Return the type of each column, by column name."""
         raise NotImplementedError
 
     def _read(self, columns: Sequence[str]) -> Iterator[Read]:
-        """Read all rows: number of the part, number of the first row in it, values by column."""
+        """Yield all rows in groups: number of the part, number of the first row in it, values by column."""
         raise NotImplementedError
 
     # --
@@ -99,7 +99,7 @@ class TableSide:
         """Return the types of the columns.
 
         Raises:
-            SettingsError: there is no such column.
+            SettingsError: the table lacks a column.
         """
         found: list[Kind] = []
         for place in places:
@@ -108,7 +108,7 @@ class TableSide:
         return found
 
     def _column(self, place: Place) -> tuple[str, Sequence[str]]:
-        """Return the column of a place, and the path within its objects."""
+        """Return the column of a place, and the path within the column's objects."""
         if place.name in self._types:
             return place.name, ()
         if place.path and place.path[0] in self._types:
@@ -140,7 +140,7 @@ class TableSide:
         self.unread += [f"{self.address}: {file} was changed while it was read. Run again" for file in changed]
 
     def where(self, part: int, position: int) -> dict[str, Any]:
-        """Return table and row, and the file where there are several."""
+        """Return table and row number, and the file if there are several."""
         found: dict[str, Any] = {"table": str(self.address), "row": position}
         if self._names:
             found[self.parts] = self._names[part]
@@ -148,7 +148,7 @@ class TableSide:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn errors of the libraries into ours.
+        """Convert errors of the database libraries into ours.
 
         Raises:
             SourceError: the table cannot be read.
@@ -161,7 +161,9 @@ class TableSide:
             if type(error).__module__.partition(".")[0] not in LIBRARIES and not isinstance(error, OSError):
                 raise
             line = str(error).strip().partition("\n")[0]
-            raise SourceError(f"{self.address} cannot be read: {type(error).__name__}: {line}") from None
+            raise SourceError(
+                f"{self.address} cannot be read: {type(error).__name__}: {line}. Check the address and its options"
+            ) from None
 
 
 LIBRARIES: Final = frozenset(
@@ -171,7 +173,7 @@ LIBRARIES: Final = frozenset(
 
 
 def _stamp(file: str) -> tuple[int, ...] | None:
-    """Return what changes with a file; None where there is none."""
+    """Return inode, size and time of a file, which show a change; None if the file does not exist."""
     try:
         found = Path(file).stat()
     except OSError:
@@ -201,7 +203,7 @@ def _object(value: Any) -> Any:
 
 
 def _times(column: Column) -> Any:
-    """Return the time of each row in ms; `UNKNOWN_MS` where there is none."""
+    """Return the time of each row in ms; `UNKNOWN_MS` without a time."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -263,7 +265,7 @@ def _numbers(first: int, count: int) -> pa.Array:
 
 
 class DatasetSide(TableSide):
-    """Parquet files, and tables made of them: Delta."""
+    """Parquet files, and tables made of them (Delta), as one side of a comparison."""
 
     def _open(self) -> None:
         self._dataset = self._made()
@@ -278,11 +280,13 @@ class DatasetSide(TableSide):
         place = self.address.place
         found = sorted(glob.glob(place)) if any(sign in place for sign in "*?[") else [place]
         if not found:
-            raise SourceError(f"{self.address}: there is no such file")
+            raise SourceError(f"{self.address}: the file does not exist. Correct the path")
         if "://" not in place and not Path(found[0]).exists():
-            raise SourceError(f"{self.address}: there is no such file or folder")
+            raise SourceError(f"{self.address}: the file or folder does not exist. Correct the path")
         if Path(found[0], "_delta_log").is_dir():
-            raise SettingsError(f"{self.address} is a Delta table, with files of older versions; write delta:{place}")
+            raise SettingsError(
+                f"{self.address} is a Delta table, which also has files of older versions. Write delta:{place}"
+            )
         return dataset.dataset(found if len(found) > 1 else found[0], format="parquet", partitioning="hive")
 
     def _columns(self) -> dict[str, Kind]:
@@ -307,7 +311,7 @@ class DatasetSide(TableSide):
 
 
 class DeltaSide(DatasetSide):
-    """Delta table as of its newest version."""
+    """Delta table, read at its newest version."""
 
     def _made(self) -> Any:
         from deltalake import DeltaTable
@@ -316,7 +320,7 @@ class DeltaSide(DatasetSide):
 
 
 class IcebergSide(TableSide):
-    """Iceberg table as of its current snapshot. Options are those of its catalog."""
+    """Iceberg table, read at its current snapshot. Options are those of its catalog."""
 
     def _open(self) -> None:
         from pyiceberg.catalog import load_catalog
@@ -345,13 +349,13 @@ class IcebergSide(TableSide):
 
 
 class DuckSide(TableSide):
-    """Table of a DuckDB file."""
+    """Table of a DuckDB file as one side of a comparison."""
 
     def _open(self) -> None:
         import duckdb
 
         if not Path(self.address.place).is_file():
-            raise SourceError(f"{self.address}: there is no such file")
+            raise SourceError(f"{self.address}: the file does not exist. Correct the path")
         self._db = duckdb.connect(self.address.place, read_only=True)
         self._stack.callback(self._db.close)
         self._db.execute("SET TimeZone = 'UTC'")
@@ -384,7 +388,7 @@ class CsvSide(TableSide):
         else:
             self._names = sorted(glob.glob(place)) or ([place] if path.is_file() else [])
         if not self._names:
-            raise SourceError(f"{self.address}: there is no such file")
+            raise SourceError(f"{self.address}: the file does not exist. Correct the path")
         self._files = list(self._names)
         self._db = duckdb.connect()
         self._stack.callback(self._db.close)
@@ -455,7 +459,7 @@ def _header(file: str) -> tuple[str, list[str]]:
 
 
 def _reader(relation: Any) -> pa.RecordBatchReader:
-    """Return the rows of a relation of DuckDB as Arrow batches; releases before 1.4 have another name for it."""
+    """Return the rows of a DuckDB relation as Arrow batches, in DuckDB before and after release 1.4."""
     read = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
     return read(ROWS)
 

@@ -23,22 +23,25 @@ ROWS: Final = 50_000
 
 
 class TopicSide:
-    """Topic of Kafka, up to its last committed record.
+    """Kafka topic as one side of a comparison, up to its last committed record.
 
     Args:
-        address: with the topic's name.
+        address: address with the topic's name.
         settings: bootstrap, client options and time-outs.
-        decode: reader of values.
+        decode: decoder of values; None: JSON.
 
     Raises:
-        SettingsError: no Kafka is named.
+        SettingsError: neither options nor settings name the Kafka cluster.
         TopicMissing: there is no such topic.
         BrokerUnavailable: Kafka does not answer.
     """
 
     def __init__(self, address: Address, settings: Settings, decode: Decode | None) -> None:
         if settings.bootstrap is None:
-            raise SettingsError("name the Kafka of the topic: --bootstrap, or bootstrap in the settings file")
+            raise SettingsError(
+                "bootstrap is missing: give the Kafka cluster of the topic by --bootstrap, or bootstrap in the "
+                "settings file"
+            )
         self.topic, self._settings, self._decode = address.place, settings, decode
         self.unread: list[str] = []
         self._tombstones = 0
@@ -68,24 +71,28 @@ class TopicSide:
         timeout_s = self._settings.kafka_timeout_s
         found = describe_topic(self._admin, self.topic, timeout_s=timeout_s, say=lambda text: None)
         if found is None:
-            raise TopicMissing(f"topic {self.topic!r} does not exist, or this user may not see it")
+            raise TopicMissing(
+                f"topic {self.topic!r} does not exist, or this user has no right to see it. Check the name and the "
+                "user's rights"
+            )
         return found.id, found.partitions
 
     def require_same_topic(self, id: str, when: str) -> None:
-        """Compare the topic's id.
+        """Check that the topic still has its former id.
 
         Args:
-            id: of the topic that was read before.
-            when: time of that, for the sentence.
+            id: id of the topic read before.
+            when: phrase for the time of that reading, for the message.
 
         Raises:
-            TopicReplaced: the topic of that id is gone.
+            TopicReplaced: the topic was deleted and created again.
         """
         now, _ = self._shape()
         if now != id:
             raise TopicReplaced(
-                f"topic {self.topic!r} was deleted and created again: {when} its id was {id}, now it is {now}. "
-                "Offsets read so far belong to that topic. Compare anew, with --state with another file"
+                f"topic {self.topic!r} was deleted and created again: {when} its id was {id}, and now it is {now}. "
+                "Offsets read so far belong to the former topic. Start a new comparison, with another file for "
+                "--state"
             )
 
     def ends(self) -> dict[int, OffsetRange]:
@@ -94,7 +101,7 @@ class TopicSide:
         return dict(enumerate(held))
 
     def fix_end(self) -> None:
-        """Fix the end of reading, and note the records held back by open transactions."""
+        """Fix the offsets at which reading ends, and count the records held back by open transactions."""
         high = offset_ranges(self._all, self.topic, self._count, self._settings.kafka_timeout_s)
         self._ends = self.ends()
         for number, span in self._ends.items():
@@ -106,10 +113,10 @@ class TopicSide:
                 )
 
     def read_from(self, begins: Mapping[int, int]) -> None:
-        """Begin reading at these offsets, not at the first ones; note the `gaps` after them.
+        """Begin reading at these offsets instead of the first ones, and note deleted offsets after them in `gaps`.
 
         Raises:
-            LogTruncated: a partition ends before such an offset.
+            LogTruncated: a partition ends before its offset.
         """
         assert self._ends is not None  # noqa: S101 - the caller has fixed the end
         self.begins = dict(begins)
@@ -117,18 +124,19 @@ class TopicSide:
             span = self._ends.get(number, OffsetRange(0, 0))
             if span.end < begin:
                 raise LogTruncated(
-                    f"topic {self.topic!r}, partition {number} ends at offset {span.end:,}, and was read up to offset "
-                    f"{begin:,}: its log has lost its end. Compare anew, with --state with another file"
+                    f"topic {self.topic!r}, partition {number} ends at offset {span.end:,}, but was read up to "
+                    f"offset {begin:,} before: its log has lost its end. Start a new comparison, with another file "
+                    "for --state"
                 )
             if span.first > begin:
                 self.gaps[number] = OffsetRange(begin, span.first)
 
     def next_offsets(self) -> dict[int, int]:
-        """Return the fixed end of each partition."""
+        """Return the offset of each partition at which reading ends."""
         return {number: span.end for number, span in (self._ends or {}).items()}
 
     def notes(self) -> list[str]:
-        """Return sentences about compaction and tombstones; after it was read."""
+        """Return sentences about compaction and tombstones. Call it after reading."""
         found = []
         policy = cleanup_policy(self._admin, self.topic, timeout_s=self._settings.kafka_timeout_s)
         if policy is not None and "compact" in policy:
@@ -144,7 +152,7 @@ class TopicSide:
         return found
 
     def kinds(self, places: Sequence[Place]) -> list[Kind]:
-        """Return no types: each value of a topic has its own."""
+        """Return the type `any` for each place, because a topic declares no types."""
         return ["any" for _ in places]
 
     def where(self, part: int, position: int) -> dict[str, Any]:
@@ -168,7 +176,7 @@ class TopicSide:
             yield rows
 
     def _records(self, spans: Mapping[int, OffsetRange]) -> Iterator[Records]:
-        """Read batches with the worker's client where it is installed, else records with librdkafka."""
+        """Read batches with the worker's client if it is installed, else records with librdkafka."""
         if reads_batches(self._settings, spans):
             for batch in batches_between(self._settings, self.topic, self.id, spans):
                 yield BatchRecords(batch)

@@ -50,7 +50,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def text_of(value: Any) -> str | None:
     """Return the text of a value; None for null.
 
-    Equal numbers have one text (5, 5.0 and 5.00), times are in UTC, objects have sorted names.
+    Equal numbers have the same text (5, 5.0 and 5.00), times are in UTC, and objects have sorted names.
     """
     if value is None or isinstance(value, str):
         return value if value is None or not value.startswith(("{", "[")) else _json_text(value)
@@ -124,7 +124,7 @@ def _plain(value: Any) -> Any:
 
 
 def _json_text(value: str) -> str:
-    """Return JSON text with sorted names; another text as it is."""
+    """Return JSON text with sorted names; other text unchanged."""
     try:
         return text_of(json.loads(value, parse_float=Decimal)) or value
     except (ValueError, RecursionError):
@@ -132,7 +132,7 @@ def _json_text(value: str) -> str:
 
 
 def converter(kind: Kind) -> Callable[[Any], str | None]:
-    """Return the function that makes the text of a value whose other side has this type."""
+    """Return the function that converts a value to text, for a given type on the other side."""
     if kind == "any":
         return text_of
     convert = {
@@ -270,14 +270,14 @@ def _as_boolean(value: Any) -> str | None:
 
 
 def bounded(text: str) -> str:
-    """Return a text, or the beginning and a digest of a long one."""
+    """Return a text; a long one as its beginning and a digest."""
     if len(text) <= TEXT_MOST:
         return text
     return f"{text[:BEGINNING]}... ({len(text)} characters, {_digest(text)})"
 
 
 def identity_of(parts: Sequence[str | None]) -> str | None:
-    """Return the text of an identity; None where a part is null."""
+    """Return the text of an identity from its parts; None if a part is null."""
     if len(parts) == 1:
         return None if parts[0] is None else bounded(_whole(parts[0]))
     if None in parts:
@@ -286,22 +286,22 @@ def identity_of(parts: Sequence[str | None]) -> str | None:
 
 
 def content_of(parts: Sequence[str | None]) -> str:
-    """Return the text of compared values, null among them."""
+    """Return one text for all compared values, including nulls."""
     return SEPARATOR.join(NULL if part is None else escaped(bounded(part)) for part in parts)
 
 
 def shown_identity(text: str) -> str:
-    """Return an identity for people."""
+    """Return an identity as text for display."""
     return " / ".join(_unescaped(part) for part in text.split(SEPARATOR)) if SEPARATOR in text else text
 
 
 def content_parts(text: str) -> list[str | None]:
-    """Return the compared values of a text that `content_of` made."""
+    """Split a text made by `content_of` into the compared values."""
     return [None if part == NULL else _unescaped(part) for part in text.split(SEPARATOR)]
 
 
 def _whole(text: str) -> str:
-    """Return a text that a database can keep: NUL and lone surrogates are escaped, and a digest is added."""
+    """Escape NUL and lone surrogates, which databases cannot store, and add a digest to an escaped text."""
     if "\0" in text or not text.isascii():
         kept = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
         return text if kept == text else f"{kept} ({_digest(text)})"
@@ -313,7 +313,7 @@ def _digest(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text as a part among others."""
+    """Escape a text, so that it can be joined with other parts."""
     return _whole(text.replace("\\", "\\\\").replace(SEPARATOR, "\\u001f"))
 
 
@@ -322,7 +322,7 @@ def _unescaped(text: str) -> str:
 
 
 def common(source: Kind, target: Kind) -> Kind:
-    """Return the common type of both sides of a pair: the target's, where it declares one."""
+    """Return the type under which both sides are compared: the target's if declared, else the source's."""
     for kind in (target, source):
         if kind not in ("any", "untyped"):
             return kind
@@ -330,9 +330,9 @@ def common(source: Kind, target: Kind) -> Kind:
 
 
 def exact(kind: Kind) -> Kind:
-    """Return the type of a part of an identity: numbers are not rounded, and digits in a text stay as they are.
+    """Return the type for comparing a part of an identity: without rounding, and digits in text stay unchanged.
 
-    Else two identities, such as 7 and 007, would be one.
+    Otherwise two identities, such as 7 and 007, would become one.
     """
     if kind in ("number", "float64", "float32"):
         return "any"

@@ -26,11 +26,11 @@ HELP: Final[Mapping[Verdict, str]] = {
 
 
 class Gauges:
-    """Figures of the newest comparison, for Prometheus.
+    """Prometheus gauges of the newest comparison.
 
     Args:
-        source: address, as the label `from`.
-        target: address, as the label `to`.
+        source: source's address, used as label `from`.
+        target: target's address, used as label `to`.
 
     Raises:
         SettingsError: prometheus-client is not installed.
@@ -56,7 +56,7 @@ class Gauges:
         self._readable = gauge("complete", "1 where both sides were read to their end, else 0.")
 
     def show(self, result: Comparison) -> None:
-        """Take the figures of a comparison."""
+        """Set the gauges from a comparison's result."""
         for name, gauge in self._counts.items():
             gauge.labels(**self._labels).set(getattr(result, name))
         self._oldest.labels(**self._labels).set(result.oldest_in_flight_s or 0)
@@ -64,7 +64,7 @@ class Gauges:
         self._ran.labels(**self._labels).set(time.time())
 
     def fail(self) -> None:
-        """Note that a comparison could not be made."""
+        """Set the gauge that shows that a comparison failed."""
         self._readable.labels(**self._labels).set(0)
 
 
@@ -75,20 +75,20 @@ def watch(
     fail: Callable[[RatchetError], None],
     stop: threading.Event,
 ) -> int:
-    """Compare every so often until stopped; return the exit code of the last comparison.
+    """Repeat a comparison until stopped; return the exit code of the last run.
 
     Args:
-        comparer: of the two sides.
-        every_s: seconds from the beginning of a run to the next one.
-        show: called with each result.
-        fail: called where a run could not be made; the next one is tried.
-        stop: ends it.
+        comparer: comparison to repeat.
+        every_s: seconds from the start of one run to the start of the next.
+        show: function called with each result.
+        fail: function called with the error of a failed run; the next run follows.
+        stop: event that ends the repetition.
 
     Raises:
         SettingsError: the time between runs is too short.
     """
     if every_s < EVERY_LEAST_S:
-        raise SettingsError(f"--every: {EVERY_LEAST_S:g} s is the least")
+        raise SettingsError(f"--every: the time between runs is too short; write {EVERY_LEAST_S:g} s or more")
     code = int(Exit.OPEN)
     while not stop.is_set():
         began = time.monotonic()

@@ -14,23 +14,23 @@ MOST: Final = 2**63 - 1
 
 
 def wanted_of(reason: str | None, partition: str | None, offset: str | None, limit: str | None) -> Wanted:
-    """Return the selection of dead letters from the given texts; None: not given.
+    """Parse the selection of dead letters from the options' texts; None: option not given.
 
     Raises:
-        SettingsError: a text is no number, or an offset stands without its partition.
+        SettingsError: a text is not a number, or an offset is given without its partition.
     """
     if offset is not None and partition is None:
-        raise SettingsError("--offset is of one partition: say --partition as well")
+        raise SettingsError("--offset names a record of one partition. Give --partition as well")
     return Wanted(reason, _number("partition", partition), _number("offset", offset), _number("limit", limit))
 
 
 def replay_letters(
     settings: Settings, bootstrap: str, name: str, wanted: Wanted, options: Options, *, dry_run: bool
 ) -> Outcome:
-    """Send the selected letters of stream `name` to its input again; `dry_run` only counts them.
+    """Send the selected dead letters of a stream to its input again; with `dry_run`, only count them.
 
     Raises:
-        RatchetError: Kafka does not answer, or refuses.
+        RatchetError: Kafka does not answer, or refuses the request.
     """
 
     async def run() -> Outcome:
@@ -42,7 +42,7 @@ def replay_letters(
 
 
 def sentences(outcome: Outcome) -> list[str]:
-    """Return the result in sentences for display."""
+    """Return the result of a replay as sentences for display."""
     counts = outcome.counts
     if outcome.dry_run:
         said = [f"{counts.to_replay:,} dead letters would be sent to {outcome.input}. Nothing was changed."]
@@ -67,5 +67,5 @@ def _number(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdecimal() or len(text) > len(str(MOST)) or int(text) > MOST:
-        raise SettingsError(f"--{name} is a number from 0 on (given: {text[:40]!r})")
+        raise SettingsError(f"--{name} must be a number from 0 on (given: {text[:40]!r})")
     return int(text)

@@ -35,16 +35,16 @@ class Origin(NamedTuple):
 
     @property
     def is_of_agent(self) -> bool:
-        """Return True if an agent made it, so that the record was judged before."""
+        """Return True if an agent made the dead letter; then the record was not a duplicate."""
         return self.reason.startswith(OF_AGENTS)
 
 
 class Letter(NamedTuple):
-    """Record of the dead-letter topic.
+    """Dead letter: a record of the dead-letter topic, with its origin.
 
-    origin: None without the headers of a dead letter. headers: those of the input record. agents: those of several
-    that rejected it, as in the letter. app: application of the agents, None in a letter of an earlier version. event:
-    id of the event that agents rejected, None for others.
+    origin: None without the headers of a dead letter. headers: headers of the input record. agents: names of the agents
+    that rejected the record, if several did. app: application of the agents, None in a letter of an earlier version.
+    event: id of the event that agents rejected, else None.
     """
 
     partition: int
@@ -59,14 +59,14 @@ class Letter(NamedTuple):
 
     @property
     def appended(self) -> int:
-        """Return the number of headers appended to the record's own."""
+        """Return the number of headers that follow the input record's own headers."""
         if self.origin is None:
             return 0
         return len(APPENDED) + sum(each is not None for each in (self.agents, self.app, self.event))
 
 
 def letter_at(batch: RecordBatch, index: int) -> Letter:
-    """Return a record of the dead-letter topic as a letter. index: of the record in the batch."""
+    """Read a record of the dead-letter topic as a dead letter. index: position of the record in the batch."""
     headers = batch.headers(index)
     origin = _origin(headers)
     own = headers if origin is None else headers[: -len(APPENDED)]
@@ -95,7 +95,7 @@ def _text(value: bytes) -> str:
 
 
 def _replays(headers: list[Header]) -> int:
-    """Return the number of replays stated in the record's headers; a header without a number counts as very many."""
+    """Return the number of replays that the headers state; a header without a number counts as a very high one."""
     said = [value or b"" for name, value in headers if name == REPLAYS]
     most: int = 10**REPLAYS_DIGITS - 1
     return max((int(each) if each.isdigit() and len(each) <= REPLAYS_DIGITS else most for each in said), default=0)
@@ -107,12 +107,12 @@ async def read_committed(
     """Read the committed records of a partition up to its present end.
 
     Args:
-        cluster: connected
-        topic: name
-        topic_id: 16 bytes
-        partition: number
-        most: bytes that one batch may unpack to
-        start: first offset; where retention has deleted it, the first present one
+        cluster: connected client of the Kafka cluster.
+        topic: name of the topic
+        topic_id: id of the topic, 16 bytes.
+        partition: number of the partition.
+        most: bytes that one batch may unpack to.
+        start: first offset to read; reading begins later if retention has deleted it
 
     Raises:
         RatchetError: see `PartitionReader.batches`.
@@ -125,7 +125,7 @@ async def read_committed(
 
 
 def before(batch: RecordBatch, end: int) -> Iterator[int]:
-    """Indices of a batch's records before an offset."""
+    """Yield the indexes of a batch's records before an offset."""
     for index, offset in enumerate(batch.offsets.tolist()):
         if offset < end:
             yield index

@@ -19,7 +19,10 @@ MARKS: Final = frozenset(name.encode() for name in (REPLAYS, REPLAYED_FROM, REPL
 
 
 class Original(NamedTuple):
-    """Record to send. body: key, value and headers as in a record; where: place of its letter, for messages."""
+    """Input record of a dead letter, to be sent again.
+
+    body: key, value and headers as encoded in a record; where: place of the dead letter, for messages
+    """
 
     body: bytes
     timestamp_ms: int
@@ -29,14 +32,15 @@ class Original(NamedTuple):
 def original_of(
     batch: RecordBatch, index: int, letter: str | None, timestamp_ms: int, *, to_all: bool = False
 ) -> Original:
-    """Return the record of a letter, byte for byte, with the headers of a replay.
+    """Return the input record of a dead letter, byte for byte, with the headers of a replay.
 
     Args:
-        batch: batch of the dead-letter topic.
-        index: index of the letter in it.
-        letter: the name that decides its verdict; None: the rule decides.
+        batch: batch of the dead-letter topic with the letter.
+        index: position of the letter in the batch.
+        letter: name of the letter, so that the worker recognises a second replay; None: the record is judged by its
+            sequence.
         timestamp_ms: time of the record.
-        to_all: True: send it to all agents where the letter names none.
+        to_all: True: send the record to all agents if the letter names none.
     """
     begin, at = int(batch.columns[kernels.BODY, index]), int(batch.columns[kernels.HEADERS, index])
     said = letter_at(batch, index)
@@ -57,7 +61,7 @@ def _header(name: str, value: bytes) -> bytes:
 
 
 def _raw_headers(body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Name, and all bytes, of each header; names need not be UTF-8."""
+    """Yield name and encoded bytes of each header; names need not be UTF-8."""
     count, at = read_varint(body, 0)
     for _ in range(count):
         begin = at
@@ -69,14 +73,14 @@ def _raw_headers(body: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def encode(originals: list[Original], limit: int) -> Iterator[EncodedBatch]:
-    """Batches of these records in their order, each with its own timestamp.
+    """Encode records as batches in their order, each record with its own timestamp.
 
     Args:
-        originals: what to send to one partition
+        originals: records for one partition
         limit: bytes, max.message.bytes of the topic
 
     Raises:
-        RecordTooLarge: one does not fit, not even compressed.
+        RecordTooLarge: a record is too large even when compressed.
     """
     waiting: list[Original] = []
     size = kernels.HEADER_SIZE
@@ -102,6 +106,7 @@ def _batch(originals: list[Original], limit: int) -> EncodedBatch:
         if len(encoded.buffer) <= limit:
             return encoded
     raise RecordTooLarge(
-        f"{originals[0].where}: with the headers of a replay it takes {len(encoded.buffer)} bytes and does not fit the "
-        f"input's max.message.bytes of {limit}. Raise it by a few hundred bytes"
+        f"{originals[0].where}: with the headers of a replay the record takes {len(encoded.buffer)} bytes and does "
+        f"not fit the input's max.message.bytes of {limit}. Raise max.message.bytes of the input by a few hundred "
+        "bytes"
     )

@@ -31,7 +31,7 @@ NO_LETTER: Final = "(not a dead letter of Ratchet)"
 class Wanted(msgspec.Struct, frozen=True):
     """Selection of dead letters.
 
-    reason: beginning of the reason; partition, offset: of the dead-letter topic; None is all
+    reason: beginning of the reason; partition, offset: place in the dead-letter topic; None selects all
     """
 
     reason: str | None = None
@@ -40,7 +40,7 @@ class Wanted(msgspec.Struct, frozen=True):
     limit: int | None = None
 
     def includes(self, letter: Letter) -> bool:
-        """Return True if a letter is selected, without regard to limit."""
+        """Return True if a letter is selected; the limit does not count."""
         if self.partition is not None and letter.partition != self.partition:
             return False
         if self.offset is not None and letter.offset != self.offset:
@@ -49,7 +49,10 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class ReasonCount(msgspec.Struct):
-    """Letters of one reason. partitions: how many in each; times in ms since the epoch, of the records."""
+    """Number of dead letters with one reason.
+
+    partitions: number in each partition; first_ms, last_ms: times of the records in ms since the epoch
+    """
 
     reason: str
     letters: int = 0
@@ -62,7 +65,7 @@ class ReasonCount(msgspec.Struct):
 class LetterCounts(msgspec.Struct):
     """Counts of `ratchet dead-letters list`.
 
-    letters, replayed, reasons: of this stream of this application; others: further records of the topic
+    letters, replayed, reasons: counts for this stream of this application; others: further records in the topic
     """
 
     stream: str
@@ -74,13 +77,13 @@ class LetterCounts(msgspec.Struct):
 
 
 def reason_of(letter: Letter) -> str:
-    """Return the reason, as a text with any content."""
+    """Return the reason of a dead letter; it may contain any characters."""
     return NO_LETTER if letter.origin is None else letter.origin.reason
 
 
 @dataclass
 class LetterTopic:
-    """A stream's dead-letter topic, connected."""
+    """Dead-letter topic of a stream, with a connection to Kafka."""
 
     cluster: Cluster
     settings: Settings
@@ -90,7 +93,7 @@ class LetterTopic:
 
     @property
     def topic(self) -> str:
-        """Return its name."""
+        """Return the name of the dead-letter topic."""
         return self.stream.dead_letters
 
     @property
@@ -99,17 +102,22 @@ class LetterTopic:
         return id_text(self.topics[self.topic].id)
 
     def has_made(self, letter: Letter, of_app: str = "") -> bool:
-        """Return whether this stream has made a letter. of_app: further application to count."""
+        """Return True if a dead letter comes from this stream. of_app: another application to accept."""
         is_ours = letter.app in (None, self.settings.app, of_app)
         return is_ours and letter.origin is not None and letter.origin.topic == self.stream.input
 
     async def batches(self, wanted: Wanted) -> AsyncIterator[RecordBatch]:
-        """Yield the letters, partition by partition; those of other partitions and before an offset may be left out."""
+        """Yield the batches of letters, partition by partition.
+
+        Unwanted partitions and offsets may be omitted.
+        """
         state = self.topics[self.topic]
         numbers = range(state.partitions)
         if wanted.partition is not None:
             if wanted.partition not in numbers:
-                raise TopicError(f"{self.topic}: has partitions 0 to {len(numbers) - 1}, and no {wanted.partition}")
+                raise TopicError(
+                    f"{self.topic}: has partitions 0 to {len(numbers) - 1}, but no partition {wanted.partition}"
+                )
             numbers = range(wanted.partition, wanted.partition + 1)
         most = self.settings.max_batch_mb << 20
         for number in numbers:
@@ -121,7 +129,7 @@ class LetterTopic:
                     break
 
     async def replayed(self) -> Replayed:
-        """Return the committed replays of the letters."""
+        """Return the set of letters already replayed, as committed."""
         name = replayed_topic(self.settings.app, self.name)
         found, there = Replayed(self.id), await self.cluster.topics([name])
         if name not in there:
@@ -131,8 +139,8 @@ class LetterTopic:
             for index in range(batch.count):
                 if not found.take(batch.key(index), batch.value(index)):
                     raise TopicError(
-                        f"{name}, offset {int(batch.offsets[index])}: no entry of this version of Ratchet. Which "
-                        "letters were replayed is not known for certain: use the version that wrote it"
+                        f"{name}, offset {int(batch.offsets[index])}: the entry is not of this version of Ratchet, "
+                        "so it is not certain which letters were replayed. Use the version that wrote the entry"
                     )
         return found
 
@@ -142,7 +150,7 @@ async def connected(settings: Settings, bootstrap: str, name: str) -> AsyncItera
     """Open the dead-letter topic of a stream.
 
     Raises:
-        TopicMissing: there is none.
+        TopicMissing: the topic does not exist.
         BrokerUnavailable: Kafka does not answer.
     """
     stream = settings.streams[name]
@@ -152,7 +160,8 @@ async def connected(settings: Settings, bootstrap: str, name: str) -> AsyncItera
         topics = await cluster.topics([stream.input, arrives_in(settings.streams, name), stream.dead_letters])
         if stream.dead_letters not in topics:
             raise TopicMissing(
-                f"stream {name}: there is no topic {stream.dead_letters}. A worker creates it when it starts"
+                f"stream {name}: the dead-letter topic {stream.dead_letters} does not exist. A worker creates it "
+                "when it starts"
             )
         yield LetterTopic(cluster, settings, name, stream, topics)
     finally:
@@ -160,7 +169,7 @@ async def connected(settings: Settings, bootstrap: str, name: str) -> AsyncItera
 
 
 async def count_letters(letters: LetterTopic, wanted: Wanted) -> LetterCounts:
-    """Count the letters of the stream by reason, and what else is in the topic."""
+    """Count the stream's letters by reason, and the other records of the topic."""
     replayed, others = await letters.replayed(), 0
     counts: dict[str, ReasonCount] = {}
     async for batch in letters.batches(wanted):
@@ -190,7 +199,7 @@ def _add(count: ReasonCount, letter: Letter, *, is_replayed: bool) -> None:
 
 
 class LetterView(msgspec.Struct):
-    """One letter, for `ratchet dead-letters show`. Keys and values may be any bytes."""
+    """Dead letter as `ratchet dead-letters show` prints it. Keys and values may be any bytes."""
 
     letter: Letter
     key: bytes | None

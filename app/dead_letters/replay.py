@@ -54,9 +54,9 @@ TRIES_TO_ASK: Final = 20
 class Options(msgspec.Struct, frozen=True):
     """Options of a replay.
 
-    again: also letters that come from a replay. unjudged: their records pass without a verdict. now: with the present
-    time instead of their own. of_app: also letters from agents of this application, the former owner of the topics;
-    "": there is none.
+    again: also replay letters of records already replayed once. unjudged: replayed records are not deduplicated.
+    now: give records the present time instead of their own. of_app: also replay letters from agents of this
+    application, the former owner of the topics; "" for none.
     """
 
     again: bool = False
@@ -68,9 +68,9 @@ class Options(msgspec.Struct, frozen=True):
 class Counts(msgspec.Struct):
     """Counts of the selected letters.
 
-    to_replay: chosen; done: replayed before; held_back: they come from a replay; too_often: from MOST_REPLAYS of them;
-    others: not of this stream's input, of another application's agents, or no letters of Ratchet. too_old: chosen,
-        and older than the input's retention.
+    to_replay: letters to replay. done: already replayed. held_back: letters of records already replayed once.
+    too_often: such letters after MOST_REPLAYS replays. others: letters of another input or application, and other
+    records. too_old: letters to replay, older than the input's retention.
     """
 
     to_replay: int = 0
@@ -82,7 +82,7 @@ class Counts(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """`ratchet dead-letters replay`."""
+    """Result of `ratchet dead-letters replay`."""
 
     stream: str
     topic: str
@@ -93,7 +93,7 @@ class Outcome(msgspec.Struct):
 
 
 class Chosen(NamedTuple):
-    """A letter to replay, and where its record goes."""
+    """Letter to replay, with its place, the target partition and the record to send."""
 
     place: Place
     to: int
@@ -101,17 +101,20 @@ class Chosen(NamedTuple):
 
 
 class Replay:
-    """Replays letters of one stream."""
+    """Replay of a stream's dead letters to its input."""
 
     def __init__(self, letters: LetterTopic, wanted: Wanted, options: Options, bootstrap: str) -> None:
-        """Nothing is read yet."""
+        """Prepare a replay; reads no letters yet."""
         self._letters, self._wanted, self._options = letters, wanted, options
         self._bootstrap = bootstrap
         self._admin = admin_client({"bootstrap.servers": bootstrap, **letters.settings.kafka})
         # The records of a stream with `repartition_by` are placed by the stream that arrives in its internal topic.
         self._input = arrives_in(letters.settings.streams, letters.name)
         if self._input not in letters.topics:
-            raise TopicMissing(f"stream {letters.name}: there is no topic {self._input} to send dead letters to")
+            raise TopicMissing(
+                f"stream {letters.name}: the topic {self._input}, where the dead letters are to be sent, does not "
+                "exist. Create it, or start a worker"
+            )
         self._partitions = letters.topics[self._input].partitions
         self._state = replayed_topic(letters.settings.app, letters.name)
         self._oldest_ms = self._kept_since()
@@ -120,7 +123,7 @@ class Replay:
         """Letters of the transaction with an unknown end."""
 
     async def plan(self) -> Outcome:
-        """Say what `execute` would do; nothing is changed.
+        """Return the outcome that `execute` would have, without changing anything.
 
         Raises:
             TopicTaken: the input is written by another stream or application.
@@ -129,12 +132,12 @@ class Replay:
         return self._outcome(await self._count(await self._letters.replayed()), dry_run=True)
 
     async def execute(self) -> Outcome:
-        """Replay the letters.
+        """Send the selected letters to the stream's input, each exactly once.
 
         Raises:
-            SettingsError: some are older than the input's retention; or a worker does not support replays.
+            SettingsError: letters are older than the input's retention; or a worker does not support replays.
             Fenced: another replay of this stream has started.
-            Aborted: several tries failed; the replayed letters are known, and the next call goes on.
+            Aborted: several attempts failed; the letters replayed so far are recorded, and the next call continues.
             RecordTooLarge: a record does not fit the input any more.
             TopicTaken: the input is written by another stream or application.
         """
@@ -168,17 +171,19 @@ class Replay:
                     raise
                 log.info("trying again", stream=letters.name, reason=str(error))
             except Fenced as error:
-                raise Fenced(f"{error}. Another `ratchet dead-letters replay` of this stream has begun") from None
+                raise Fenced(
+                    f"{error}. Another `ratchet dead-letters replay` of this stream has started. Let it finish"
+                ) from None
             except BaseException:
                 await producer.abort()
                 raise
         raise AssertionError  # the last try raises
 
     def _refuse_output_of_another(self) -> None:
-        """Refuse to send to a topic that another stream or application writes: its other readers would count it twice.
+        """Check that no other stream or application writes to the input.
 
         Raises:
-            TopicTaken: the input is such a topic.
+            TopicTaken: another stream or application writes to the input.
         """
         settings, name = self._letters.settings, self._letters.name
         writers = [
@@ -210,16 +215,16 @@ class Replay:
             if not left:
                 raise SettingsError(
                     f"{group.members - len(group.workers)} of {group.members} members of the workers' group do not "
-                    "tell whether they support replayed records: an earlier Ratchet drops them. Try again when the "
-                    "group is stable"
+                    "show if they support replayed records, which earlier versions of Ratchet drop. Try again when "
+                    "the group is stable"
                 )
             await asyncio.sleep(0.5)  # it is known only while the group is stable
         identity = b"" if letters.stream.identity == Identity.PARTITION else b"?"
         asked = await lookup(self._bootstrap, letters.settings, letters.name, identity, None)
         if asked.cannot_replay is not msgspec.UNSET:
             raise SettingsError(
-                f"workers of an earlier Ratchet would drop the records: {', '.join(asked.cannot_replay)}, or gave no "
-                "answer. Update them first, and see that they can be reached"
+                "workers of an earlier Ratchet would drop the records, or gave no answer: "
+                f"{', '.join(asked.cannot_replay)}. Update them, and check that they can be reached"
             )
 
     def _outcome(self, counts: Counts, *, dry_run: bool) -> Outcome:
@@ -235,20 +240,23 @@ class Replay:
     def _refuse_old(self, counts: Counts) -> None:
         if counts.too_old and not self._options.now:
             raise SettingsError(
-                f"{counts.too_old} of these dead letters are older than what {self._input} keeps (retention.ms), so "
-                "Kafka may delete their records before a worker reads them. Raise retention.ms, or send them with the "
+                f"{counts.too_old} of these dead letters are older than retention.ms of {self._input}, so Kafka may "
+                "delete their records before a worker reads them. Raise retention.ms, or send them with the "
                 "present time: --now"
             )
 
     def _kept_since(self) -> int | None:
-        """Return the age limit of input records in ms: older ones may be deleted at once; None: there is none."""
+        """Return the age limit of input records in ms; None without a limit.
+
+        Kafka may delete older records at once.
+        """
         config = config_of(self._admin, self._input)
         retention = int(config["retention.ms"])
         by_age = "delete" in config["cleanup.policy"] and config["message.timestamp.type"] != "LogAppendTime"
         return time.time_ns() // 1_000_000 - retention if by_age and retention >= 0 else None
 
     async def _choose(self, replayed: Replayed, counts: Counts, most: int | None) -> AsyncIterator[Chosen]:
-        """Yield the selected letters without a replay, in order. counts: of all letters seen."""
+        """Yield the selected letters without a replay so far, in order. counts: counts all letters read."""
         async for batch in self._letters.batches(self._wanted):
             for index in range(batch.count):
                 letter = letter_at(batch, index)
@@ -276,15 +284,19 @@ class Replay:
         return False
 
     def _name_of(self, letter: Letter) -> str | None:
-        """Return the name that decides the record's verdict; None: the rule decides."""
+        """Return the name that a worker recognises a replayed record by.
+
+        None: the record is judged by its sequence.
+        """
         by_name = self._options.unjudged or (letter.origin is not None and letter.origin.is_of_agent)
         letters = letters_in(self._letters.settings.app, self._letters.topic, self._letters.id).decode()
         return f"{letters}{letter.partition}/{letter.offset}" if by_name else None
 
     def _target(self, letter: Letter, key: bytes | None) -> int:
-        """Return the former partition.
+        """Return the partition to send a letter's record to.
 
-        Another one where records move after the input, or by key where it is missing.
+        It is the record's former partition, or the key's partition if the former one is missing. In an input with moved
+        records it is taken modulo the number of partitions.
         """
         if letter.origin is not None and self._input != self._letters.stream.input:
             return letter.origin.partition % self._partitions
@@ -310,7 +322,7 @@ class Replay:
     async def _send(
         self, producer: TransactionalProducer, replayed: Replayed, chosen: list[Chosen], limits: dict[str, int]
     ) -> None:
-        """One transaction, of letters of one partition."""
+        """Send letters of one partition in one transaction."""
         places = [each.place for each in chosen]
         targets = sorted({each.to for each in chosen})
         changed = replayed.with_(places)
@@ -332,4 +344,6 @@ class Replay:
         self._sent += len(chosen)
         log.info("replayed", stream=self._letters.name, partition=partition, letters=len(chosen), to_offset=last)
         if producer.state is State.SPENT:
-            raise Aborted(f"{producer.transactional_id}: committed, and its epochs are used up")
+            raise Aborted(
+                f"{producer.transactional_id}: committed, but the id has used up its epochs; the replay starts again"
+            )

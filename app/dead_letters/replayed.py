@@ -21,15 +21,18 @@ Place = tuple[int, int]
 
 
 class Replayed:
-    """The replayed letters of one dead-letter topic."""
+    """Set of the replayed letters of a dead-letter topic."""
 
     def __init__(self, topic_id: str) -> None:
-        """Start with an empty set. topic_id: as text; letters of an earlier topic with the name are others."""
+        """Start with an empty set.
+
+        topic_id: id of the dead-letter topic as text; letters of an earlier topic do not count.
+        """
         self._topic = topic_id
         self._windows: dict[tuple[int, int], bytes] = {}
 
     def take(self, key: bytes | None, value: bytes | None) -> bool:
-        """Take an entry of the topic over. Returns False where it is none that this version understands."""
+        """Apply an entry of the topic of replays. Return False for an entry in an unknown format."""
         found = _KEY.fullmatch((key or b"").decode("ascii", "replace"))
         if found is None or (value is not None and len(value) != BYTES):
             return False
@@ -52,7 +55,7 @@ class Replayed:
         return sum(int.from_bytes(bits).bit_count() for bits in self._windows.values())
 
     def with_(self, places: Iterable[Place]) -> dict[tuple[int, int], bytes]:
-        """Return the windows that these letters are in, with them; for `entries` and `accept`."""
+        """Return the bitmaps that change when these letters are added, for `entries` and `accept`."""
         changed: dict[tuple[int, int], bytearray] = {}
         for partition, offset in places:
             window = partition, offset // WINDOW
@@ -62,9 +65,9 @@ class Replayed:
         return {window: bytes(bits) for window, bits in changed.items()}
 
     def entries(self, changed: dict[tuple[int, int], bytes]) -> list[tuple[bytes, bytes | None]]:
-        """Keys and values for the topic."""
+        """Return keys and values of the entries for changed bitmaps."""
         return [(f"{self._topic}/{number}/{window}".encode(), bits) for (number, window), bits in changed.items()]
 
     def accept(self, changed: dict[tuple[int, int], bytes]) -> None:
-        """They are committed."""
+        """Add the changed bitmaps to the set, after their commit."""
         self._windows |= changed

@@ -18,7 +18,7 @@ COLUMNS = "repository string, sequence long, commit string, committed_at long, p
 
 @dataclass
 class EventFile:
-    """One file to publish, and what its events add up to."""
+    """File to publish in the demo, with the true sums of its events."""
 
     path: Path
     producer: str
@@ -33,10 +33,10 @@ def excerpt() -> list[Path]:
 
 
 def count(path: Path) -> EventFile:
-    """Read a file once and add up its lines per repository.
+    """Read a file once and add up its events' lines by repository.
 
     Raises:
-        SourceError: it cannot be read, or an event has no repository, path, added or deleted.
+        SourceError: the file cannot be read, or an event lacks repository, path, added or deleted.
     """
     found = EventFile(path, producer_name(path))
     opened: Any = gzip.open if path.suffix == ".gz" else open
@@ -49,21 +49,21 @@ def count(path: Path) -> EventFile:
                     str(event["path"])
                 except (KeyError, TypeError, ValueError):
                     raise SourceError(
-                        f"{path}, line {number}: the demo adds up events with repository, path, added and deleted; "
-                        "this one is not such an event. 'ratchet publish' takes any file"
+                        f"{path}, line {number}: the demo needs events with repository, path, added and deleted, "
+                        "and this line is not such an event. 'ratchet publish' takes any file"
                     ) from None
                 found.events += 1
                 found.added[repository] += added
                 found.deleted[repository] += deleted
     except FileNotFoundError:
-        raise SourceError(f"{path}: there is no such file") from None
+        raise SourceError(f"{path}: the file does not exist. Correct the path") from None
     except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise SourceError(f"{path}: cannot be read as NDJSON: {error}") from None
     if not found.events:
-        raise SourceError(f"{path}: has no events; the demo needs some")
+        raise SourceError(f"{path}: has no events. Give a file with events")
     return found
 
 
 def producer_name(path: Path) -> str:
-    """Return a producer's name for a file: its own without the endings."""
+    """Return a producer's name for a file: the file's name without its endings."""
     return re.sub(r"(\.(ndjson|jsonl|json|gz))+$", "", path.name)

@@ -52,12 +52,12 @@ class Demo:
 
     @property
     def config(self) -> Path:
-        """Return the settings file, for anyone who wants to look around."""
+        """Return the path of the demo's settings file, for users who want to look around."""
         return self.folder / "ratchet.toml"
 
     @property
     def settings(self) -> Settings:
-        """Read from the settings file of the demo."""
+        """Load the settings file of the demo."""
         return load(self.config, bootstrap=self.bootstrap)
 
     def start(self, name: str, *arguments: str) -> ChildProcess:
@@ -74,7 +74,7 @@ class Demo:
 
     @contextmanager
     def step(self, text: str) -> Iterator[Any]:
-        """Show a step while it runs, and its end."""
+        """Show a step's text while the block runs, and its duration at the end."""
         began = time.monotonic()
         if not self.console.is_terminal:
             self.console.print(f"... {text}")
@@ -87,15 +87,15 @@ def run(paths: list[Path], *, keep: bool = False, as_json: bool = False) -> bool
     """Run the demo.
 
     Args:
-        paths: files of events; none: the excerpt that comes with Ratchet
+        paths: files of events; empty: the excerpt that comes with Ratchet
         keep: leave everything running until Ctrl-C
         as_json: print one line of JSON at the end
 
     Returns:
-        Whether every event counted exactly once.
+        True if every event counted exactly once.
 
     Raises:
-        RatchetError: a process of it could not do its work.
+        RatchetError: a process of the demo failed.
     """
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     os.environ.setdefault("JAVA_TOOL_OPTIONS", SHORT_LIVED)
@@ -147,7 +147,7 @@ def _story(demo: Demo) -> tuple[Report, dict[str, dict[str, int]]]:
     with demo.step(f"{first.producer} resumes"):
         said = json.loads(_publish(demo, first, "resumed").splitlines()[-1])
         if said["resumed_after"] < 0:
-            raise SetupError("the publisher did not resume; it started from the beginning")
+            raise SetupError("the publisher started from the beginning instead of resuming")
     with demo.step("worker 1 is killed (kill -9) while the other files are published"):
         publishing = [demo.start(f"publish-{number}", *_publish_arguments(file)) for number, file in enumerate(others)]
         workers[0].kill()
@@ -201,7 +201,7 @@ def _wait(condition: Any, what: str, processes: list[ChildProcess]) -> None:
             if not process.is_running:
                 raise SetupError(f"{process.name} has ended:\n{process.last_words()}")
         if time.monotonic() - began > PATIENCE_S:
-            raise SetupError(f"{what} did not get ready within {PATIENCE_S:.0f} s:\n{processes[0].last_words()}")
+            raise SetupError(f"{what} was not ready within {PATIENCE_S:.0f} s:\n{processes[0].last_words()}")
         time.sleep(0.1)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Mark(StrEnum):
-    """Result of a check. NOT_CHECKED: it was impossible."""
+    """Result of a check. NOT_CHECKED: the check was impossible."""
 
     OK = "ok"
     WARNING = "warning"
@@ -16,7 +16,10 @@ class Mark(StrEnum):
 
 
 class Finding(NamedTuple):
-    """check: settings, sinks, broker, rights, topics, group, formats, clock, progress or disk."""
+    """Finding of a check, with its result and a sentence.
+
+    check: settings, sinks, broker, rights, topics, group, formats, clock, progress or disk.
+    """
 
     check: str
     mark: Mark
@@ -24,6 +27,6 @@ class Finding(NamedTuple):
 
 
 def exit_code(findings: list[Finding]) -> int:
-    """0: fine; 1: there is an error; 2: something could not be checked."""
+    """Return the exit code: 0 fine, 1 with an error, 2 if a check was impossible."""
     marks = {finding.mark for finding in findings}
     return 2 if Mark.NOT_CHECKED in marks else 1 if Mark.ERROR in marks else 0

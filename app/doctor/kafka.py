@@ -33,11 +33,11 @@ WRITES: Final = {*READS, AclOperation.WRITE}
 
 
 class KafkaChecks:
-    """Asks one Kafka about one application.
+    """Doctor's checks of a Kafka cluster for one application.
 
     Args:
-        settings: valid
-        bootstrap: of a Kafka that answers
+        settings: valid settings of the application
+        bootstrap: address of the cluster, which must answer
     """
 
     def __init__(self, settings: Settings, bootstrap: str) -> None:
@@ -51,7 +51,7 @@ class KafkaChecks:
         self._refused: dict[str, str] = {}
 
     def describe(self) -> None:
-        """Look at every topic of the application. To be called first."""
+        """Describe every topic of the application. Call it before the checks."""
         asked = self._admin.describe_topics(
             TopicCollection(sorted({*self._needed(), GROUPS_TOPIC})),
             include_authorized_operations=True,
@@ -114,7 +114,7 @@ class KafkaChecks:
         return [] if may is None or AclOperation.READ in may else [f"group {group}: read"]
 
     def topics(self) -> Iterator[Finding]:
-        """Check that topics exist and fit each other, by stream."""
+        """Check that the topics exist and their partition counts match, stream by stream."""
         for name, stream in self._settings.streams.items():
             wanted = {*stream.writes, stream.input} - ({stream.output} if isinstance(stream, Arrivals) else set())
             there = {topic: len(self.found[topic].partitions) for topic in wanted if topic in self.found}
@@ -136,7 +136,7 @@ class KafkaChecks:
         yield from self._timeout()
 
     def group(self) -> Iterator[Finding]:
-        """Name strangers in the workers' group, and offsets committed by another client."""
+        """Check the workers' group for members other than workers, and for offsets committed by another client."""
         if not self.has_groups:  # asking would make Kafka create the topic of groups
             return
         try:
@@ -223,7 +223,7 @@ class KafkaChecks:
             yield _ok("topics", f"transaction_timeout_ms is {ours}, and the broker allows {most}")
 
     def clock(self) -> Iterator[Finding]:
-        """Compare with the newest time that Kafka itself has stamped, in Ratchet's own topics."""
+        """Compare this machine's clock with the newest timestamp that Kafka gave in Ratchet's own topics."""
         own = [*self.changelogs.values(), *({OWNERS_TOPIC, policy_topic(self._settings.app)} & self.found.keys())]
         places = [TopicPartition(topic, each.id) for topic in own for each in self.found[topic].partitions]
         newest = -1
@@ -259,7 +259,7 @@ def _error(check: str, sentence: str) -> Finding:
 
 
 async def _programs(urls: Sequence[str]) -> list[Finding]:
-    """Tell the digests of the workers' programs apart."""
+    """Report if the workers run different programs, by the digests of their code."""
     async with WorkerClient() as client:
         answers, _ = await client.ask_all(urls, "/status", WorkerStatus)
     if said := about_programs(answers.values()):

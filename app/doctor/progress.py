@@ -26,9 +26,9 @@ def progress(settings: Settings, bootstrap: str, *, has_run: bool) -> Iterator[F
     """Yield a finding for each standstill and each old open transaction.
 
     Args:
-        settings: valid.
-        bootstrap: of a Kafka that answers.
-        has_run: a worker was here before; only then is the group asked for.
+        settings: valid settings of the application.
+        bootstrap: address of the cluster, which must answer.
+        has_run: True if a worker has run before; only then the group is read.
     """
     overview: Overview | None = None
     blocked: list[Blocked] = []

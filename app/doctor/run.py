@@ -33,11 +33,11 @@ LITTLE: Final = 1 << 30
 
 
 def diagnose(path: Path | None = None, state_folder: Path | None = None) -> list[Finding]:
-    """Look at everything; nothing is changed.
+    """Run all checks, without changing anything.
 
     Args:
-        path: the settings file, as `load` takes it
-        state_folder: in place of the settings'
+        path: the settings file, as for `load`
+        state_folder: folder of local stores, in place of the settings' one
     """
     given = {"state_folder": state_folder} if state_folder else {}
     try:
@@ -126,11 +126,11 @@ def _formats(settings: Settings, bootstrap: str, checks: KafkaChecks) -> Iterato
 
 
 def _newest_format(settings: Settings, bootstrap: str, topic: str, partitions: int, deadline: float) -> int | None:
-    """Return the highest format of a changelog's owner entries; None where there was no time to read it.
+    """Return the highest format of a changelog's owner entries; None if the time was up before reading it.
 
     Raises:
-        OwnerDiffers: an entry is of a newer version.
-        RatchetError: it cannot be read.
+        OwnerDiffers: a newer version wrote an entry.
+        RatchetError: the changelog cannot be read.
     """
     newest = FORMAT
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
@@ -160,7 +160,10 @@ def _disk(folder: Path) -> Iterator[Finding]:
 
 
 def _is_locked(lock: Path) -> bool | None:
-    """Return True if a process holds the lock; None: unknown. It only reads: a try could refuse a worker."""
+    """Return True if a process holds the lock; None if unknown.
+
+    It reads /proc/locks, because an attempt to lock could make a starting worker fail.
+    """
     try:
         lines = Path("/proc/locks").read_text("ascii").splitlines()
         inode = str(lock.stat().st_ino)

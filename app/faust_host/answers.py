@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class Answers:
-    """Reader of one app's reply topic, from its end on."""
+    """Reader of an app's reply topic, from the topic's end on."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -25,7 +25,7 @@ class Answers:
         self._task: asyncio.Task[None] | None = None
 
     def read(self, topic: Any) -> None:
-        """Deliver what comes to a topic object of Faust. The first call begins to read."""
+        """Deliver the reply topic's records to a Faust topic object. The first call starts reading."""
         if topic.is_iterator:
             self._channels.append(topic)
         if self._task is None:

@@ -44,14 +44,14 @@ PARTITIONS: Final = "the function runs once for each partition"
 
 
 class Finding(NamedTuple):
-    """One statement of a program.
+    """Finding about one statement of a Faust program.
 
     Attributes:
-        verdict: exact, rule or refused
+        verdict: exact, rule (exact under a condition) or refused
         file: path of the module
         line: number of the line
         what: the statement
-        why: the rule, or the reason
+        why: the condition, or the reason of the refusal
     """
 
     verdict: Verdict
@@ -62,13 +62,13 @@ class Finding(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """Return the verdict as a command prints it."""
+        """Return the verdict as the command prints it."""
         return {"exact": "exact", "rule": "by this rule", "refused": f"refused at line {self.line}"}[self.verdict]
 
 
 @dataclass
 class Names:
-    """Names that a program's modules define."""
+    """Topics, tables, agents and functions that a program's modules define, by name."""
 
     topics: set[str] = field(default_factory=set)
     channels: set[str] = field(default_factory=set)
@@ -88,10 +88,10 @@ def check_program(text: str, folder: Path | None = None) -> list[Finding]:
 
     Args:
         text: MODULE:NAME, as `shop:app`
-        folder: the first to search for the module; None: the working folder
+        folder: folder to search first for the module; None: the working folder
 
     Raises:
-        SettingsError: there is no such module, or it cannot be read.
+        SettingsError: the module does not exist, or cannot be read.
     """
     return check_files(modules_of(text, folder or Path.cwd()))
 
@@ -100,7 +100,7 @@ def check_files(paths: Iterable[Path]) -> list[Finding]:
     """Return the findings in the source of modules, by module and line.
 
     Raises:
-        SettingsError: one cannot be read.
+        SettingsError: a file cannot be read.
     """
     trees = {path: _parsed(path) for path in paths}
     names = Names()
@@ -111,10 +111,10 @@ def check_files(paths: Iterable[Path]) -> list[Finding]:
 
 
 def refuse_shown(paths: Iterable[Path]) -> None:
-    """Refuse a program where its source shows that it cannot be exact.
+    """Refuse a program with statements that cannot be exact.
 
     Raises:
-        SettingsError: one line for each place.
+        SettingsError: there are some; the message has one line for each.
     """
     wrong = [each for each in check_files(paths) if each.verdict == "refused"]
     if wrong:
@@ -124,7 +124,7 @@ def refuse_shown(paths: Iterable[Path]) -> None:
 
 
 def modules_of(text: str, folder: Path) -> list[Path]:
-    """Return the files of a program: its module, and those of its own that it imports."""
+    """Return the files of a program: its module, and the modules of the program that it imports."""
     module, _ = names_in(text, "--faust")
     roots = [folder, *(Path(each or ".") for each in sys.path)]
     first = _find(module, roots)
@@ -176,14 +176,14 @@ def _parsed(path: Path) -> ast.Module:
 
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Calls of a chain, as of `app.Table(...).tumbling(...)`: the last one first."""
+    """Yield the calls of a chain such as `app.Table(...).tumbling(...)`, the last one first."""
     while isinstance(node, ast.Call):
         yield node
         node = node.func.value if isinstance(node.func, ast.Attribute) else node.func
 
 
 def _called(call: ast.Call) -> str:
-    """Name of the called function or method."""
+    """Return the name of the called function or method."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""
@@ -202,8 +202,8 @@ class Bound(NamedTuple):
     """Function that `app.agent(topic)(function)` makes an agent, without a decorator.
 
     Attributes:
-        name: of the function
-        options: call of `agent`
+        name: name of the function
+        options: the call of `agent`
         given: arguments that `functools.partial` gives before the stream
     """
 
@@ -281,7 +281,7 @@ def _decorator(node: ast.AsyncFunctionDef | ast.FunctionDef, wanted: Iterable[st
 
 
 class _Checker:
-    """Findings of one module."""
+    """Checker of one module, which collects the findings."""
 
     def __init__(self, path: Path, tree: ast.Module, names: Names) -> None:
         self._file, self._tree, self._names = str(path), tree, names
@@ -333,7 +333,10 @@ class _Checker:
             yield self._at(call, "exact", label)
 
     def _bound_agent(self, bound: Bound) -> Iterator[Finding]:
-        """Findings on `app.agent(topic)(function)`. A function of another kind is judged by its options alone."""
+        """Yield the findings on `app.agent(topic)(function)`.
+
+        If the function is not found, only the options of `agent` are checked.
+        """
         node = self._names.functions.get(bound.name)
         if node is not None:
             yield from self._agent(node, bound.options, bound.given)
@@ -361,7 +364,7 @@ class _Checker:
     def _agent(
         self, node: ast.AsyncFunctionDef, decorator: ast.expr, given: Sequence[ast.expr] = ()
     ) -> Iterator[Finding]:
-        """Findings on an agent. given: arguments that `functools.partial` gives before the stream."""
+        """Yield the findings on an agent. given: arguments that `functools.partial` gives before the stream."""
         options = decorator if isinstance(decorator, ast.Call) else None
         label = f"agent {node.name}"
         if options is not None and (refused := self._in_memory(options, label)):
@@ -447,7 +450,7 @@ class _Checker:
         yield from wrong or [self._at(node, "rule", f"{kind} {node.name}", OUT)]
 
     def _shared(self) -> Iterator[Finding]:
-        """Tables that several agents of this module name."""
+        """Yield findings on tables that several agents of this module use."""
         users: dict[str, list[ast.AsyncFunctionDef]] = {}
         here = {node for node in ast.walk(self._tree) if isinstance(node, ast.AsyncFunctionDef)}
         for agent in self._names.agents.values():
@@ -468,7 +471,7 @@ class _Checker:
 
 
 def _written(node: ast.AST) -> str:
-    """Name of the target of an assignment by key, as in `counts[word] = 1`; "" without one."""
+    """Return the name of the target of an assignment by key, such as `counts[word] = 1`; "" without one."""
     if isinstance(node, ast.Assign):
         targets = node.targets
     elif isinstance(node, ast.AugAssign | ast.AnnAssign):

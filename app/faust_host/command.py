@@ -21,26 +21,26 @@ KILL_AFTER_S: Final = STOP_WITHIN_S + 15.0
 
 
 def load_app(text: str) -> Any:
-    """Return the Faust app that a text names.
+    """Import a Faust app by its name.
 
     Args:
         text: MODULE:NAME, as `shop:app`; without NAME: `app`
 
     Raises:
-        SettingsError: there is none, or the module cannot be imported.
+        SettingsError: the module cannot be imported, or has no such app.
     """
     found = load_object(text, "--faust")
     if not isinstance(found, faust.App):
-        raise SettingsError(f"--faust {text}: is a {type(found).__name__}, and no faust.App")
+        raise SettingsError(f"--faust {text}: is a {type(found).__name__}, not a faust.App. Name the faust.App")
     return found
 
 
 def use_lanes(app: Any, config: Path | None = None, given: Mapping[str, Any] | None = None) -> None:
-    """Have an app run on lanes, whatever its broker's URL says.
+    """Make a Faust app run on lanes (Ratchet's partition runners), regardless of its broker's URL.
 
     Args:
-        app: Faust's
-        config: of ratchet.toml, as for `load`
+        app: the Faust app
+        config: path of ratchet.toml, as for `load`
         given: settings of the command line
     """
     app.finalize()
@@ -56,12 +56,12 @@ def run(text: str, config: Path | None, given: Mapping[str, Any], log_level: str
 
     Args:
         text: MODULE:NAME
-        config: of ratchet.toml, as for `load`
+        config: path of ratchet.toml, as for `load`
         given: settings of the command line
-        log_level: of Faust's log
+        log_level: level of Faust's log
 
     Raises:
-        SettingsError: the program cannot be loaded, or shows what cannot be exact.
+        SettingsError: the program cannot be loaded, or has statements that cannot be exact.
     """
     refuse_shown(modules_of(text, Path.cwd()))
     processes = int(given.get("processes") or given_settings(config).get("processes") or 1)
@@ -79,7 +79,11 @@ def _process(text: str, config: Path | None, given: Mapping[str, Any], log_level
 
 
 def _run(text: str, config: Path | None, given: Mapping[str, Any], log_level: str, number: int | None = None) -> int:
-    """Run one process. number: of several; each has a folder and a port for Faust's pages of its own."""
+    """Run one process of a Faust program.
+
+    number: number among several processes, each with its own folder, and its own port for Faust's pages; None: a single
+    process.
+    """
     app = load_app(text)
     own: dict[str, Any] = {name: value for name, value in given.items() if name != "processes"}
     if number is not None:

@@ -27,43 +27,43 @@ DEPTH_MOST: Final = 12
 
 
 def place_of(function: Any) -> str:
-    """Return "file.py:12" of a function's first line."""
+    """Return the place of a function's first line, as "file.py:12"."""
     function = function_of(function)
     code = getattr(function, "__code__", None)
     return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code else repr(function)
 
 
 def sources_of(app: Any) -> list[Path]:
-    """Return the files with an app's agents."""
+    """Return the source files of an app's agents."""
     functions = (function_of(agent.fun) for agent in app.agents.values())
     found = {each.__code__.co_filename for each in functions if hasattr(each, "__code__")}
     return [path for path in map(Path, sorted(found)) if path.is_file()]
 
 
 def topics_of(agent: Any) -> dict[str, Any]:
-    """Return an agent's topics by name: one for each, which decodes its records.
+    """Return an agent's topics by name, each as an object that decodes the topic's records.
 
     Raises:
-        SettingsError: it reads a pattern, or a channel in memory.
+        SettingsError: the agent reads a pattern of topics, or a channel in memory.
     """
     channel = agent.channel
     where = f"{place_of(agent.fun)}: agent {agent.name}"
     if not isinstance(channel, Topic):
         raise SettingsError(
-            f"{where}: reads a channel in memory, whose records are gone when its worker is. Give it a topic"
+            f"{where}: reads a channel in memory, and its records are lost when the worker ends. Give the agent a topic"
         )
     if channel.pattern:
         raise SettingsError(
-            f"{where}: reads topics by the pattern {channel.pattern.pattern!r}, and a lane must know its topic before "
-            "it starts. Name the topics"
+            f"{where}: reads topics by the pattern {channel.pattern.pattern!r}, but a lane must know its topic "
+            "before it starts. Name the topics"
         )
     return dict.fromkeys(channel.topics, channel)
 
 
 async def steps_of(agent: Any) -> list[Step]:
-    """Return the steps of an agent: its function is called, and stopped at its first event.
+    """Find the steps (`group_by`, `through`) of an agent, by running its function up to the first event.
 
-    Functions that name no step are not called.
+    A function without such names is not called.
     """
     if not any(STEPS & set(code.co_names) for code in _codes(function_of(agent.fun))):
         return []
@@ -81,14 +81,14 @@ async def steps_of(agent: Any) -> list[Step]:
 
 
 def function_of(found: Any) -> Any:
-    """Return the function of the program within a bound method, a `functools.partial` or a wrapper."""
+    """Return the program's function inside a bound method, a `functools.partial` or a wrapper."""
     while isinstance(found, partial):
         found = found.func
     return inspect.unwrap(getattr(found, "__func__", found))
 
 
 def _codes(function: Any) -> Iterator[CodeType]:
-    """Code of a function, and of the functions defined in it."""
+    """Yield the code of a function, and of functions defined inside it."""
     code = getattr(function, "__code__", None)
     left = [code] if code else []
     while left:
@@ -97,7 +97,7 @@ def _codes(function: Any) -> Iterator[CodeType]:
 
 
 def tables_of(function: Any) -> set[Any]:
-    """Return the tables that a function's code names, itself or through functions of the same program."""
+    """Return the tables that a function uses, directly or through functions of the same program."""
     found: set[Any] = set()
     _search(function, found, set(), DEPTH_MOST)
     return found
@@ -148,7 +148,7 @@ def _is_of_program(kind: type) -> bool:
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
-    """Objects that a function's code names: globals, attributes of modules and objects, and its closure."""
+    """Yield the objects that a function's code names: globals, attributes of modules and objects, its closure."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -169,7 +169,7 @@ def _named(function: FunctionType) -> Iterator[Any]:
 
 
 def is_library_module(module: ModuleType) -> bool:
-    """Return whether a module is no part of the user's program."""
+    """Return True if a module does not belong to the user's program."""
     path = getattr(module, "__file__", None)
     return path is None or is_library(path)
 
@@ -179,7 +179,10 @@ def _items(value: Any) -> list[Any]:
 
 
 def topics_at_hand(app: Any) -> dict[str, Any]:
-    """Return every topic object of an app by name. Faust keeps no list of them."""
+    """Return every topic object of an app, by topic name.
+
+    It searches Python's memory, because Faust keeps no list.
+    """
     found = [
         each for each in gc.get_objects() if issubclass(type(each), Topic) and each.app is app and not each.pattern
     ]
@@ -187,10 +190,10 @@ def topics_at_hand(app: Any) -> dict[str, Any]:
 
 
 def channels_at_hand(app: Any) -> list[Channel]:
-    """Return every channel in memory of an app."""
+    """Return every in-memory channel of an app, from a search of Python's memory."""
     return [each for each in gc.get_objects() if type(each) is Channel and each.app is app]
 
 
 def wrappers_at_hand(app: Any) -> list[WindowWrapper]:
-    """Return every window wrapper of an app's tables."""
+    """Return every window wrapper of an app's tables, from a search of Python's memory."""
     return [each for each in gc.get_objects() if issubclass(type(each), WindowWrapper) and each.table.app is app]

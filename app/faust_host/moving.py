@@ -38,7 +38,7 @@ Entries = dict[bytes, bytes]
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """State that one partition of a stream takes over. position: next offset of the input; None: its beginning."""
+    """State taken over for one partition. position: next offset of the input; None: its beginning."""
 
     stream: str
     partition: int
@@ -47,16 +47,16 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 def take_over(text: str, config: Path | None, *, dry_run: bool) -> list[Taken]:
-    """Take over what plain Faust workers have left: offsets of their group, and tables of their changelogs.
+    """Import the state of plain Faust workers: their group's offsets, and tables from their changelogs.
 
     Args:
         text: MODULE:NAME of the program
-        config: of ratchet.toml, as for `load`
-        dry_run: only say what would be done
+        config: path of ratchet.toml, as for `load`
+        dry_run: only return what would be imported
 
     Raises:
         SettingsError: workers run, lanes have run already, or records wait between two steps.
-        RatchetError: Kafka refuses. The partitions before have theirs; do it again.
+        RatchetError: Kafka refuses the request. Partitions imported before are complete; run the import again.
     """
     app = load_app(text)
     use_lanes(app, config)
@@ -64,13 +64,13 @@ def take_over(text: str, config: Path | None, *, dry_run: bool) -> list[Taken]:
     hosted, settings = hosted_app(app, config)
     bootstrap = settings.bootstrap
     if bootstrap is None:
-        raise SettingsError("bootstrap: name the Kafka, in the program's broker or in ratchet.toml")
+        raise SettingsError("bootstrap is missing: name the Kafka cluster in the program's broker or in ratchet.toml")
     wait_until_reachable(bootstrap, settings.kafka, settings.kafka_timeout_s, print)
     return _TakeOver(hosted, settings, bootstrap).run(dry_run=dry_run)
 
 
 class _TakeOver:
-    """One take-over of a program."""
+    """Import of one program's state from plain Faust workers."""
 
     def __init__(self, hosted: Hosted, settings: Settings, bootstrap: str) -> None:
         self._hosted, self._settings, self._bootstrap = hosted, settings, bootstrap
@@ -90,31 +90,32 @@ class _TakeOver:
         group = ask_group(self._bootstrap, self._settings, GROUP_S)
         if group.members:
             raise SettingsError(
-                f"{group.members} workers of {self._settings.app!r} run: stop them with SIGTERM, so that Faust commits "
-                "what it has done, and do it again"
+                f"{group.members} workers of {self._settings.app!r} are running. Stop them with SIGTERM, so that "
+                "Faust commits its work, then run the import again"
             )
         topics = {*self._hosted.inputs.values()}
         done = sorted(place for place in group.committed if place[0] in topics)
         if done:
             raise SettingsError(
-                f"{done[0][0]}, partition {done[0][1]}: lanes have committed there already, so their tables are newer "
-                "than Faust's. Nothing is taken over"
+                f"{done[0][0]}, partition {done[0][1]}: a worker of Ratchet has already committed there, so its "
+                "tables are newer than Faust's. Nothing was imported"
             )
         return group
 
     def _refuse_waiting(self, group: Group) -> None:
-        """Refuse records between two steps of Faust's: the lanes' steps have topics of their own."""
+        """Refuse to import while records wait between two steps of Faust, because Ratchet's steps use other topics."""
         steps = {place: offset for place, offset in group.foreign.items() if place[0].endswith("-repartition")}
         with consumer(self._options, self._settings.app) as asked:
             for (topic, number), offset in sorted(steps.items()):
                 for found in records(asked, topic, number, offset, timeout_s=READ_S):
                     raise SettingsError(
                         f"{topic}, partition {number}: records from offset {found.offset()} on wait for the second "
-                        "step of Faust's agent. Start plain Faust until nothing waits, without new events, and stop it"
+                        "step of Faust's agent. Start plain Faust until no record waits, without new events, and "
+                        "stop it"
                     )
 
     def _read(self, name: str, store: LaneStore) -> dict[int, Entries]:
-        """Entries of a table by partition, from Faust's changelog."""
+        """Read the entries of a table by partition, from Faust's changelog."""
         topic = store.table.changelog_topic.get_topic_name()
         admin = admin_client(self._options)
         count = partition_counts(admin, [topic]).get(topic)
@@ -143,8 +144,9 @@ class _TakeOver:
             for table, entries in mine.items():
                 if max((number for number, rows in entries.items() if rows), default=0) >= partitions:
                     raise SettingsError(
-                        f"table {table}: Faust's changelog has keys in more partitions than stream {name}, which has "
-                        f"{partitions}. The program would look for them in other partitions: give it another version="
+                        f"table {table}: Faust's changelog has keys in more partitions than stream {name}, which "
+                        f"has {partitions}. The program would look for these keys in other partitions. Give "
+                        "faust.App another version="
                     )
             for number in range(partitions):
                 rows = {
@@ -172,8 +174,8 @@ class _TakeOver:
                     await move.read()
                     if state.input_position is not None:
                         raise SettingsError(
-                            f"{state.changelog}, partition {number}: lanes have run already, and know of offset "
-                            f"{state.input_position}. Nothing more is taken over"
+                            f"{state.changelog}, partition {number}: a worker of Ratchet has already processed the "
+                            f"input up to offset {state.input_position}. Nothing more is imported"
                         )
                     at = await _position(cluster, resume, number) if position is None else position
                     who = secrets.token_hex(8), IMPORT, now(), this_user(), "Faust's changelogs"
@@ -194,7 +196,7 @@ async def _position(cluster: Cluster, resume: Resume, number: int) -> int:
 
 
 def _latest(rows: Any) -> Entries:
-    """Newest value of each key; a null removes it."""
+    """Return the newest value of each key; a null removes the key."""
     found: Entries = {}
     for key, value in rows:
         if key is None:
@@ -207,7 +209,7 @@ def _latest(rows: Any) -> Entries:
 
 
 def _sets(store: LaneStore, rows: Any) -> Entries:
-    """Sets that Faust's operations make, in their order."""
+    """Return the sets that result from Faust's logged operations, applied in order."""
     manager = store.table._data
     sets: dict[Any, Any] = {}
     for key, value in rows:

@@ -25,14 +25,17 @@ REPLY_TO: Final = "Faust-Ag-ReplyTo"
 
 
 class Replies:
-    """Answers to `ask`, which are sent when the transaction of their event has committed."""
+    """Answers to `ask`, sent after the transaction of their event has committed."""
 
     def __init__(self) -> None:
         self._waiting: WeakKeyDictionary[PartitionTables, list[tuple[int, Callable[[], Any]]]] = WeakKeyDictionary()
         self._sending: set[asyncio.Task[Any]] = set()
 
     def add(self, partition: PartitionTables, offset: int, send: Callable[[], Any]) -> None:
-        """Send an answer after the commit. offset: of the event; send: makes the coroutine."""
+        """Send an answer after the commit.
+
+        offset: offset of the event; send: function that makes the sending coroutine.
+        """
         waiting = self._waiting.get(partition)
         if waiting is None:
             waiting = self._waiting[partition] = []
@@ -41,7 +44,7 @@ class Replies:
         waiting.append((offset, send))
 
     def drop(self, partition: PartitionTables | None, offset: int) -> None:
-        """Forget the answers to an undone event."""
+        """Drop the answers to an undone event."""
         waiting = self._waiting.get(partition) if partition is not None else None
         if waiting:
             waiting[:] = [each for each in waiting if each[0] != offset]
@@ -60,10 +63,10 @@ class Replies:
 
 
 class LaneProducer(Producer):
-    """Producer of a hosted app.
+    """Producer of a hosted Faust app: inside an agent, sends go into the lane's transaction.
 
     Attributes:
-        known: names of the topics of agents' sends; None before the host has started
+        known: names of the topics that agents send to
         replies: answers that wait for their commit
     """
 
@@ -71,7 +74,7 @@ class LaneProducer(Producer):
     replies: Replies = Replies()
 
     async def maybe_start(self) -> None:
-        """Start Faust's producer where a record goes out by it."""
+        """Start Faust's own producer if it is needed, outside agents."""
         if at_hand.get() is None:
             await super().maybe_start()
 
@@ -85,7 +88,7 @@ class LaneProducer(Producer):
         headers: Any,
         **options: Any,
     ) -> Any:
-        """Take a record into the transaction at hand; outside agents send it as Faust does."""
+        """Add a record to the current event's transaction; outside agents, send it as Faust does."""
         sender = at_hand.get()
         if sender is None:
             return await super().send(topic, key, value, partition, timestamp, headers, **options)
@@ -116,13 +119,13 @@ class LaneProducer(Producer):
         headers: Any,
         **options: Any,
     ) -> Any:
-        """Send a record. Inside an agent there is nothing to wait for before the commit."""
+        """Send a record; outside agents, wait for the acknowledgement. Inside an agent it returns before the commit."""
         if at_hand.get() is None:
             return await super().send_and_wait(topic, key, value, partition, timestamp, headers, **options)
         return await (await self.send(topic, key, value, partition, timestamp, headers, **options))
 
     def send_soon(self, fut: Any) -> None:
-        """Take a record into the transaction at hand; outside agents buffer it as Faust does."""
+        """Add a record to the current event's transaction; outside agents, buffer it as Faust does."""
         sender = at_hand.get()
         if sender is None:
             super().send_soon(fut)
@@ -162,7 +165,7 @@ class LaneProducer(Producer):
 
 
 class Sent:
-    """Result of a send inside an agent, which may be awaited: the record is in the transaction."""
+    """Awaitable result of a send inside an agent, where the record is already in the transaction."""
 
     def __init__(self, metadata: RecordMetadata) -> None:
         self._metadata = metadata
@@ -173,7 +176,7 @@ class Sent:
 
 
 def send_at_once(topic: Any) -> None:
-    """Have a topic's sends inside agents go to the transaction directly, without a future for each."""
+    """Make a topic's sends inside agents go to the transaction directly, without a future for each."""
     if len(topic.topics) != 1 or "send" in vars(topic):
         return
     name, usual = topic.topics[0], type(topic).send.__get__(topic)

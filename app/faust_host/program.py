@@ -49,13 +49,13 @@ WINDOW_PARTS: Final = ("size", "step", "before", "after")
 
 @dataclass(eq=False)
 class Unit:
-    """An agent of Faust with its inputs and tables.
+    """Faust agent with its inputs and tables.
 
     Attributes:
-        agent: Faust's
-        topics: decoders of its records, by name
+        agent: the Faust agent
+        topics: decoders of its records, by topic
         sources: streams that it reads
-        tables: those that its code names
+        tables: tables that its code names
     """
 
     agent: Any
@@ -66,7 +66,7 @@ class Unit:
 
 @dataclass(eq=False)
 class Windows:
-    """Parts for opening a table's windows in a run. by_record: see `OpenWindows`."""
+    """Objects needed to open a table's windows in a run of an agent. by_record: see `OpenWindows`."""
 
     store: LaneStore
     clock: Table
@@ -75,16 +75,16 @@ class Windows:
 
 @dataclass(eq=False)
 class Hosted:
-    """A Faust app as a program.
+    """Faust app converted into a program of Ratchet's agents.
 
     Attributes:
-        app: Faust's
-        engine: the program of the lanes.
+        app: the Faust app
+        engine: the program that the lanes run.
         inputs: topic of each stream over a topic of the user.
-        stores: by name, of the tables that agents write.
-        changelogs: stream that writes each explicit changelog topic.
-        routes: stream and topic of each table's agents, for requests by key
-        replies: answers that wait for their commit
+        stores: stores of the tables that agents write, by table name.
+        changelogs: by changelog topic that the app names: the stream that writes it.
+        routes: by table: stream and topic of its agents, for requests by key
+        replies: answers to send after their commit
     """
 
     app: Any
@@ -97,22 +97,22 @@ class Hosted:
 
 
 def host(app: Any, names: Mapping[str, str] | None = None, judged: Sequence[str] = ()) -> Hosted:
-    """Return the program of a Faust app. Its tables are the lane's from then on.
+    """Convert a Faust app into a program. The app's tables are stored by the lanes from then on.
 
     Args:
-        app: Faust's
-        names: by topic, the stream of the settings that reads it; others get a name of their own.
-        judged: deduplicated topics: agents of this app may not send there
+        app: the Faust app
+        names: stream of the settings by input topic; streams of other topics get a generated name.
+        judged: deduplicated topics, closed to sends of this app's agents
 
     Raises:
-        SettingsError: the app has no agent, or one that cannot be exact; the text has file and line.
+        SettingsError: the app has no agent, or one that cannot be exact; the message has file and line.
     """
     add_program(sources_of(app))
     return _Host(app, names or {}, judged).build()
 
 
 class _Host:
-    """Builds a program from a Faust app."""
+    """Builder of a program from a Faust app."""
 
     def __init__(self, app: Any, names: Mapping[str, str], judged: Sequence[str]) -> None:
         self.app, self._names, self._judged = app, names, judged
@@ -123,7 +123,7 @@ class _Host:
     def build(self) -> Hosted:
         if not self.app.agents:
             raise SettingsError(
-                f"Faust app {self.app.conf.id}: has no agent: write `@app.agent(topic)` above a function"
+                f"Faust app {self.app.conf.id}: has no agent. Write `@app.agent(topic)` above a function"
             )
         units = [self._unit(agent) for agent in self.app.agents.values()]
         self._merge(units)
@@ -140,7 +140,7 @@ class _Host:
         return self.hosted
 
     def _stream(self, topic: str) -> StreamDefinition:
-        """Return the stream that reads a topic of the settings."""
+        """Return the stream that reads a topic; make it at the first call."""
         if topic not in self._by_topic:
             name = self._names.get(topic) or self._free(topic.removeprefix(f"{self.app.conf.id}-"))
             self._by_topic[topic] = self.hosted.engine.stream(name, value_type=bytes)
@@ -148,7 +148,7 @@ class _Host:
         return self._by_topic[topic]
 
     def _free(self, text: str) -> str:
-        """Return a free name for a stream."""
+        """Return an unused name for a stream, made from a topic's name."""
         slug = NOT_IN_A_NAME.sub("-", text.lower()).strip("-_") or "stream"
         slug = (slug if slug[0].isalpha() else f"t-{slug}")[:NAME_MOST]
         taken = {*self.hosted.engine.streams, *self._names.values()}
@@ -189,7 +189,7 @@ class _Host:
         return [target], {derived.get_topic_name(): derived}
 
     def _merge(self, units: list[Unit]) -> None:
-        """Give agents that share a table, or read several topics, one stream over all that they read."""
+        """Give agents that share a table or read several topics one merged stream over all their topics."""
         for group in _groups(units):
             sources = list({id(source): source for unit in group for source in unit.sources}.values())
             if len(sources) == 1:
@@ -215,7 +215,7 @@ class _Host:
         return own is source if own is not None else len(unit.topics) == 1
 
     def _own(self, table: Any, users: list[Unit], wrappers: list[Any]) -> None:
-        """Put a Faust table on a lane's."""
+        """Store a Faust table in a table of the lane."""
         engine, hosted = self.hosted.engine, self.hosted
         if isinstance(table, GlobalTableT):
             self._follow(table)
@@ -225,8 +225,9 @@ class _Host:
         if expires and len(users) > 1:
             places = ", ".join(f"{unit.agent.name} ({place_of(unit.agent.fun)})" for unit in users)
             raise SettingsError(
-                f"table {table.name}: has windows that expire, and several agents use it: {places}. They take each "
-                "batch one after the other, so one would find windows closed that the other fills. Use it in one agent"
+                f"table {table.name}: has windows that expire, and several agents use it: {places}. Agents process "
+                "each batch one after the other, so a window could close for one agent while another still fills "
+                "it. Use the table in one agent"
             )
         streams = {id(unit.sources[0]): unit.sources[0] for unit in users} or {
             id(stream): stream for stream in engine.streams.values() if len(engine.streams) == 1
@@ -278,12 +279,12 @@ class _Host:
         table._data = store
 
     def _close_channels(self) -> None:
-        """Refuse what agents put into channels in memory."""
+        """Make in-memory channels refuse events from agents."""
         for channel in channels_at_hand(self.app):
             refuse_puts(channel)
 
     def _declare_topics(self) -> None:
-        """Declare where agents may send: a lane has to know before it starts."""
+        """Declare the topics that agents may send to, since a lane must know them before it starts."""
         engine = self.hosted.engine
         for name, topic in topics_at_hand(self.app).items():
             send_at_once(topic)
@@ -295,7 +296,7 @@ class _Host:
 
 
 def _groups(units: list[Unit]) -> list[list[Unit]]:
-    """Agents that share a table, directly or through others."""
+    """Return groups of agents that share a table, directly or through other agents."""
     groups: list[list[Unit]] = []
     for unit in units:
         mine = [group for group in groups if any(other.tables & unit.tables for other in group)]
@@ -324,7 +325,10 @@ def codec_of(table: Any, store: LaneStore) -> FaustCodec:
 
 
 def lend_defaults(table: Any, store: LaneStore) -> None:
-    """Lend a table's defaults: one changed in place and not assigned is found at the next event."""
+    """Watch the default values that a table returns for missing keys.
+
+    If the program changes such a value in place and does not assign it, the next event raises an error.
+    """
     missing = type(table).__missing__.__get__(table)
 
     def lend(key: Any) -> Any:
@@ -338,7 +342,7 @@ def lend_defaults(table: Any, store: LaneStore) -> None:
 
 
 def changelog_sender(table: Any, topic: Any) -> Callable[..., Any]:
-    """Return the table's `send_changelog`. topic: for a copy of each write; None: no copy."""
+    """Return the table's `send_changelog`. topic: topic that receives a copy of each write; None: no copy."""
 
     def send_changelog(
         partition: int | None, key: Any, value: Any, key_serializer: Any = None, value_serializer: Any = None
@@ -356,7 +360,7 @@ def changelog_sender(table: Any, topic: Any) -> Callable[..., Any]:
 
 
 def hosted_run(hosted: Hosted, unit: Unit, windows: Mapping[Any, Windows]) -> Callable[[Any], Awaitable[None]]:
-    """Return the engine's agent that runs an agent of Faust on one partition."""
+    """Return an agent of Ratchet that runs a Faust agent on one partition."""
     agent, app = unit.agent, hosted.app
 
     async def run(lane: Lane) -> None:
@@ -384,7 +388,10 @@ def hosted_run(hosted: Hosted, unit: Unit, windows: Mapping[Any, Windows]) -> Ca
         try:
             if not hasattr(made, "__anext__"):
                 if agent._sinks:
-                    raise SettingsError(f"{place_of(agent.fun)}: agent {agent.name} must yield to use sinks")
+                    raise SettingsError(
+                        f"{place_of(agent.fun)}: agent {agent.name} has sinks but does not yield. Add a yield, or "
+                        "remove the sinks"
+                    )
                 await made
                 return
             stream.add_processor(agent._maybe_unwrap_reply_request)
@@ -401,14 +408,14 @@ def hosted_run(hosted: Hosted, unit: Unit, windows: Mapping[Any, Windows]) -> Ca
 def forward(
     app: Any, topics: dict[str, Any], derived: Any, step: Step, topic: Topic
 ) -> Callable[[Any], Awaitable[None]]:
-    """Return the engine's agent of a step: it forwards each event to the step's topic.
+    """Return an agent of Ratchet for a step: it forwards each event to the step's topic.
 
     Args:
-        app: Faust's
+        app: the Faust app
         topics: decoders of the input, by name
-        derived: Faust's topic of the step
-        step: the step
-        topic: where the events go
+        derived: the Faust topic of the step
+        step: the `group_by` or `through`
+        topic: Ratchet's topic for the events
     """
 
     async def run(lane: Lane) -> None:
@@ -429,7 +436,7 @@ def forward(
 
 
 def merge(origin: str, topic: Topic) -> Callable[[Any], Awaitable[None]]:
-    """Return the engine's agent that forwards a topic's events to a merged stream, partition by partition."""
+    """Return an agent of Ratchet that forwards a topic's events to a merged stream, partition by partition."""
 
     async def run(lane: Lane) -> None:
         async for event in lane.events():
@@ -440,7 +447,7 @@ def merge(origin: str, topic: Topic) -> Callable[[Any], Awaitable[None]]:
 
 
 def refuse_puts(channel: Any) -> None:
-    """Have a channel in memory refuse events of agents; tasks and timers may use it."""
+    """Make an in-memory channel refuse events from agents; tasks and timers may use it."""
     usual = type(channel).put.__get__(channel)
 
     async def put(event: Any) -> None:
@@ -454,7 +461,7 @@ def refuse_puts(channel: Any) -> None:
 
 
 def switch_off(app: Any) -> None:
-    """Switch off what Faust has for delivery guarantees: lanes do it. One line says so."""
+    """Switch off Faust's own delivery guarantees, which lanes replace, and log that."""
     conf, said = app.conf, []
     if str(getattr(conf.processing_guarantee, "value", conf.processing_guarantee)) == "exactly_once":
         said.append("processing_guarantee")
@@ -465,8 +472,8 @@ def switch_off(app: Any) -> None:
     app.flow_control.resume()
     if conf.producer_partitioner is not None:
         raise SettingsError(
-            "producer_partitioner: lanes choose the partition of a key as Kafka's own producers do (murmur2), so a key "
-            "would be in two partitions. Leave it out of faust.App"
+            "producer_partitioner: lanes choose the partition of a key like Kafka's own producers (murmur2), so a "
+            "key could be in two partitions. Remove producer_partitioner from faust.App"
         )
     if said:
         log.info("lanes commit with each transaction what agents do; these settings are not used", settings=said)

@@ -32,7 +32,7 @@ _PROGRAMS: Final[set[str]] = set()
 
 
 def add_program(paths: Iterable[Path]) -> None:
-    """Count installed packages as the user's program and not as libraries.
+    """Mark installed packages as parts of the user's program, for error messages.
 
     Args:
         paths: files of the program
@@ -46,7 +46,7 @@ def add_program(paths: Iterable[Path]) -> None:
 
 
 def user_line() -> str:
-    """Return "file.py:12: " of the innermost frame of the user's program; "" where there is none."""
+    """Return the innermost line of the user's program on the stack, as "file.py:12: "; "" without one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -57,16 +57,18 @@ def user_line() -> str:
 
 
 def is_library(path: str) -> bool:
-    """Return whether a file belongs to a library and not to the user's program."""
+    """Return True if a file belongs to a library instead of the user's program."""
     return path.startswith(("<", *_LIBRARIES)) and not path.startswith(tuple(_PROGRAMS))
 
 
 def not_exact(what: str, way: str) -> SettingsError:
-    """Return the error about a call that cannot be exact. The open transaction does not commit, if the program goes on.
+    """Return the error about a call that cannot be exact.
+
+    The open transaction will not commit, even if the program catches the error.
 
     Args:
-        what: the call, as `stream.noack()`
-        way: the reason, and what to write in its place
+        what: the call, such as `stream.noack()`
+        way: the reason, and the remedy
     """
     error = SettingsError(f"{user_line()}{what} cannot be exact: {way}")
     if (partition := AT_WORK.get()) is not None:
@@ -75,7 +77,7 @@ def not_exact(what: str, way: str) -> SettingsError:
 
 
 def no_partition(table: str) -> TableError:
-    """Return the error about a write to a table with no event at hand."""
+    """Return the error for a write to a table outside an agent's event."""
     return TableError(
         f"{user_line()}table {table}: is written by an agent only, while it has an event. A timer, task, command or "
         "page reads what is committed, and sends a record to an agent that writes"

@@ -23,7 +23,10 @@ class Route(NamedTuple):
 
 
 class LaneRouter(Router):
-    """Router of a hosted app. A worker's status address says where its pages are."""
+    """Router of a hosted app, which finds the worker with the lane of a key.
+
+    The workers' status addresses give the addresses of their pages.
+    """
 
     def __init__(
         self, app: Any, application: Application, tables: Mapping[str, Route], topics: Mapping[str, Route]
@@ -36,16 +39,16 @@ class LaneRouter(Router):
         """Route a request to the worker with a table's key.
 
         Raises:
-            SameNode: it is this one.
+            SameNode: this worker has the partition.
             ServiceUnavailable: no worker has the partition now.
         """
         return await self._to_owner(self._tables.get(table_name), key, web, request)
 
     async def route_topic_req(self, topic: Any, key: Any, web: Any, request: Any) -> Any:
-        """Route a request to the worker that reads a topic's partition of a key.
+        """Route a request to the worker that reads a key's partition of a topic.
 
         Raises:
-            SameNode: it is this one.
+            SameNode: this worker has the partition.
             ServiceUnavailable: no worker has the partition now.
         """
         return await self._to_owner(self._topics.get(topic.get_topic_name()), key, web, request)
@@ -64,7 +67,7 @@ class LaneRouter(Router):
         return await self._route_req(URL(await self._pages_of(str(status))), web, request)
 
     async def _pages_of(self, status: str) -> str:
-        """Address of the pages of the worker with a status address."""
+        """Return the address of a worker's pages, given its status address."""
         if status not in self._pages:
             try:
                 async with self.app.http_client.get(f"{status.rstrip('/')}/status/pages") as answer:

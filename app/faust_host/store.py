@@ -28,13 +28,13 @@ Parts = Callable[[], list[Any]]
 
 
 class FaustCodec(Codec):
-    """Bytes as Faust's serializers make them. With its JSON, they are the bytes of a table of `kafka_ratchet.App`.
+    """Codec that stores the bytes of Faust's serializers unchanged.
 
     Args:
-        table: its name
-        form: how Faust writes keys and values, to refuse another form over existing entries.
-        earlier: form noted by version 0.1.0, where it is another one.
-        is_own: whether key and value of an entry with that form have the kind of the table
+        table: name of the table.
+        form: Faust's serializers of keys and values; other ones are refused if the table has entries.
+        earlier: description of these in version 0.1.0, if it differs.
+        is_own: function that tells if key and value of such an earlier entry fit the table
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class FaustCodec(Codec):
 
     @property
     def form(self) -> str:
-        """Codecs of keys and values."""
+        """Return the names of the codecs of keys and values."""
         return self._form
 
     def is_own(self, kept: Any, value: Any) -> bool:
@@ -56,50 +56,53 @@ class FaustCodec(Codec):
         return self._is_own is not None and self._is_own(bytes(kept), bytes(value))
 
     def key_bytes(self, kept: Any) -> bytes:
-        """Return the key itself."""
+        """Return the key unchanged, as bytes."""
         return bytes(kept)
 
     def many_key_bytes(self, kept: Any) -> list[bytes]:
-        """Return the keys themselves."""
+        """Return the keys unchanged."""
         return list(kept)
 
     def kept_key(self, data: bytes) -> bytes:
-        """Return the key itself."""
+        """Return the key unchanged."""
         return data
 
     def check_key(self, key: Any) -> bytes:
-        """Return the key itself.
+        """Return the key unchanged.
 
         Raises:
-            TableError: it is no bytes.
+            TableError: the key is not bytes.
         """
         if type(key) is not bytes:
-            raise TableError(f"table {self.table}: key {key!r:.100} is no bytes, which Faust's codec makes of it")
+            raise TableError(
+                f"table {self.table}: key {key!r:.100} is not bytes, but Faust's codec has to make bytes of it. "
+                "Correct the codec"
+            )
         return key
 
     def keep(self, value: Any) -> bytes:
-        """Return the value itself."""
+        """Return the value unchanged, as bytes."""
         return bytes(value)
 
     def value_bytes(self, kept: Any) -> bytes:
-        """Return the value itself."""
+        """Return the value unchanged, as bytes."""
         return bytes(kept)
 
     def many_value_bytes(self, kept: Any) -> list[bytes | None] | None:
-        """Return the values themselves; None where one is not bytes."""
+        """Return the values unchanged; None if one is not bytes."""
         return list(kept) if {type(each) for each in kept} <= {bytes} else None
 
     def kept_value(self, data: bytes) -> bytes:
-        """Return the value itself."""
+        """Return the value unchanged."""
         return data
 
     def value(self, data: bytes) -> bytes:
-        """Return the value itself."""
+        """Return the value unchanged, as bytes."""
         return bytes(data)
 
 
 def plain_json(value: Any) -> bytes | None:
-    """Return the JSON of an int or a text without anything to escape; None for all else."""
+    """Return the JSON of an int or of a text without characters to escape; None for other values."""
     if type(value) is int:
         return b"%d" % value
     if type(value) is str and value.isascii() and value.isprintable() and '"' not in value and "\\" not in value:
@@ -108,9 +111,9 @@ def plain_json(value: Any) -> bytes | None:
 
 
 def with_models(value: Any) -> Any:
-    """Return a value with models in the place of their dicts, also inside lists and dicts.
+    """Convert dicts of Faust models back into models, also inside lists and dicts.
 
-    Faust's store in memory holds the objects themselves, so programs rely on them.
+    Programs expect models, because Faust's in-memory store holds the objects themselves.
     """
     if type(value) is list:
         return [with_models(each) for each in value]
@@ -122,11 +125,11 @@ def with_models(value: Any) -> Any:
 
 
 class LaneStore(SerializedStore):
-    """Store of one Faust table: the lane's partition while an agent has an event, committed entries elsewhere.
+    """Store of one Faust table: the lane's partition while an agent processes an event, else committed entries.
 
     Attributes:
-        lane: the table of the engine; None before the host has started
-        parts: the committed partitions at work here
+        lane: Ratchet's table; None before the host has started
+        parts: function that returns the table's committed partitions on this worker
     """
 
     lane: OwnTable | None = None
@@ -134,10 +137,10 @@ class LaneStore(SerializedStore):
     _last: tuple[Any, bytes] = UNSET, b""
 
     def here(self) -> TablePartition | None:
-        """Return the partition at hand; None outside agents.
+        """Return the table partition of the current event; None outside agents.
 
         Raises:
-            SettingsError: an agent is at work that does not name this table.
+            SettingsError: the code of the running agent does not name this table.
         """
         partition = None if self.lane is None else self.lane.here.get()
         if partition is None and AT_WORK.get() is not None:
@@ -148,10 +151,10 @@ class LaneStore(SerializedStore):
         return partition
 
     def writable(self) -> TablePartition:
-        """Return the partition at hand, for a write.
+        """Return the table partition of the current event, for a write.
 
         Raises:
-            TableError: there is none.
+            TableError: no agent is processing an event.
         """
         partition = self.here()
         if partition is None:
@@ -177,7 +180,7 @@ class LaneStore(SerializedStore):
 
     @cached_property
     def _is_json(self) -> bool:
-        """True where keys and values are Faust's JSON. A few plain ones are then known without its codecs."""
+        """Return True if keys and values use Faust's JSON, so that plain values can be encoded without its codecs."""
         return bool(self.key_serializer == "json" and self.value_serializer == "json")
 
     def _decode_value(self, value: bytes | None) -> Any:
@@ -206,7 +209,7 @@ class LaneStore(SerializedStore):
             self.lend(data, value, encoded)
 
     def lend(self, key: bytes, value: Any, data: bytes) -> None:
-        """Remember an object that can be changed in place, to find at the next event whether it was."""
+        """Remember an object returned to the program, to check at the next event if it was changed in place."""
         partition = self.here()
         if partition is None:
             return
@@ -216,16 +219,17 @@ class LaneStore(SerializedStore):
             partition.lent.pop((partition.prefix, key), None)
 
     def check_lent(self, key: bytes, value: Any, data: bytes) -> None:
-        """Refuse an object changed in place and not assigned back.
+        """Check that an object returned to the program was not changed in place without being assigned back.
 
         Raises:
-            TableError: it was.
+            TableError: the object was changed.
         """
         now = self._encode_value(value)
         if now != data and self._encode_value(self._decode_value(data)) != now:
             raise TableError(
-                f"table {self.table_name}: the value of key {self._decode_key(key)!r:.100} was changed in place, not "
-                f"assigned back, and Faust would lose it: write {self.table_name}[key] = value after the change"
+                f"table {self.table_name}: the value of key {self._decode_key(key)!r:.100} was changed in place but "
+                f"not assigned back, so that Faust would lose the change. Write {self.table_name}[key] = value "
+                "after the change"
             )
 
     def _get(self, key: bytes) -> bytes | None:
@@ -279,10 +283,10 @@ class LaneStore(SerializedStore):
             self._del(key)
 
     def reset_state(self) -> None:
-        """Keep everything: the lane restores its tables."""
+        """Keep the entries, because the lane restores its tables."""
 
     def decoded(self, entries: Mapping[bytes, bytes]) -> dict[Any, Any]:
-        """Return entries as the program has them."""
+        """Decode entries into the keys and values that the program uses."""
         return {self._key_of(key): self._decode_value(value) for key, value in entries.items()}
 
     def _key_of(self, data: bytes) -> Any:
@@ -292,27 +296,32 @@ class LaneStore(SerializedStore):
             return data  # Faust writes a key of bytes as it is, and does not read it again
 
     async def backup_partition(self, *args: Any, **options: Any) -> None:
-        """Refuse: the changelog is the copy.
+        """Refuse a backup, because the changelog is the copy.
 
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError("`ratchet state export` writes the state of a stream")
+        raise NotImplementedError(
+            "a backup of a single table is not possible: use `ratchet state export`, which writes the state of a stream"
+        )
 
     def restore_backup(self, *args: Any, **options: Any) -> None:
-        """Refuse: the changelog is the copy.
+        """Refuse to restore a backup, because the changelog is the copy.
 
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError("`ratchet state import` reads the state of a stream")
+        raise NotImplementedError(
+            "a backup of a single table cannot be restored: use `ratchet state import`, which reads the state of a "
+            "stream"
+        )
 
 
 class GlobalStore(LaneStore):
-    """Store of a Faust global table: what this worker has read of the table's topic. It is read-only.
+    """Read-only store of a Faust global table: the entries that this worker has read from the table's topic.
 
     Attributes:
-        read: the table of the engine; None before the host has started
+        read: Ratchet's table; None before the host has started
     """
 
     read: GlobalTable | None = None
@@ -328,11 +337,11 @@ class GlobalStore(LaneStore):
                     yield key, value
 
     def here(self) -> TablePartition | None:
-        """Return None: no partition is the agent's own."""
+        """Return None, because no partition of a global table belongs to an agent."""
         return None
 
     def writable(self) -> TablePartition:
-        """Refuse.
+        """Refuse a write to a global table.
 
         Raises:
             SettingsError: always.
@@ -344,7 +353,10 @@ class GlobalStore(LaneStore):
 
 
 class LaneSets(ChangeloggedSetManager):
-    """Sets over a lane's table. No set outlives its look-up, so a rollback leaves nothing in memory."""
+    """Faust set table over a lane's table.
+
+    A set exists only during its look-up, so a rollback leaves nothing in memory.
+    """
 
     def __getitem__(self, key: Any) -> ChangeloggedObject:
         found = self.ValueType(self, key)
@@ -373,9 +385,9 @@ class LaneSets(ChangeloggedSetManager):
         return [self[key] for key in self.storage]
 
     def send_changelog_event(self, key: Any, operation: int, value: Any) -> None:
-        """Apply an operation and store its result.
+        """Apply an operation to a set and store the resulting set.
 
-        Faust stores the set as it is before the operation, and has the operation in its changelog.
+        Faust itself would store the set before the operation, and log the operation.
         """
         found = self[key]
         found.apply_changelog_event(operation, value)
@@ -383,11 +395,11 @@ class LaneSets(ChangeloggedSetManager):
         self.storage[key] = sorted(found.data, key=repr)
 
     async def on_start(self) -> None:
-        """Start nothing: the lane has the store."""
+        """Do nothing, because the lane starts the store."""
 
 
 def store_of(table: Any) -> LaneStore:
-    """Return the store of a Faust table, making it where the table has another or none."""
+    """Return the `LaneStore` of a Faust table; replace another store by a new one."""
     own = getattr(table._data, "_storage", table._data)
     if isinstance(own, LaneStore):
         return own
@@ -415,9 +427,9 @@ def _set_at_once(table: Any, key: Any, value: Any) -> None:
 
 
 def shorten(table: Any) -> None:
-    """Let a table's reads and writes go to the lane directly: no sensors, and no changelog of Faust's.
+    """Replace a table's methods, so that reads and writes go to the lane without Faust's sensors and changelog.
 
-    For tables without windows and without an explicit changelog. A class with methods of its own keeps them.
+    For tables without windows and without an explicit changelog. A class that overrides these methods keeps them.
     """
     kind = type(table)
     if all(getattr(kind, name) is getattr(Table, name) for name in ("on_key_get", "on_key_set", "__missing__")):

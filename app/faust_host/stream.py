@@ -26,12 +26,12 @@ SKIPPED: Final = object()
 
 
 class Step(NamedTuple):
-    """One `group_by` or `through` of a function.
+    """Step of an agent's function: one `group_by` or `through`.
 
     Attributes:
-        key: from a value to the new key; None: `through`
-        name: of the step
-        topic: where the events go; None: to one derived from the input's
+        key: function from a value to the new key; None: `through`
+        name: name of the step
+        topic: topic for the events; None: derived from the input's topic
     """
 
     key: Any
@@ -40,11 +40,11 @@ class Step(NamedTuple):
 
 
 class Probed(BaseException):
-    """End of a probe: the function has come to its first event."""
+    """Signal that ends a probe run of an agent's function at its first event."""
 
 
 class LaneChannel(Channel):
-    """Events of one run of an agent, decoded by Faust's own topics."""
+    """Channel with the events of one run of an agent, decoded by Faust's topics."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class LaneChannel(Channel):
         before: Callable[[], Awaitable[None]] | None = None,
         after: Callable[[Any], None] | None = None,
     ) -> None:
-        """Nothing is read.
+        """Store the arguments without reading.
 
         Args:
-            app: Faust's
+            app: the Faust app
             lane: the partition; None for a probe.
-            topics: by name, those that the agent takes records of
-            before: called before another record is read, while the last one is at hand
-            after: called with each event
+            topics: decoders of the agent's topics, by name
+            before: function called before the next record is read, while the last one is still current
+            after: function called with each event
         """
         super().__init__(app, is_iterator=True)
         self.lane, self._topics, self._before, self._after = lane, topics, before, after
@@ -69,7 +69,7 @@ class LaneChannel(Channel):
         self._only = next(iter(topics)) if len(topics) == 1 else None
 
     async def read(self) -> Any:
-        """Read one record; SKIPPED where it is another agent's, or does not decode."""
+        """Read one record; return SKIPPED if it is for another agent or cannot be decoded."""
         if self._before is not None:
             await self._before()
         assert self._events is not None and self.lane is not None  # noqa: S101, PT018 - it is no probe
@@ -82,7 +82,10 @@ class LaneChannel(Channel):
         topic = None if name is None else self._topics.get(name)
         if topic is None:
             if origin is None:
-                raise SettingsError(f"a record of {found.topic} does not say from which topic it came")
+                raise SettingsError(
+                    f"a record of {found.topic} lacks the header that names its original topic. Check that only "
+                    f"this application writes to {found.topic}"
+                )
             return SKIPPED
         message = Message(
             name,
@@ -113,10 +116,10 @@ class LaneChannel(Channel):
 
 
 class LaneStream(Stream):
-    """Stream that an agent is called with. Steps are done by the lane that reads before it.
+    """Stream passed to a Faust agent. Steps (`group_by`, `through`) are carried out by other lanes before it.
 
     Attributes:
-        steps: where a probe notes `group_by` and `through`; None while an agent runs
+        steps: list of steps found by a probe; None while an agent runs
     """
 
     steps: list[Step] | None = None
@@ -134,7 +137,10 @@ class LaneStream(Stream):
                 yield value
 
     async def _read_value(self, *, hold: bool = False) -> Any:
-        """Read one record and apply the processors. hold: until its list is through, it is rejected with the others."""
+        """Read one record and apply the stream's processors.
+
+        hold: keep the record open with its list, so that an error rejects the whole list.
+        """
         channel = self.channel
         event = await channel.read()
         if event is SKIPPED:
@@ -155,7 +161,7 @@ class LaneStream(Stream):
         return value
 
     async def _lists(self, most: int) -> AsyncIterator[list[tuple[Any, Any]]]:
-        """Lists of values with their events. A list ends with the batch, which a transaction has as a whole."""
+        """Yield lists of values with their events. A list ends at the latest with its batch and transaction."""
         if self.steps is not None:
             raise Probed
         lane = self.channel.lane
@@ -170,17 +176,17 @@ class LaneStream(Stream):
                 taken.append((value, self.current_event))
 
     async def take(self, max_: int, within: Any) -> AsyncIterator[list[Any]]:
-        """Lists of up to `max_` values; `within` is not needed, because a list ends with its batch."""
+        """Yield lists of up to `max_` values. `within` is ignored, because a list ends with its batch."""
         async for taken in self._lists(max_):
             yield [value for value, _ in taken]
 
     async def take_events(self, max_: int, within: Any) -> AsyncIterator[list[Any]]:
-        """Lists of up to `max_` events."""
+        """Yield lists of up to `max_` events."""
         async for taken in self._lists(max_):
             yield [event for _, event in taken]
 
     async def take_with_timestamp(self, max_: int, within: Any, timestamp_field_name: str) -> AsyncIterator[list[Any]]:
-        """Lists of up to `max_` values, each with its record's timestamp in a field."""
+        """Yield lists of up to `max_` values, each with its record's timestamp in a field."""
         async for taken in self._lists(max_):
             for value, event in taken:
                 if isinstance(value, dict):
@@ -188,22 +194,22 @@ class LaneStream(Stream):
             yield [value for value, _ in taken]
 
     def group_by(self, key: Any, *, name: str | None = None, topic: Any = None, partitions: int | None = None) -> Any:
-        """Return this stream: the events have come by the topic of the step."""
+        """Return this stream; the events were already regrouped through the step's topic."""
         if self.steps is not None:
             if name is None and not hasattr(key, "ident"):
-                raise TypeError("group_by with callback must set name=topic_suffix")
+                raise TypeError("group_by with a function needs a name for its topic. Give group_by name=...")
             self.steps.append(Step(key, name or key.ident, topic))
         return self
 
     def through(self, channel: Any) -> Any:
-        """Return this stream: the events have come by the topic of the step."""
+        """Return this stream; the events have already passed through the step's topic."""
         if self.steps is not None:
             topic = self.app.topic(channel) if isinstance(channel, str) else channel
             self.steps.append(Step(None, topic.get_topic_name(), topic))
         return self
 
     def echo(self, *channels: Any) -> Any:
-        """Send each value to channels, in the transaction of its event and in no task of its own."""
+        """Send each value to channels, in the transaction of its event."""
         wanted = [self.app.topic(each) if isinstance(each, str) else each for each in channels]
 
         async def echoing(value: Any) -> Any:
@@ -215,7 +221,7 @@ class LaneStream(Stream):
         return self
 
     def noack(self) -> NoReturn:
-        """Refuse.
+        """Refuse `noack`.
 
         Raises:
             SettingsError: always.
@@ -223,7 +229,7 @@ class LaneStream(Stream):
         raise not_exact("stream.noack()", "offsets commit with what the record did. Leave it out")
 
     def noack_take(self, max_: int, within: Any) -> NoReturn:
-        """Refuse.
+        """Refuse `noack_take`.
 
         Raises:
             SettingsError: always.
@@ -231,7 +237,7 @@ class LaneStream(Stream):
         raise not_exact("stream.noack_take()", "offsets commit with what the records did. Write take()")
 
     def combine(self, *nodes: Any, **options: Any) -> NoReturn:
-        """Refuse.
+        """Refuse a join of streams.
 
         Raises:
             SettingsError: always.
@@ -245,5 +251,5 @@ class LaneStream(Stream):
 
 
 def stream_for(app: Any, channel: LaneChannel) -> LaneStream:
-    """Return Faust's stream over a channel of a lane."""
+    """Return a Faust stream that reads a lane's channel."""
     return LaneStream(channel, app=app, beacon=app.beacon)

@@ -58,7 +58,7 @@ GROUP_S: Final = 30.0
 
 
 class NoConsumer(Service):
-    """Stand-in for Faust's consumer. It has no group, reads nothing and has nothing to acknowledge."""
+    """Stand-in for Faust's consumer: without a group, it reads and acknowledges nothing."""
 
     def __init__(self, transport: Any, callback: Any = None, **options: Any) -> None:
         self.transport, self.app, self.transactions = transport, transport.app, None
@@ -67,38 +67,38 @@ class NoConsumer(Service):
         super().__init__(loop=options.get("loop"), beacon=options.get("beacon"))
 
     def assignment(self) -> set[Any]:
-        """Return nothing: the lanes have the partitions."""
+        """Return no partitions, because the lanes own them."""
         return set()
 
     def topic_partitions(self, topic: str) -> int | None:
-        """Return None: the lanes check partition counts."""
+        """Return None, because the lanes check partition counts."""
         return None
 
     def stop_flow(self) -> None:
-        """Stop nothing."""
+        """Do nothing: no flow to stop."""
 
     def resume_flow(self) -> None:
-        """Resume nothing."""
+        """Do nothing: no flow to resume."""
 
     def pause_partitions(self, partitions: Any) -> None:
-        """Pause nothing."""
+        """Do nothing: no partitions to pause."""
 
     def close(self) -> None:
-        """Close nothing."""
+        """Do nothing: no connection to close."""
 
     async def wait_empty(self) -> None:
-        """Wait for nothing."""
+        """Return at once: no events to wait for."""
 
     async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
-        """Commit nothing: a lane commits its own position."""
+        """Commit nothing, because a lane commits its own position."""
         return False
 
     async def on_task_error(self, exc: BaseException) -> None:
-        """Ignore."""
+        """Ignore a task's error."""
 
 
 class NoConductor(driver.Transport.Conductor):
-    """Faust's register of topics: nothing is subscribed to, so a stream outside an agent is refused."""
+    """Stand-in for Faust's register of topics. A stream outside an agent is refused."""
 
     @cached_property
     def _answers(self) -> Answers:
@@ -108,7 +108,7 @@ class NoConductor(driver.Transport.Conductor):
         """Refuse a topic, unless the app runs as a client only.
 
         Raises:
-            SettingsError: something iterates over a topic outside an agent.
+            SettingsError: the program iterates over a topic outside an agent.
         """
         if self.app.client_only:
             super().add(topic)
@@ -124,10 +124,10 @@ class NoConductor(driver.Transport.Conductor):
 
 @contextmanager
 def ending_with_a_sentence() -> Iterator[None]:
-    """End the process with the sentence of a RatchetError.
+    """End the process with the message of a RatchetError raised in the block.
 
     Raises:
-        SystemExit: 2, as for every command; Faust prints a page of traceback for an exception.
+        SystemExit: with exit code 2; otherwise Faust would print a long traceback.
     """
     try:
         yield
@@ -144,7 +144,7 @@ class Preparation(Service):
         super().__init__(**options)
 
     async def on_start(self) -> None:
-        """Read the program and wait for Kafka, before Faust's producer would fail without it."""
+        """Read the program and wait for Kafka before Faust's producer starts, which would fail without it."""
         with ending_with_a_sentence():
             app, transport = self.app, self.app.transport
             route_log_lines()
@@ -152,21 +152,24 @@ class Preparation(Service):
             switch_off(app)
             hosted, settings = await asyncio.to_thread(hosted_app, app, transport.config, transport.given)
             if settings.bootstrap is None:
-                raise SettingsError('broker: name a Kafka, as in faust.App(..., broker="ratchet://127.0.0.1:9092")')
+                raise SettingsError(
+                    "broker: names no Kafka cluster. Write for example faust.App(..., "
+                    'broker="ratchet://127.0.0.1:9092")'
+                )
             self.lanes.hosted, self.lanes.settings = hosted, settings
             await asyncio.to_thread(
                 wait_until_reachable, settings.bootstrap, settings.kafka, settings.kafka_timeout_s, self._say
             )
 
     def _say(self, sentence: str) -> None:
-        """Log why there is a wait. It is in a thread, which ends here where the worker is stopped meanwhile."""
+        """Log the reason for waiting. Runs in a thread; raises to end it once the worker is stopped."""
         if self.should_stop:
             raise BrokerUnavailable("stopped before Kafka answered")
         log.warning(sentence)
 
 
 class Lanes(Service):
-    """Lanes of a hosted app, in the place of Faust's consumer, agents and tables."""
+    """Service that runs the lanes of a hosted app in place of Faust's consumer, agents and tables."""
 
     def __init__(self, app: Any, **options: Any) -> None:
         self.app = app
@@ -179,7 +182,7 @@ class Lanes(Service):
         super().__init__(**options)
 
     async def on_start(self) -> None:
-        """Prepare topics and state, join the group and start the status address."""
+        """Prepare topics and state, join the group and start the status server."""
         with ending_with_a_sentence():
             await self._begin()
 
@@ -214,7 +217,7 @@ class Lanes(Service):
             await self.app.stop()
 
     def _connect(self, hosted: Hosted, application: Application) -> None:
-        """Let tables be read from outside agents, and Faust's producer know the lane's topics."""
+        """Make tables readable outside agents, and give Faust's producer the names of the lanes' topics."""
         app = self.app
         sends = {*hosted.engine.topics, *(topic for each in application.streams.values() for topic in each.sends)}
         app.producer.known, app.producer.replies = frozenset(sends), hosted.replies
@@ -227,7 +230,7 @@ class Lanes(Service):
         app.__dict__["router"] = LaneRouter(app, application, tables, by_topic)
 
     async def on_stop(self) -> None:
-        """Commit and end every lane, then leave the group."""
+        """Commit and stop every lane, then leave the group."""
         self._stop.set()
         if self.application is not None:
             await self.application.stop()
@@ -237,19 +240,19 @@ class Lanes(Service):
 
 
 class Leader:
-    """Leader of the workers: the one with the first partition of the first stream."""
+    """Leadership among workers: the leader runs the first partition of the first stream."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     def is_leader(self) -> bool:
-        """Return whether this worker is the leader now."""
+        """Return True if this worker is the leader now."""
         first = next(iter(self._application.streams.values()))
         return (first.topics.changelog, 0) in self._application.lanes.running
 
 
 def committed_parts(application: Application, table: str) -> list[Any]:
-    """Return the partitions of a table at work here, as of their last commits."""
+    """Return the partitions of a table on this worker, as of their last commits."""
     found = []
     for stream in application.streams.values():
         if table not in {each.name for each in stream.sequences.tables}:
@@ -266,15 +269,15 @@ def committed_parts(application: Application, table: str) -> list[Any]:
 def hosted_app(
     app: Any, path: Path | None = None, overrides: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Hosted, Settings]:
-    """Return the program of a Faust app, and its settings.
+    """Convert a Faust app into a program, and load its settings.
 
     Args:
-        app: Faust's
-        path: of ratchet.toml, as for `load`
+        app: the Faust app
+        path: path of ratchet.toml, as for `load`
         overrides: settings of the command line
 
     Raises:
-        SettingsError: the app cannot be hosted, or a setting cannot be used.
+        SettingsError: the app cannot be hosted, or a setting is invalid.
     """
     refuse_shown(sources_of(app))
     values = given(path)
@@ -287,10 +290,10 @@ def hosted_app(
 
 
 def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
-    """Create missing topics, and check that the others fit.
+    """Create missing topics, and check the existing ones.
 
     Raises:
-        RatchetError: they do not.
+        RatchetError: a topic has the wrong number of partitions, or cannot be created.
     """
     refuse_plain_faust(hosted, settings, bootstrap)
     prepare_changelogs(hosted, settings, bootstrap)
@@ -298,12 +301,12 @@ def prepare_all(hosted: Hosted, settings: Settings, bootstrap: str) -> Any:
 
 
 def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> None:
-    """Refuse to go on where plain Faust workers have committed: the tables would begin empty.
+    """Refuse to start after commits of plain Faust workers, because the tables would begin empty.
 
-    Where lanes have run, the offset is another client's, and the partition halts on its own.
+    If Ratchet has run there before, such an offset counts as another client's, and the partition halts.
 
     Raises:
-        SettingsError: the group has their offsets.
+        SettingsError: the group has offsets of plain Faust workers.
     """
     group = ask_group(bootstrap, settings, GROUP_S)
     topics = {*hosted.inputs.values()}
@@ -314,15 +317,15 @@ def refuse_plain_faust(hosted: Hosted, settings: Settings, bootstrap: str) -> No
     if theirs:
         topic, number = theirs[0]
         raise SettingsError(
-            f"group {settings.app}: plain Faust workers have committed offset {group.foreign[theirs[0]]} of {topic}, "
-            f"partition {number}, and their tables are not here: lanes would go on with empty ones. "
-            "`ratchet state import --faust MODULE:NAME` takes them over, once no worker runs. Or give faust.App "
-            "another id, or version=, and it begins with the first record"
+            f"group {settings.app}: plain Faust workers have committed offset {group.foreign[theirs[0]]} of "
+            f"{topic}, partition {number}, but their tables are not imported, so that Ratchet would continue with "
+            "empty ones. Stop the workers and run `ratchet state import --faust MODULE:NAME`. Or give faust.App "
+            "another id or version= to begin with the first record"
         )
 
 
 def _begun(hosted: Hosted, settings: Settings, bootstrap: str, topics: set[str]) -> set[str]:
-    """Return the topics with commits of lanes: their changelog has records."""
+    """Return the topics with commits of Ratchet's lanes, found by records in their changelogs."""
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     changelogs = {
         topic: changelog_name(settings.app, stream) for stream, topic in hosted.inputs.items() if topic in topics
@@ -337,10 +340,10 @@ def _begun(hosted: Hosted, settings: Settings, bootstrap: str, topics: set[str])
 
 
 def prepare_changelogs(hosted: Hosted, settings: Settings, bootstrap: str) -> None:
-    """Create the changelog topics that the program names, with as many partitions as the input.
+    """Create the changelog topics that the Faust program names, with as many partitions as the input.
 
     Raises:
-        PartitionsDiffer: one has fewer.
+        PartitionsDiffer: a changelog topic has another number of partitions.
     """
     if not hosted.changelogs:
         return
@@ -354,13 +357,14 @@ def prepare_changelogs(hosted: Hosted, settings: Settings, bootstrap: str) -> No
             create(admin, topic, wanted, replication, {"cleanup.policy": "compact"})
         elif counts[topic] < wanted:
             raise PartitionsDiffer(
-                f"changelog topic {topic}: has {counts[topic]} partitions, and the agents of its table read {wanted}. "
-                "A key's records stay in their partition, so it needs as many"
+                f"changelog topic {topic}: has {counts[topic]} partitions, but the agents of its table read "
+                f"{wanted}. A key's records stay in their partition, so the numbers must be equal. Create the topic "
+                f"with {wanted} partitions"
             )
 
 
 def _inputs(hosted: Hosted, stream: str) -> dict[str, str]:
-    """Return the topics that set a stream's partitions, each with the stream that reads it."""
+    """Return the topics that determine a stream's partition count, each with the stream that reads it."""
     if stream in hosted.inputs:
         return {hosted.inputs[stream]: stream}
     found: dict[str, str] = {}
@@ -370,7 +374,7 @@ def _inputs(hosted: Hosted, stream: str) -> dict[str, str]:
 
 
 def route_log_lines() -> None:
-    """Have lines of lanes go through Faust's logging."""
+    """Send log lines of lanes through Faust's logging."""
 
     def as_text(logger: Any, name: str, line: Any) -> str:
         event = line.pop("event")
@@ -387,10 +391,10 @@ def route_log_lines() -> None:
 
 
 class LaneBoot(BootStrategy):
-    """Start of a hosted worker: sensors, producer, web and lanes."""
+    """Start-up of a hosted worker: sensors, producer, web and lanes."""
 
     def server(self) -> Iterable[Any]:
-        """Return the services of a worker."""
+        """Return the Faust services of a worker."""
         app: Any = self.app
         lanes = Lanes(app, loop=app.loop, beacon=app.beacon)
         found: Iterable[Any] = self._chain(
@@ -425,13 +429,13 @@ class Transport(driver.Transport):
 
     @property
     def client_settings(self) -> Mapping[str, Any]:
-        """Client options of ratchet.toml or of Faust's credentials, in librdkafka's names."""
+        """Return the client options of ratchet.toml or of Faust's credentials, in librdkafka's names."""
         values = {**given(self.config), **self.given}
         found: Mapping[str, Any] = values.get("kafka") or client_options_of(self.app.conf)
         return found
 
     def create_producer(self, **options: Any) -> Any:
-        """Return Faust's producer, for the Kafka and the login of ratchet.toml where it names them."""
+        """Return Faust's producer, connected as ratchet.toml demands if it names Kafka or a login."""
         values = {**given(self.config), **self.given}
         if bootstrap := values.get("bootstrap"):
             self.url = [URL(f"kafka://{each.strip()}") for each in str(bootstrap).split(",")]
@@ -440,7 +444,7 @@ class Transport(driver.Transport):
         return super().create_producer(**options)
 
     def create_consumer(self, callback: Any, **options: Any) -> Any:
-        """Return a consumer that reads nothing; Faust's own where the app is a client only."""
+        """Return a consumer that reads nothing; for a client-only app, Faust's own consumer."""
         if self.app.client_only:
             return super().create_consumer(callback, **options)
         return NoConsumer(self, callback, loop=self.loop, **options)

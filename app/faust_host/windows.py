@@ -27,17 +27,17 @@ LATE: Final = "late"
 class OpenWindows:
     """Open windows of one table in one run of an agent.
 
-    Their keys are the table's own, so a run finds them after a restart.
+    They are found by the table's keys, so that a run finds them after a restart.
     """
 
     def __init__(self, table: Any, store: LaneStore, clock: Table, *, by_record: bool) -> None:
-        """Read the open windows.
+        """Find the open windows in the table.
 
         Args:
-            table: Faust's
-            store: of the table
+            table: the Faust table
+            store: the table's store
             clock: table with the partition's time
-            by_record: whether each record's timestamp moves the time; False: only the times of writes
+            by_record: True if each record's timestamp advances the time; False: only writes do
         """
         self._table, self._store, self._clock, self.by_record = table, store, clock, by_record
         self.time: float = clock.get(TIME, float("-inf"))
@@ -58,7 +58,7 @@ class OpenWindows:
         heapq.heappush(self._open, (window[1], window[0], data))
 
     def advance(self, seconds: float) -> None:
-        """Move the partition's time, which never goes back."""
+        """Advance the partition's time, which never goes back."""
         if seconds > self.time:
             self.time = seconds
             self._clock[TIME] = seconds
@@ -81,7 +81,7 @@ class OpenWindows:
         """Close the windows that the partition's time has passed, the earliest first.
 
         Raises:
-            AgentFailed: the callback of the program raised.
+            AgentFailed: the program's callback raised an error.
         """
         while self._open and self._is_over(self._open[0][0]):
             _, _, data = heapq.heappop(self._open)
@@ -124,7 +124,7 @@ AT_HAND: Final[ContextVar[dict[Any, OpenWindows] | None]] = ContextVar("windows 
 
 
 class StreamTime(dict[int, float]):
-    """Time of the run at work as a table's latest timestamps; elsewhere the clock's."""
+    """Time source for a table's latest timestamps: the running agent's partition time, elsewhere the clock's."""
 
     def __init__(self, table: Any) -> None:
         super().__init__()
@@ -136,14 +136,14 @@ class StreamTime(dict[int, float]):
 
 
 def goes_by_record(table: Any, wrappers: list[WindowWrapper]) -> bool:
-    """Return whether a table's windows go by the records' own timestamps, and not by a field or a function."""
+    """Return True if a table's windows use the records' own timestamps instead of a field or function."""
     handlers = [each._get_relative_timestamp for each in wrappers if each.table is table]
     own = (None, table._relative_event, table._relative_now)
     return all(handler in own for handler in handlers)
 
 
 def use_event_time(table: Any) -> None:
-    """Have a Faust table tell its windows' times and keys to the run at work."""
+    """Make a Faust table report its windows' times and keys to the running agent."""
     ranges: Callable[[float], Any] = type(table)._window_ranges.__get__(table)
 
     def window_ranges(timestamp: float) -> Any:

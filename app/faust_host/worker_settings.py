@@ -27,13 +27,13 @@ HAND_ON: Final = (
 
 
 def bootstrap_of(urls: Any) -> str | None:
-    """Return host:port[,host:port] of Faust's broker URLs; None where they name no host."""
+    """Return host:port[,host:port] from Faust's broker URLs; None if they name no host."""
     found = [url for url in (urls if isinstance(urls, list | tuple) else [urls]) if url.host]
     return ",".join(f"{f'[{url.host}]' if ':' in url.host else url.host}:{url.port or 9092}" for url in found) or None
 
 
 def streams_of(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the stream that reads each topic, as ratchet.toml names them."""
+    """Return the stream that reads each topic, as named in ratchet.toml."""
     streams = values.get("streams") or {}
     return {each["input"]: name for name, each in streams.items() if isinstance(each, dict) and "input" in each}
 
@@ -58,20 +58,21 @@ def settings_for(
     """Return the settings of a hosted app.
 
     Args:
-        app: Faust's
-        inputs: topic by stream
-        partitions: by topic, as many as Faust would create; None: as the app says.
-        path: of ratchet.toml, as for `load`
+        app: the Faust app
+        inputs: input topic of each stream
+        partitions: number of partitions of each topic, as Faust would create it; None: the app's default.
+        path: path of ratchet.toml, as for `load`
         given_too: settings of the command line
 
     Raises:
-        SettingsError: ratchet.toml names another app, or a value cannot be used.
+        SettingsError: ratchet.toml names another app, or a value is invalid.
     """
     conf, values = app.conf, given(path)
     name = conf.id
     if values.get("app", name) != name:
         raise SettingsError(
-            f"app: ratchet.toml says {values['app']!r}, and the id of the Faust app is {name!r}. Remove it there"
+            f"app: ratchet.toml has {values['app']!r}, but the id of the Faust app is {name!r}. Remove app from "
+            "ratchet.toml"
         )
     known = values.get("streams") or {}
     streams: dict[str, dict[str, Any]] = {}
@@ -102,7 +103,7 @@ def client_options_of(conf: Any) -> dict[str, Any]:
     """Return Faust's credentials in librdkafka's names.
 
     Raises:
-        SettingsError: they are of a kind without a counterpart.
+        SettingsError: librdkafka has no such kind of credentials.
     """
     found = conf.broker_credentials
     if found is None:
@@ -122,7 +123,7 @@ def client_options_of(conf: Any) -> dict[str, Any]:
 
 
 def write_for_commands(settings: Settings, folder: Path) -> Path:
-    """Write the settings for `ratchet status`, `tables`, `why` and the page. Secrets are left out."""
+    """Write a settings file for `ratchet status`, `tables`, `why` and the page. Secrets are omitted."""
     lines = ["# Written by the worker at each start, for commands: ratchet status --config THIS FILE"]
     for name in HAND_ON:
         value = getattr(settings, name)

@@ -19,7 +19,7 @@ __all__ = ["ChosenBroker", "choose_broker", "named_broker", "open_broker", "wait
 
 @dataclass(frozen=True)
 class ChosenBroker:
-    """Kafka that has answered."""
+    """Kafka cluster found to answer: its address, and the log folder of an embedded broker."""
 
     bootstrap: str
     log_folder: Path | None
@@ -28,25 +28,30 @@ class ChosenBroker:
 
 @contextmanager
 def choose_broker(settings: Settings | None = None) -> Iterator[str]:
-    """Yield the bootstrap of the Kafka to use; one started for it ends with the context. See `open_broker`."""
+    """Yield the address of the Kafka to use; an embedded broker ends with the block. See `open_broker`."""
     with open_broker(settings) as chosen:
         yield chosen.bootstrap
 
 
 @contextmanager
 def named_broker(settings: Settings, *, as_worker: bool = True) -> Iterator[str]:
-    """The bootstrap of the named Kafka, for a command that only looks. It starts no broker, and does not wait for one.
+    """Yield the address of the Kafka in the settings, for a command that only reads.
+
+    It starts no broker, and does not wait for one.
 
     Args:
-        settings: the whole of them.
-        as_worker: whether the command asks in the worker's way, so with the worker's client.
+        settings: settings of the application.
+        as_worker: True to also check the options of the worker's Kafka client.
 
     Raises:
-        SettingsError: none is named, or a client refuses its options.
-        BrokerUnavailable: it does not answer within a few seconds.
+        SettingsError: bootstrap is missing, or a client refuses its options.
+        BrokerUnavailable: Kafka does not answer within a few seconds.
     """
     if settings.bootstrap is None:
-        raise SettingsError("say which Kafka the workers use: bootstrap in the settings file, or RATCHET_BOOTSTRAP")
+        raise SettingsError(
+            "bootstrap is missing: set it in the settings file or in RATCHET_BOOTSTRAP to the Kafka cluster of the "
+            "workers"
+        )
     if as_worker:
         client_options(settings.bootstrap, settings.kafka)
     require_answer(settings.bootstrap, settings.kafka)
@@ -58,11 +63,11 @@ def open_broker(settings: Settings | None = None) -> Iterator[ChosenBroker]:
     """Yield the Kafka to use.
 
     It is `settings.bootstrap` (without settings: `RATCHET_BOOTSTRAP`), once it answers; else an embedded broker in a
-    temporary folder, which needs Java and no Docker. docker-compose.yml has a Kafka in containers.
+    temporary folder, which needs Java.
 
     Raises:
-        BrokerUnavailable: the named one did not answer within `settings.kafka_timeout_s`.
-        SetupError: the embedded one cannot be started.
+        BrokerUnavailable: Kafka at `bootstrap` did not answer within `settings.kafka_timeout_s`.
+        SetupError: the embedded broker cannot be started.
     """
     settings = settings or Settings(bootstrap=os.environ.get("RATCHET_BOOTSTRAP") or None)
     if settings.bootstrap is not None:

@@ -19,14 +19,14 @@ from kafka_ratchet.errors import SetupError
 
 @contextmanager
 def broker_folder(folder: Path, wait_s: float) -> Iterator[IO[str]]:
-    """Make the folder and lock it, until the context and all children with the file have ended.
+    """Make the broker's folder, and lock it until the block and all child processes have ended.
 
     Args:
         folder: folder of the broker.
-        wait_s: how long to wait for the shutdown of a broker with a killed owner.
+        wait_s: how long to wait for the shutdown of a broker after its parent was killed.
 
     Yields:
-        the locked file; it has the owner's process id in it.
+        the locked file, which contains the owner's process id.
 
     Raises:
         SetupError: another broker runs there, or the folder cannot be used.
@@ -35,7 +35,9 @@ def broker_folder(folder: Path, wait_s: float) -> Iterator[IO[str]]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "broker.lock").open("a+")
     except OSError as error:
-        raise SetupError(f"the broker's folder {folder} cannot be used: {error}") from error
+        raise SetupError(
+            f"the broker's folder {folder} cannot be used: {error}. Name another folder (--folder)"
+        ) from error
     with lock:
         deadline = time.monotonic() + wait_s
         while not _is_taken(lock):

@@ -18,7 +18,7 @@ STOP_LIMIT_S: Final = 180.0
 
 
 class ChildProcess:
-    """A `ratchet` command, or another module, as a child process."""
+    """Child process that runs a `ratchet` command or another Python module."""
 
     def __init__(
         self,
@@ -28,17 +28,17 @@ class ChildProcess:
         module: str = "kafka_ratchet",
         environment: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Start it; its output goes to FOLDER/NAME.log.
+        """Start the process; its output goes to FOLDER/NAME.log.
 
         Args:
-            folder: of the log.
-            name: of the log, and of the process in messages.
+            folder: folder of the log.
+            name: name of the log, and of the process in messages.
             arguments: the command and its options.
-            module: what `python -m` runs.
-            environment: variables that replace those of this process, or None for one to leave out; None: no others.
+            module: module that `python -m` runs.
+            environment: variables to set for the process; a variable of value None is removed.
 
         Raises:
-            SetupError: it could not be started.
+            SetupError: the process could not be started.
         """
         self.name, self.log = name, folder / f"{name}.log"
         command = [sys.executable, "-m", module, *arguments]
@@ -62,7 +62,7 @@ class ChildProcess:
         self.pid = int(pid)
 
     def wait(self) -> int:
-        """Return its exit code, once it has ended; 128 + the signal that ended it."""
+        """Wait for the end; return the exit code, or 128 + the number of the signal that ended the process."""
         code = self._supervisor.wait()
         for stream in (self._supervisor.stdin, self._supervisor.stdout):
             if stream is not None:
@@ -71,32 +71,32 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        """Return True until it has ended."""
+        """Return True until the process has ended."""
         return self._supervisor.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL, and wait."""
+        """Kill the process by SIGKILL, and wait for its end."""
         self._supervisor.send_signal(
             signal.SIGUSR1
         )  # the supervisor kills, as it knows whether the process is still there
         self.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP: the process stops until `thaw`, without noticing."""
+        """Suspend the process by SIGSTOP, until `thaw`."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Resume the suspended process by SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> int:
-        """SIGTERM, and wait.
+        """Stop the process by SIGTERM, and wait for its end.
 
         Returns:
-            its exit code, as `wait` does
+            exit code, as in `wait`
 
         Raises:
-            SetupError: it did not end, and was killed.
+            SetupError: the process did not end in time, and was killed.
         """
         self._supervisor.terminate()
         try:
@@ -108,21 +108,21 @@ class ChildProcess:
         return self.wait()
 
     def output(self) -> str:
-        """Return its output so far."""
+        """Return the process's output so far."""
         return self.log.read_text("utf-8", "replace")
 
     def last_words(self) -> str:
-        """Return the end of its log, and where the rest is."""
+        """Return the last lines of the log, and the path of the log file."""
         return "\n".join([*self.output().splitlines()[-15:], f"(log: {self.log})"])
 
     def finish(self) -> str:
-        """Wait until it has done its work.
+        """Wait until the process has succeeded.
 
         Returns:
-            its output
+            output of the process
 
         Raises:
-            SetupError: it failed.
+            SetupError: the process failed.
         """
         code = self.wait()
         if code:

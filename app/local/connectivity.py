@@ -27,7 +27,7 @@ It does not wait for a broker's start; a busy broker may be slow to answer.
 
 
 class Reachability:
-    """Asks one Kafka, as often as one likes, whether it answers.
+    """Repeatable check that a Kafka cluster answers.
 
     Args:
         bootstrap: host:port[,host:port].
@@ -60,7 +60,7 @@ class Reachability:
             raise options_refused(error, options) from None
 
     def ask(self, timeout_s: float = ASK_FOR_S) -> str | None:
-        """None when Kafka answered within that many seconds, else why not."""
+        """Ask Kafka once; return None if it answered within `timeout_s` seconds, else the reason."""
         try:
             answer = self._client.list_topics(timeout=timeout_s)
         except KafkaException as error:
@@ -76,13 +76,14 @@ class Reachability:
         return None if answer.brokers else "it knows of no broker yet"
 
     def refusal(self) -> KafkaRefused | None:
-        """Return the error where Kafka and this client refuse each other; None: the failure may pass."""
+        """Return the error if Kafka or this client refuses the other; None if the failure may pass."""
         return self._heard.refusal()
 
     def look(self) -> str | None:
-        """None when Kafka answered, else why not.
+        """Ask Kafka until it answers, for some seconds; return None, or the reason of the failure.
 
-        It is given up after `REFUSED_FOR_S` where it cannot be connected to, after `SILENT_FOR_S` where it is silent.
+        It gives up after `REFUSED_FOR_S` if no connection is possible, and after `SILENT_FOR_S` if Kafka does not
+        answer.
 
         Raises:
             KafkaRefused: Kafka and this client refuse each other.
@@ -109,17 +110,17 @@ class Reachability:
 def wait_until_reachable(
     bootstrap: str, options: Mapping[str, str | int | bool], timeout_s: float, say: Callable[[str], None]
 ) -> None:
-    """Return as soon as Kafka answers.
+    """Wait until Kafka answers.
 
     Args:
         bootstrap: host:port[,host:port].
         options: client options in librdkafka's names, `settings.kafka`.
         timeout_s: give up after this many seconds, `settings.kafka_timeout_s`.
-        say: gets a sentence at the first failure and every `MESSAGE_EVERY_S` after it.
+        say: function called with a sentence at the first failure, and every `MESSAGE_EVERY_S` afterwards.
 
     Raises:
-        BrokerUnavailable: it did not answer in time.
-        KafkaRefused: it refuses this client, or has a certificate that this client refuses.
+        BrokerUnavailable: Kafka did not answer in time.
+        KafkaRefused: Kafka refuses this client, or this client refuses Kafka's certificate.
         SettingsError: the client refuses the options.
     """
     deadline = time.monotonic() + timeout_s
@@ -142,11 +143,11 @@ def wait_until_reachable(
 
 
 def require_answer(bootstrap: str, options: Mapping[str, str | int | bool]) -> None:
-    """Return when Kafka has answered: the one check of all commands that only look.
+    """Check that Kafka answers, for commands that only read.
 
     Raises:
-        BrokerUnavailable: it did not within a few seconds; the sentence names the address.
-        KafkaRefused: it refuses this client, or has a certificate that this client refuses.
+        BrokerUnavailable: Kafka did not answer within a few seconds; the message names the address.
+        KafkaRefused: Kafka refuses this client, or this client refuses Kafka's certificate.
         SettingsError: the client refuses the options.
     """
     reason = Reachability(bootstrap, options).look()
@@ -155,7 +156,7 @@ def require_answer(bootstrap: str, options: Mapping[str, str | int | bool]) -> N
 
 
 def no_answer(bootstrap: str, reason: str) -> str:
-    """Return the error sentence of a command that does not wait for Kafka."""
+    """Return the error message of a command that does not wait for Kafka."""
     return (
         f"Kafka at {bootstrap} does not answer ({reason}). Start it ('ratchet broker'), or correct bootstrap "
         "(RATCHET_BOOTSTRAP) and the kafka options"

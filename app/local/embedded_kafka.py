@@ -62,20 +62,20 @@ rootLogger.appenderRef.file.ref = file
 
 
 class EmbeddedBroker:
-    """Kafka node, broker and controller in one, reachable on 127.0.0.1 only.
+    """Kafka node, both broker and controller, reachable on 127.0.0.1 only.
 
         with EmbeddedBroker() as broker:
             producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-    Can be stopped or killed and started again: same folder, same port, same topics. It never outlives the process that
+    It can be stopped or killed and started again with the same folder, port and topics. It ends with the process that
     started it (see `kafka_ratchet.app.local.supervisor`).
 
     Args:
         folder: keeps topics, settings and logs; None takes a temporary one and removes it at the end.
         port: port of the broker; None takes the folder's last one if that is free, else any free one.
-        node_id: id of this node, where it is one of several.
+        node_id: id of this node in a cluster of several.
         voters: host:port of every node's controller by node id, the same on all nodes; None makes a cluster of one.
-        cluster_id: must be the same on all nodes; None draws one.
+        cluster_id: the same on all nodes; None: a random one.
         options: broker settings (server.properties) that replace the ones chosen here.
         console: console for the progress of fetching jars.
     """
@@ -106,24 +106,24 @@ class EmbeddedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """host:port for clients; known once `start` has been called."""
+        """Return host:port for clients; known once `start` has been called."""
         if self._port is None:
             raise SetupError("the broker has no port before its first start")
         return f"127.0.0.1:{self._port}"
 
     @property
     def data_folder(self) -> Path:
-        """Kafka's log.dirs: one folder per topic partition."""
+        """Return Kafka's log.dirs, with one folder per topic partition."""
         return self.folder / "data"
 
     @property
     def log_file(self) -> Path:
-        """Return the broker's own log."""
+        """Return the path of the broker's log file."""
         return self.folder / "logs" / "server.log"
 
     @property
     def java_pid(self) -> int:
-        """Process id of the broker's Java."""
+        """Return the process id of the broker's Java."""
         if self._java_pid is None:
             raise SetupError("the broker is not running")
         return self._java_pid
@@ -151,9 +151,9 @@ class EmbeddedBroker:
             self._remove_temporary_folder()
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the broker; with `wait` return when it answers. Does nothing where it runs already.
+        """Start the broker, unless it runs; with `wait`, return when it answers.
 
-        Without `wait` nodes of one cluster can be started together; call `wait_until_ready` on each then.
+        Without `wait`, the nodes of a cluster can be started together; then call `wait_until_ready` on each.
 
         Raises:
             SetupError: Java or the jars are missing, the folder or the port is in use, or the broker ends or does not
@@ -176,7 +176,7 @@ class EmbeddedBroker:
                 self._port = None
 
     def wait_until_ready(self) -> None:
-        """Return when the broker answers; see `start`."""
+        """Wait until the broker answers; raises the errors of `start`."""
         deadline = time.monotonic() + START_LIMIT_S
         kafka = Reachability(self.bootstrap, {})
         # Another Kafka may have taken the port: its answer does not count.
@@ -194,7 +194,7 @@ class EmbeddedBroker:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Shut down cleanly (SIGTERM); SIGKILL where that takes longer than `STOP_LIMIT_S`."""
+        """Shut down by SIGTERM; kill the broker if that takes longer than `STOP_LIMIT_S`."""
         if self._supervisor is not None and self.is_running:
             self._supervisor.send_signal(signal.SIGTERM)
             try:
@@ -204,7 +204,7 @@ class EmbeddedBroker:
         self.kill()
 
     def kill(self) -> None:
-        """Kill it (SIGKILL), as a crash would, and wait for its end."""
+        """Kill the broker by SIGKILL, like a crash, and wait for its end."""
         if self._supervisor is None:
             return
         if self.is_running:
@@ -216,7 +216,7 @@ class EmbeddedBroker:
         self._supervisor = self._java_pid = None
 
     def describe(self) -> str:
-        """Node id, address, whether it runs, and the last errors and lines of its log."""
+        """Return node id, address, state, and the last errors and lines of the log, as text."""
         state = "runs" if self.is_running else "has ended"
         return f"node {self._node_id} ({self.bootstrap}) {state}. {self._last_words()}"
 
@@ -234,8 +234,8 @@ class EmbeddedBroker:
                 self._port = self._last_port() or free_port()
             elif not is_free(self._port):
                 raise SetupError(
-                    f"port {self._port} of 127.0.0.1 is in use by another program: give another (--port), or 0 for a "
-                    "free one"
+                    f"port {self._port} of 127.0.0.1 is in use by another program. Give another (--port), or 0 for "
+                    "a free port"
                 )
             self._write_config()
         except OSError as error:
@@ -287,7 +287,7 @@ class EmbeddedBroker:
         (self.folder / "log4j2.properties").write_text(_LOG_CONFIG, "ascii")
 
     def _format(self, storage_tool: list[str]) -> None:
-        """Give the data folder its cluster id, once; an interrupted format is repeated."""
+        """Format the data folder with its cluster id, once; an interrupted formatting is repeated."""
         formatted = self.folder / "formatted"
         if formatted.exists():
             return
@@ -301,7 +301,7 @@ class EmbeddedBroker:
         formatted.touch()
 
     def _last_port(self) -> int | None:
-        """Return the port this folder's broker had, if it is free."""
+        """Return the port that this folder's broker had last, if the port is free."""
         try:
             text = (self.folder / "server.properties").read_text("ascii")
         except (FileNotFoundError, UnicodeDecodeError):
@@ -330,10 +330,10 @@ class EmbeddedBroker:
 
 
 def node_settings(node_id: int, voters: Mapping[int, str]) -> dict[str, str]:
-    """Broker settings of one node, broker and controller in one, but for its addresses and folder.
+    """Return the broker settings of one node, except for addresses and folder.
 
     Args:
-        node_id: of this node.
+        node_id: id of this node.
         voters: host:port of every node's controller by node id.
     """
     copies = str(min(3, len(voters)))

@@ -11,21 +11,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class FetchDisplay(Protocol):
-    """Follows Ivy: first it finds every module, then it fetches the jars.
+    """Display of Ivy's progress: Ivy first finds every module, then fetches the jars.
 
-    Names come as Ivy writes them: organisation#module;revision, followed by !file where a jar has arrived.
+    Names come as Ivy writes them: organisation#module;revision, followed by !file for a fetched jar.
     """
 
     def found(self, module: str) -> None:
-        """One more module's description has been read."""
+        """Note that Ivy has read one more module's description."""
 
     def fetched(self, jar: str) -> None:
-        """One more jar has arrived."""
+        """Note that Ivy has fetched one more jar."""
 
 
 @contextmanager
 def fetch_display(title: str, jars: int, console: Console) -> Iterator[FetchDisplay]:
-    """Yield a display for so many jars, on that console."""
+    """Yield a display of the progress on a console. jars: expected number of jars."""
     if not console.is_terminal:
         yield _Lines(console, title, jars)
         return
@@ -69,5 +69,5 @@ class _Lines:
 
 
 def _short(name: str) -> str:
-    """kafka-clients 4.3.0 of org.apache.kafka#kafka-clients;4.3.0!kafka-clients.jar."""
+    """Return the readable part of an Ivy name, such as "kafka-clients 4.3.0"."""
     return name.partition("#")[2].partition("!")[0].replace(";", " ")

@@ -44,17 +44,17 @@ _one_at_a_time = threading.Lock()
 def resolve_all(
     coordinates: Iterable[str], left_out: Iterable[str], downloads: Path, pattern: str, display: FetchDisplay
 ) -> None:
-    """Fetch modules with everything they depend on.
+    """Fetch modules with all their dependencies.
 
     Args:
         coordinates: organisation:module:revision of each.
-        left_out: organisation:module of dependencies to leave out, where * stands for any.
+        left_out: organisation:module of dependencies to omit; * stands for any.
         downloads: Ivy's cache folder.
-        pattern: where each jar goes; `FILES` or `MAVEN_PATHS` below a folder.
-        display: follows.
+        pattern: Ivy's pattern for the path of each jar; `FILES` or `MAVEN_PATHS` below a folder.
+        display: display of the progress.
 
     Raises:
-        SetupError: pyspark or Java is missing, or something could not be fetched.
+        SetupError: pyspark or Java is missing, or a jar could not be fetched.
     """
     module = ElementTree.Element("ivy-module", version="2.0")
     dependencies = _dependencies(module)
@@ -69,7 +69,7 @@ def resolve_all(
 
 
 def fetch(paths: Iterable[str], downloads: Path, target: Path, display: FetchDisplay) -> None:
-    """Fetch the jars of these Maven paths, and only them, into a folder; see `resolve_all`."""
+    """Fetch exactly the jars of these Maven paths into a folder; see `resolve_all`."""
     ordered = sorted(paths)
     shares = min(SIDE_BY_SIDE, -(-len(ordered) // JARS_EACH))
 
@@ -119,7 +119,7 @@ def _run(
 
 
 def _follow(command: list[str], display: FetchDisplay) -> tuple[int, Sequence[str]]:
-    """Ivy's exit code and the last lines it said."""
+    """Run Ivy; return its exit code and its last lines of output."""
     last_lines: deque[str] = deque(maxlen=12)
     with subprocess.Popen(
         command,

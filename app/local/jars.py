@@ -40,7 +40,7 @@ LOCK_FILE = Path(__file__).with_name("jars.lock")
 
 @dataclass(frozen=True)
 class JarSet:
-    """Jars that go on one class path together."""
+    """Jars used together on one class path."""
 
     name: str
     coordinates: tuple[str, ...]
@@ -69,12 +69,12 @@ KAFKA = JarSet(
 
 
 def kafka_jars(console: Console | None = None) -> list[Path]:
-    """Return the class path of the broker and of Kafka's tools; see `resolve`."""
+    """Return the jars of the broker and of Kafka's tools; see `resolve`."""
     return resolve(KAFKA, console)
 
 
 def spark_jars(console: Console | None = None, release: SparkRelease | None = None) -> list[Path]:
-    """Return the jars that PySpark needs, other than its own, to read from Kafka; see `resolve`.
+    """Return the jars that PySpark needs to read from Kafka, in addition to its own; see `resolve`.
 
     Args:
         console: see `resolve`.
@@ -90,7 +90,7 @@ def spark_jars(console: Console | None = None, release: SparkRelease | None = No
 
 
 def spark_set(release: SparkRelease) -> JarSet:
-    """Return the Kafka connector of a release of Spark."""
+    """Return the jars of the Kafka connector for a release of Spark."""
     # pyspark ships these in the very same versions.
     shipped = (
         "org.apache.hadoop:*",
@@ -107,17 +107,17 @@ def spark_set(release: SparkRelease) -> JarSet:
 
 
 def cache_folder() -> Path:
-    """`RATCHET_CACHE`, else this platform's cache folder of the user."""
+    """Return the folder of `RATCHET_CACHE`, else the user's cache folder on this platform."""
     named = os.environ.get("RATCHET_CACHE")
     return Path(named).expanduser().resolve() if named else platformdirs.user_cache_path("ratchet", appauthor=False)
 
 
 def resolve(jars: JarSet, console: Console | None = None, *, lock: Mapping[str, str] | None = None) -> list[Path]:
-    """Return the set's verified jars; missing or damaged ones are fetched first.
+    """Return a set's jars, verified by SHA-256; fetch missing or damaged jars first.
 
     Args:
         jars: set to resolve.
-        console: console for progress; by default standard error.
+        console: console for the progress; by default on standard error.
         lock: SHA-256 by Maven path, or by file name, of the set; by default its part of `app/local/jars.lock`.
 
     Raises:
@@ -168,7 +168,7 @@ def _sha256(path: Path) -> str:
 
 
 def _differing(folder: Path, locked: Mapping[str, str]) -> list[str]:
-    """Return names that are missing, altered, or absent from the lock."""
+    """Return the names of missing, altered and unlisted jars, compared with the lock."""
     if not folder.is_dir():
         return sorted(locked)
     present = {path.name for path in folder.iterdir()}

@@ -26,7 +26,7 @@ def find_java() -> Path:
     """Return the `java` of JAVA_HOME, else the first on PATH.
 
     Raises:
-        SetupError: there is none, it does not run, or it is older than `OLDEST_JAVA`.
+        SetupError: no Java is found, it does not run, or it is older than `OLDEST_JAVA`.
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -43,7 +43,7 @@ def java_version(java: str) -> int:
     """Return the feature release of that `java`: 17 for "17.0.15", 8 for "1.8.0_412".
 
     Raises:
-        SetupError: it does not run or does not say.
+        SetupError: Java does not run, or does not report its version.
     """
     try:
         answer = subprocess.run(
@@ -54,5 +54,5 @@ def java_version(java: str) -> int:
     said = answer.stderr + answer.stdout
     match = re.search(r'version "(?:1\.)?(\d+)', said)
     if match is None:
-        raise SetupError(f"{java} does not say its version but: {said.strip()[:200]!r}. {INSTALL_JAVA}")
+        raise SetupError(f"{java} does not report its version but: {said.strip()[:200]!r}. {INSTALL_JAVA}")
     return int(match[1])

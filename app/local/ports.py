@@ -12,10 +12,10 @@ _drawn: set[int] = set()
 
 
 def free_port() -> int:
-    """Return an unused port of 127.0.0.1, never the same one twice.
+    """Return an unused port of 127.0.0.1; each call returns another port.
 
-    It lies below the range of ephemeral ports: a port that a broker will listen on later, or again after a crash, must
-    not be the port of an outgoing connection by then.
+    The port is below the range of ephemeral ports, so that no outgoing connection takes it before a broker listens
+    there.
     """
     while True:
         port = _DRAW.randrange(15_000, 32_768)

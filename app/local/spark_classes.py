@@ -44,7 +44,7 @@ _COMMAND: Final = (sys.executable, "-m", "kafka_ratchet.app.local.spark_classes"
 
 
 def kept_classes() -> Path | None:
-    """Return the whole file for this Java and this pyspark, if there is one.
+    """Return the complete class file for this Java and this pyspark; None without one.
 
     Raises:
         SetupError: Java is missing or too old.
@@ -57,7 +57,7 @@ def _files() -> list[Path]:
 
 
 def _beginning() -> str:
-    """Return the prefix of the file's name; the digest of the content follows."""
+    """Return the prefix of the class file's name, which depends on Java and pyspark."""
     import pyspark
 
     java = find_java().resolve()
@@ -79,9 +79,9 @@ def _digest(file: Path) -> str:
 
 
 def with_classes(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables for a process that starts Spark: as they are, and with the file where there is one.
+    """Return the variables for a process that starts Spark, with the option for the class file added if it exists.
 
-    environment: not changed
+    environment: the variables; not changed
     """
     changed = dict(environment)
     file: Path | None = None
@@ -95,18 +95,18 @@ def with_classes(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def using(file: Path) -> str:
-    """Java's options to start with the classes of a file. Spark splits them as a shell does."""
+    """Return Java's options for using a class file, quoted for Spark, which splits them like a shell."""
     return shlex.join([f"-XX:SharedArchiveFile={file}", QUIET])
 
 
 def write_classes() -> Path | None:
-    """Have one Spark start, work on a few rows and write the file, where it is not there.
+    """Write the class file, unless it exists, by running Spark once on a few rows.
 
     Returns:
-        the file; None: Spark did not start, or this Java has written none; Spark starts without it then
+        the file; None if Spark did not start or this Java wrote no file; later starts then work without the file
 
     Raises:
-        SetupError: there is no Java.
+        SetupError: Java is missing.
         OSError: the cache folder cannot be written to.
     """
     if (file := kept_classes()) is not None:
@@ -127,7 +127,7 @@ def write_classes() -> Path | None:
 
 
 def write_down(command: Sequence[str], variables: Mapping[str, str], file: Path) -> bool:
-    """Run a program that starts Spark, and have its JVM write its classes to a file at the end.
+    """Run a program that starts Spark, and let its JVM write the loaded classes to a file.
 
     Args:
         command: the program and its arguments
@@ -163,7 +163,7 @@ def write_down(command: Sequence[str], variables: Mapping[str, str], file: Path)
 
 
 def _work() -> None:
-    """Run a job's typical work in Spark without a Kafka: Java does not write the connector's classes."""
+    """Run typical work of a job in Spark without Kafka, so that Java loads the classes to write."""
     from pyspark.sql import functions as F
 
     from kafka_ratchet.spark_sink.spark.session import spark_session

@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(command: list[str]) -> int:
-    """Run the command to its end and return the exit code to leave with."""
+    """Run the command to its end; return the exit code for the supervisor."""
     supervisor = os.getpid()
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 

@@ -32,9 +32,9 @@ POLL_S: Final = 0.25
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """Effect of a request on a partition: last sequences before and after, None where there is none.
+    """Effect of a request to forget on a partition: the last sequence before and after, None without one.
 
-    position: first input offset that it holds for
+    position: first input offset that the request applies to
     """
 
     partition: int
@@ -44,10 +44,10 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """State of a request.
+    """State of a request to forget an identity.
 
-    pending: partitions that have not applied it; members: of the workers' group;
-    ends: by partition, end of the input at the request: earlier records are judged first
+    pending: partitions without the effect so far; members: number of workers in the group;
+    ends: end of each input partition at the request; records before it are judged first
     """
 
     stream: str
@@ -61,14 +61,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Forgetting:
-    """One stream of the settings, connected to its Kafka."""
+    """Operator's request to forget an identity of one stream, with a connection to Kafka."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
-        """Read the topics and claims.
+        """Check the stream's topics and their owner.
 
         Raises:
-            TopicMissing: there is no input or no changelog.
-            TopicTaken: the changelog is another application's.
+            TopicMissing: the input or the changelog does not exist.
+            TopicTaken: the changelog belongs to another application.
             BrokerUnavailable: Kafka did not answer.
         """
         self._settings, self._bootstrap, self._name = settings, bootstrap, name
@@ -79,7 +79,10 @@ class Forgetting:
         ownership.refuse_others(self._changelog)
         for topic in (settings.streams[name].input, self._changelog):
             if topic not in found:
-                raise TopicMissing(f"stream {name}: there is no topic {topic}, so there is nothing to forget")
+                raise TopicMissing(
+                    f"stream {name}: the topic {topic} does not exist, so there is nothing to forget. Check the "
+                    "settings"
+                )
         self.partitions = found[self._changelog]
         self._input_id = ownership.id_of(settings.streams[name].input)
         other = settings.streams.get(arrivals_of(name))
@@ -88,36 +91,40 @@ class Forgetting:
     def request(
         self, identity: bytes, above: int | None, reason: str, partition: int | None = None
     ) -> tuple[Forget, list[int]]:
-        """Return a request ready to write, and the partitions to apply it.
+        """Make a request to forget; return it with the partitions that must apply it.
 
         Raises:
-            SettingsError: it says too little, or too much.
+            SettingsError: identity, partition or reason is missing, or one too many is given.
         """
         kind = self._settings.streams[self._name].identity
         if kind == Identity.PARTITION and (identity or partition is None):
             raise SettingsError(
-                f'stream {self._name!r} has identity = "partition": one sequence in each. Say --partition, and no '
-                "identity"
+                f'stream {self._name!r} has identity = "partition", with one sequence in each partition. Give '
+                "--partition, and no identity"
             )
         if not identity and kind not in (Identity.PARTITION, Identity.KEY):
-            raise SettingsError(f"say which identity of stream {self._name!r}: --identity or --identity-hex")
+            raise SettingsError(
+                f"the identity of stream {self._name!r} to forget is missing. Give --identity or --identity-hex"
+            )
         if not reason.strip() or len(reason) > MAX_REASON:
-            raise SettingsError(f"--reason: say why, in at most {MAX_REASON:,} characters; each partition keeps it")
+            raise SettingsError(
+                f"--reason: give the reason, in at most {MAX_REASON:,} characters; each partition stores it"
+            )
         if partition is not None and partition >= self.partitions:
-            raise SettingsError(f"--partition: there are partitions 0 to {self.partitions - 1}")
+            raise SettingsError(f"--partition: unknown partition; the topic has 0 to {self.partitions - 1}")
         asked = Forget(secrets.token_hex(8), identity, above, now(), this_user(), reason.strip(), partition)
         return asked, list(range(self.partitions)) if partition is None else [partition]
 
     def look(self, identity: bytes) -> Lookup:
-        """Return the workers' state of the identity.
+        """Ask the workers for the identity's last sequences.
 
         Raises:
-            SettingsError: a worker of an earlier version runs, which would not see a request.
+            SettingsError: a worker of an earlier version runs, which ignores such requests.
         """
         asked = asyncio.run(lookup(self._bootstrap, self._settings, self._name, identity, None))
         if asked.cannot_forget is not msgspec.UNSET:
             raise SettingsError(
-                f"workers of an earlier Ratchet would not see the request: {', '.join(asked.cannot_forget)}. Update "
+                f"workers of an earlier Ratchet would ignore the request: {', '.join(asked.cannot_forget)}. Update "
                 "them first"
             )
         return asked
@@ -125,11 +132,12 @@ class Forgetting:
     def write(self, request: Forget, partitions: Sequence[int], wait_s: float) -> Outcome:
         """Write the request, and wait until these partitions have applied it.
 
-        Where no worker is a member of the group, it does not wait: the next owners apply it.
+        It does not wait while no worker runs; workers that start later apply the request.
 
         Raises:
-            SettingsError: records wait to be sent to the partition of their identity. Nothing is written.
-            BrokerUnavailable: Kafka did not take it, or does not answer. Whether it stands in the topic is unknown.
+            SettingsError: records still wait to be sent to the partition of their identity; nothing is written.
+            BrokerUnavailable: Kafka did not accept the request, or does not answer. The request may or may not be in
+                the topic.
         """
         deadline = time.monotonic() + wait_s
         with consumer(self._options, "ratchet-forget", committed=False) as open_ones:
@@ -147,7 +155,7 @@ class Forgetting:
             except KafkaException as failure:
                 raise BrokerUnavailable(
                     f"{self._changelog}: cannot be read: {explained(failure.args[0])}. The request is written, and "
-                    "workers apply it"
+                    "workers will apply it"
                 ) from failure
         applied = [
             Applied(number, _known(edit.before), _known(edit.after), edit.position)
@@ -158,7 +166,10 @@ class Forgetting:
         return Outcome(self._name, request.id, request.identity.hex(), request.above, applied, pending, members, until)
 
     def _wait_for_arrivals(self, asked: Consumer, deadline: float) -> None:
-        """Wait until what waits for the partition of its identity now is there, where the stream repartitions."""
+        """Wait until records bound for the partition of their identity have arrived there.
+
+        Only streams that repartition have such records.
+        """
         other = self._settings.streams.get(arrivals_of(self._name))
         if not isinstance(other, Arrivals):
             return
@@ -199,20 +210,20 @@ class Forgetting:
 
 
 def _sent_to(group: Group, where: tuple[str, int], topic_id: str, first: int) -> int:
-    """Return the next input offset to send to the partition of its identity.
+    """Return the input offset of the next record to send to the partition of its identity.
 
     Args:
         group: group of the workers.
         where: topic and partition of the input.
         topic_id: id of the input; an offset in an earlier topic of its name does not count.
-        first: held offset of the partition.
+        first: first offset that the partition holds.
     """
     is_of_another = group.topic_ids.get(where, topic_id) != topic_id
     return first if is_of_another else group.committed.get(where, first)
 
 
 def nobody_knows(looked: Lookup, partition: int | None) -> bool:
-    """Return True if no requested partition knows a sequence of the identity; False where one is unavailable."""
+    """Return True if no partition asked about has a sequence of the identity; False if a partition did not answer."""
     unasked = [number for number in looked.not_asked if partition in (None, number)]
     known = [row for row in looked.partitions if partition in (None, row.partition)]
     return not unasked and all(row.persisted is None and row.pushed is None for row in known)

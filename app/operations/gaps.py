@@ -23,9 +23,9 @@ FLAGS_AND_WORDS, FINGERPRINT_BYTES = 2, 8
 class Gap(msgspec.Struct, frozen=True):
     """Identity with missing sequences, in one partition.
 
-    identity: text; None where it is not UTF-8
+    identity: as text; None if it is not UTF-8
     first: the lowest sequence seen, or the start of counting
-    last, seen: the highest, and the number from first on
+    last, seen: the highest sequence, and the number of sequences seen from `first` on
     """
 
     identity: str | None
@@ -40,7 +40,7 @@ class Gap(msgspec.Struct, frozen=True):
 class Gaps(msgspec.Struct, frozen=True):
     """Gaps of a stream: number of identities and of missing sequences, and the largest gaps first.
 
-    An identity in two partitions counts twice, as each partition counts for itself.
+    An identity in two partitions counts twice.
     """
 
     stream: str
@@ -50,7 +50,7 @@ class Gaps(msgspec.Struct, frozen=True):
 
 
 def gap_of(row: Row) -> Gap | None:
-    """Return an identity's missing sequences; None: none, or not counted."""
+    """Return an identity's missing sequences; None if none is missing, or they are not counted."""
     if not row.state or not row.state[0] & COUNTED:
         return None
     at = FLAGS_AND_WORDS + (FINGERPRINT_BYTES if row.state[0] & FINGERPRINT else 0)
@@ -62,7 +62,7 @@ def gap_of(row: Row) -> Gap | None:
 
 
 def gaps_of(stream: str, rows: Iterable[Row], limit: int) -> Gaps:
-    """Return the sums over all rows, and at most limit of those that lack most."""
+    """Return the sums over all identities, and the `limit` identities that lack most sequences."""
     identities = missing = 0
 
     def counted() -> Iterable[Gap]:

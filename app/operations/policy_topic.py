@@ -19,7 +19,7 @@ from kafka_ratchet.transport.client.security import client_options
 
 
 def read_policies(settings: Settings, bootstrap: str) -> Policies:
-    """Everything that the policy topic says now. Creates nothing.
+    """Return all current policies from the policy topic. Creates nothing.
 
     Raises:
         BrokerUnavailable: Kafka did not answer.
@@ -51,14 +51,14 @@ async def _read(settings: Settings, bootstrap: str) -> Policies:
 def write_policy(
     settings: Settings, bootstrap: str, stream: str | None, deduplicate: bool | None, by: str | None = None
 ) -> int:
-    """Set (True, False) or unset (None) the policy of a stream, or of all (stream None). Creates the topic.
+    """Set (True, False) or unset (None) the policy of a stream, or of all streams (stream None).
 
     Args:
         settings: settings with the policy topic.
         bootstrap: host:port[,host:port].
-        stream: name; None: all.
-        deduplicate: the policy.
-        by: who sets it, for the record's header; None: this user of this machine.
+        stream: name of the stream; None: all streams.
+        deduplicate: the policy; None removes it.
+        by: name of the person who sets it, for the record's header; None: this user of this machine.
 
     Returns:
         the record's offset in the policy topic
@@ -80,11 +80,13 @@ def write_record(
     what: str,
     headers: Mapping[str, bytes] | None = None,
 ) -> int:
-    """Write a record of the policy topic, and create the topic if need be; returns its offset. what: is written.
+    """Write a record to the policy topic, which is created if missing; return its offset.
+
+    what: noun for the record, in errors.
 
     Raises:
-        TopicError: the topic cannot be created, or is not as it must be.
-        BrokerUnavailable: Kafka did not take the record. Whether it stands in the topic is unknown.
+        TopicError: the topic cannot be created, or has a wrong configuration.
+        BrokerUnavailable: Kafka did not take the record. Its presence in the topic is unknown.
     """
     prepare_policy(bootstrap, settings)
     then = "It may stand there all the same: see what holds (`ratchet policy get`, `ratchet status`), and do it again"

@@ -30,9 +30,9 @@ CONNECTION: Final = "recounting"
 
 
 class PassingAgain(NamedTuple):
-    """Number of records that would pass once more, and the offset of the first; -1 where there is none.
+    """Number of records that would be forwarded again, and the offset of the first; -1 without one.
 
-    invalid: number of records that would become dead letters once more
+    invalid: number of records that would become dead letters again
     """
 
     records: int = 0
@@ -41,7 +41,7 @@ class PassingAgain(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Input partition to read. id: 16 bytes of the topic; letters: prefix of this stream's dead letters."""
+    """Input partition to read. id: topic id, 16 bytes; letters: prefix of the names of this stream's dead letters."""
 
     topic: str
     partition: int
@@ -50,11 +50,11 @@ class Log(NamedTuple):
 
 
 def awaited(forgets: Iterable[Forget], state: SequencePartition, log: Log, position: int) -> list[Forget]:
-    """Return the requests to forget that the partition applies below a position and has not applied yet.
+    """Return the requests to forget that apply below a position but are not yet applied.
 
     Args:
-        forgets: of the stream
-        state: as of the changelog's end
+        forgets: requests of the stream
+        state: table partition, replayed to the changelog's end
         log: input partition
         position: next input offset to read
     """
@@ -63,7 +63,7 @@ def awaited(forgets: Iterable[Forget], state: SequencePartition, log: Log, posit
 
 
 def never_judged(decisions: Iterable[Decision], position: int) -> list[range]:
-    """Return the offsets that operators' decisions have skipped, and that nothing has read before or since.
+    """Return the offsets that operators skipped and no worker has read before or since.
 
     position: next input offset to read
     """
@@ -86,7 +86,7 @@ def never_judged(decisions: Iterable[Decision], position: int) -> list[range]:
 
 
 def _without(gaps: Sequence[range], read: range) -> list[range]:
-    """Return the rest of the gaps once these offsets are read."""
+    """Return the parts of the gaps outside the offsets read."""
     if not read:
         return list(gaps)
     left = [
@@ -109,19 +109,19 @@ async def count_passing(
     judges: bool,
     batch_most: int,
 ) -> PassingAgain:
-    """Judge offsets as the next owner would, and count the passing records.
+    """Deduplicate a range of offsets as the next owner would, and count the forwarded records.
 
     The state stays unchanged.
 
     The state stays as it was.
 
     Args:
-        cluster: connected.
-        stream: its settings.
+        cluster: connected client of the Kafka cluster.
+        stream: settings of the stream.
         state: state at the changelog's end.
         log: input partition.
         offsets: offsets to read again.
-        skipped: never judged offsets: their records pass for the first time.
+        skipped: offsets never judged, with records to be forwarded for the first time.
         forgets: requests to apply before these offsets are read again.
         judges: True if deduplication is on.
         batch_most: bytes that one batch may unpack to.
@@ -163,9 +163,9 @@ def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> lis
     """Return a phrase for each `ratchet forget` with records that would be read again.
 
     Args:
-        edits: of the partition
-        before: the committed offset; None: it means nothing in the present topic, and so do those of the edits
-        after: to go on at
+        edits: edits of the partition's state
+        before: the committed offset; None: offsets of the past belong to another topic
+        after: offset at which the partition continues
     """
     forgets = (edit for edit in edits if edit.kind == FORGET and edit.has_changed)
     return [f"offset {edit.position}: {edit}" for edit in forgets if before is None or edit.position > after]
@@ -174,11 +174,11 @@ def recounted_from(edits: Iterable[Edit], before: int | None, after: int) -> lis
 def causes(
     state: SequencePartition, offsets: range | None, *, forgets: Collection[Forget] = (), judges: bool
 ) -> list[str]:
-    """Return a phrase for each reason why records may pass once more.
+    """Return a phrase for each reason why records may be forwarded again.
 
     Args:
         state: state at the changelog's end.
-        offsets: offsets to read again; None: they mean nothing in the present topic.
+        offsets: offsets to read again; None: offsets of the past belong to another topic.
         forgets: requests to apply before these offsets are read again.
         judges: True if deduplication is on.
     """

@@ -83,10 +83,10 @@ CHANGELOG_BYTES: Final = 1_000_000
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Decision of the operator.
+    """Options of `ratchet resume`: the operator's decision.
 
     start: "earliest", "latest", an offset as text, or None to keep the position;
-    recount: also where counted records pass once more
+    recount: True to accept that counted records are forwarded again
     """
 
     start: str | None
@@ -97,11 +97,11 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Facts about a partition, and the planned change. Offsets are of the input; None is unknown.
+    """Plan for one partition: the findings, and the change. Offsets are input offsets; None is unknown.
 
-    recounted: phrases about records that pass once more, with reasons.
-    passes_again: number of records read again that pass once more; with `forget`, number of offsets.
-    letters_again: number of records read again that become dead letters once more.
+    recounted: phrases about records to be forwarded again, with reasons.
+    passes_again: number of records to be forwarded again; with `forget`, number of offsets.
+    letters_again: number of records read again that become dead letters again.
     """
 
     partition: int
@@ -129,12 +129,12 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def prepare_new(settings: Settings, bootstrap: str, name: str) -> None:
-    """Create the topics of a stream that no worker has served yet, where its input exists.
+    """Create the topics of a stream that no worker has served yet, if its input exists.
 
-    Topics are left alone where `create_topics` is off, and where the stream repartitions its input.
+    Does nothing if `create_topics` is off, or the stream repartitions its input.
 
     Raises:
-        RatchetError: as `prepare` raises it.
+        RatchetError: as in `prepare`.
     """
     stream = settings.streams[name]
     if stream.repartition_by or not settings.creates_topics(name):
@@ -145,10 +145,10 @@ def prepare_new(settings: Settings, bootstrap: str, name: str) -> None:
 
 
 class Resume:
-    """One stream of the settings, connected to its Kafka."""
+    """Decision of an operator about one stream's halted partitions, with a connection to Kafka."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str, wanted: Wanted, by: str | None = None) -> None:
-        """Read the topics and claims. by: the deciding operator; None: this user of this machine.
+        """Check the stream's topics and their owner. by: name of the operator; None: this user of this machine.
 
         Raises:
             TopicMissing: a topic of the stream does not exist.
@@ -169,8 +169,9 @@ class Resume:
         for topic in (self.stream.input, *self.stream.writes, self.changelog):
             if topic not in found:
                 raise TopicMissing(
-                    f"stream {name}: there is no topic {topic}. Create it, or start a worker once, which does; it "
-                    "halts until you decide. A stream that never ran gets its topics by --from with --execute"
+                    f"stream {name}: the topic {topic} does not exist. Create it, or start a worker once, which "
+                    "creates it and then halts until you decide. For a stream that never ran, --from with "
+                    "--execute creates the topics"
                 )
         self.partitions = found[self.stream.input]
         if not wanted.adopt:
@@ -178,7 +179,7 @@ class Resume:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Cluster]:
-        """Yield a connection of its own."""
+        """Yield a connected client, closed at the end of the block."""
         cluster = Cluster(client_options(self.bootstrap, self.settings.kafka))
         await cluster.start(self.settings.kafka_timeout_s)
         try:
@@ -190,12 +191,12 @@ class Resume:
         """Return the plan for these partitions. Changes nothing.
 
         Raises:
-            SettingsError: the beginning must be given, or the consent to forget last sequences.
+            SettingsError: `--from` is missing, or the consent to forget last sequences.
         """
         if self.wanted.adopt and len(numbers) < self.partitions:
             raise SettingsError(
-                "--adopt is about a whole topic: without --partition. An omitted partition would begin at "
-                "the earliest record, and everything in it would count twice"
+                "--adopt takes over a whole topic, so it cannot be combined with --partition. An omitted partition "
+                "would begin at the earliest record, and everything in it would count twice"
             )
         async with self.connected() as cluster:
             plans = []
@@ -211,15 +212,15 @@ class Resume:
             return plans
 
     async def execute(self, numbers: list[int]) -> list[Plan]:
-        """Execute the plan partition by partition, once all of them can be changed.
+        """Execute the plan partition by partition, after checking that all can be changed.
 
-        The claims come last: they let workers start, and those of an application that adopts would begin an unmoved
-        partition at its earliest record. After an interruption the command is run again.
+        The topics are claimed last, because workers start after that, and would begin an unmoved partition at its
+        earliest record. After an interruption, run the command again.
 
         Raises:
-            SettingsError: as `plan`.
+            SettingsError: as in `plan`.
             TopicTaken: another writer of the output is running.
-            Fenced: a worker takes the partition over again and again.
+            Fenced: a worker repeatedly takes the partition over.
         """
         for plan in await self.plan(numbers):
             if plan.recounted:
@@ -248,10 +249,10 @@ class Resume:
     async def open_transactions(self, numbers: list[int], *, commit: bool | None) -> list[Hanging]:
         """Return hanging transactions in these partitions' topics; end them, unless commit is None.
 
-        The decision is recorded in the changelog; `unrecorded` has the partitions where it could not be.
+        The decision is recorded in the changelog; `unrecorded` lists partitions without such a record.
 
         Raises:
-            TransactionError: one of them has another known end, or Kafka refuses.
+            TransactionError: a transaction is known to have ended the other way, or Kafka refuses.
         """
         found: list[Hanging] = []
         async with self.connected() as cluster:
@@ -271,10 +272,10 @@ class Resume:
     async def _record_end(self, cluster: Cluster, number: int, *, commit: bool) -> str:
         """Record in a partition's owner entry how an operator has ended a transaction.
 
-        Position, topics and rule stay as they are, so a halt for another reason stays too.
+        Position, topics and settings do not change, so that a halt for another reason remains.
 
         Returns:
-            why it is not recorded; "" where it is
+            reason why it is not recorded; "" if it is
         """
         with tempfile.TemporaryDirectory(prefix="ratchet-resume-") as folder:
             move = self.move_of(cluster, number, self.state_of(number, Path(folder), kept=kept_of(self.stream)))
@@ -334,9 +335,9 @@ class Resume:
     def state_of(
         self, number: int, folder: Path, bounds: Bounds | None = None, kept: Kept = PLAIN
     ) -> SequencePartition:
-        """Return an empty state of a partition, in a folder of its own.
+        """Return an empty state for a partition, stored in a folder.
 
-        Bounds: for one that knows when who was active.
+        bounds: limits of the stream, for a state with the times of identities.
         """
         room = self.settings.state_memory_mb << 20
         where = folder / "store", self.changelog, number, self.stream.identity, CHANGELOG_BYTES
@@ -345,7 +346,7 @@ class Resume:
     def move_of(
         self, cluster: Cluster, number: int, state: SequencePartition, timeout_ms: int = 60_000
     ) -> PartitionMove:
-        """Return the reader and writer of a partition's state. timeout_ms: of its transaction."""
+        """Return the mover that reads and writes a partition's state. timeout_ms: timeout of its transaction."""
         stream, app = self.stream, self.settings.app
         return PartitionMove(
             cluster,
@@ -359,7 +360,7 @@ class Resume:
         )
 
     async def _planned(self, cluster: Cluster, move: PartitionMove, number: int) -> tuple[Plan, Owner]:
-        """Return the plan from topics and changelog, and the owner without the decision."""
+        """Return the plan for a partition, and its owner entry before the decision."""
         owner = await self.owner_now(cluster)
         state = move.state
         assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
@@ -395,8 +396,8 @@ class Resume:
         differing = stored.rule_differences(owner) if stored else []
         if stored and differing and not self.wanted.forget and not states_its_form(stored.rule, self.stream.rule):
             raise SettingsError(
-                f"{self.changelog}, partition {number}: {'; '.join(found)}. Last sequences of the one rule mean "
-                "nothing under the other: put the setting back, or add --forget to begin without them"
+                f"{self.changelog}, partition {number}: {'; '.join(found)}. The last sequences do not fit the "
+                "changed settings. Restore the settings, or add --forget to continue without last sequences"
             )
         after = self._start(number, before, first, end)
         recounted: list[str] = []
@@ -408,16 +409,16 @@ class Resume:
             recounted += await asyncio.to_thread(self._written_already, number)
         if recounted and not self.wanted.recount:
             raise SettingsError(
-                f"{self.stream.input}, partition {number}: from offset {after} on, already counted "
-                f"records pass once more: {'; '.join(recounted)}. Add --recount to count them again, or say --from a "
-                "later offset"
+                f"{self.stream.input}, partition {number}: from offset {after} on, records already counted would be "
+                f"forwarded again: {'; '.join(recounted)}. Add --recount to accept that, or give a later offset "
+                "with --from"
             )
         forget, letters = self.wanted.forget, passing.invalid
         plan = Plan(number, found, before, after, first, end, len(state), forget, recounted, passing.records, letters)
         return msgspec.structs.replace(plan, passes_again=plan.again) if forget else plan, owner
 
     def _written_already(self, number: int) -> list[str]:
-        """Return a phrase where a recreated output has committed records, which a second reading would double."""
+        """Return a phrase if a recreated output has committed records, which a second reading would double."""
         topic = self.stream.output
         options = {"bootstrap.servers": self.bootstrap, **self.settings.kafka}
         with consumer(options, self.settings.app) as asked:
@@ -436,13 +437,13 @@ class Resume:
     async def _recounted(
         self, cluster: Cluster, move: PartitionMove, number: int, before: int | None, offsets: range
     ) -> tuple[list[str], PassingAgain]:
-        """Find the records that pass once more from the first of these offsets on.
+        """Find the records that would be forwarded again from the first of these offsets on.
 
         Args:
-            cluster: connected.
-            move: with the state read.
+            cluster: connected client of the Kafka cluster.
+            move: mover, after reading the state.
             number: number of the partition.
-            before: the committed offset; None: it means nothing in the present topic.
+            before: the committed offset; None: it belongs to another topic.
             offsets: offsets from the resume position to the end.
 
         Returns:
@@ -479,14 +480,14 @@ class Resume:
         return recounted, counted
 
     async def _decided_by_policy(self) -> tuple[bool, Sequence[Forget]]:
-        """Return whether records are judged now, and the requests to forget."""
+        """Return True if deduplication is on now, and the requests to forget."""
         if isinstance(self.stream, Arrivals):
             return False, ()
         policies = await asyncio.to_thread(read_policies, self.settings, self.bootstrap)
         return policies.effective(self.name).deduplicate, policies.requests.of(self.name).forgets
 
     async def _outputs_held(self, cluster: Cluster, number: int) -> int:
-        """Return the number of offsets that a partition of the outputs holds."""
+        """Return the number of offsets that one partition number holds in all topics the stream writes."""
         held = 0
         for topic in self.stream.writes:
             first, end = [await cluster.offset(topic, number, which, "resume") for which in (EARLIEST, LATEST)]
@@ -509,9 +510,9 @@ class Resume:
         forgets: Sequence[Forget],
         judges: bool,
     ) -> PassingAgain:
-        """Count the records that pass once more, or return the count where nothing has changed since.
+        """Count the records that would be forwarded again; reuse the last count if nothing has changed since.
 
-        A lane at work moves the end of the range with each commit. That alone is no reason to count again.
+        A running lane moves the end of the range with each commit, which alone does not require a new count.
         """
         number, edits, intervals = log_of_input.partition, len([*state.edits]), [*state.intervals]
         key = again.start, judges, forgets, edits, state.evicted, intervals, state.owner
@@ -552,7 +553,9 @@ class Resume:
                     if before is None
                     else f"offset {before} is to be read next"
                 )
-                raise SettingsError(f"{where}: {known}, and the topic holds {first} to {end}. Say --from where")
+                raise SettingsError(
+                    f"{where}: {known}, and the topic holds {first} to {end}. Give the offset with --from"
+                )
             case "earliest":
                 return first
             case "latest":
@@ -567,7 +570,7 @@ class Resume:
                 return int(text)
 
     async def owner_now(self, cluster: Cluster) -> Owner:
-        """Return the owner with the present topics. A missing policy topic means that it was never used."""
+        """Return the owner entry for the present topics. A missing policy topic counts as never used."""
         names = {"input": self.stream.input, "output": self.stream.output, "changelog": self.changelog}
         policy = policy_topic(self.settings.app)
         there = await cluster.found(names.values())
@@ -578,9 +581,9 @@ class Resume:
         return Owner(self.settings.app, self.name, rule, topics)
 
     async def _mark(self, cluster: Cluster, move: PartitionMove, number: int, owner: Owner) -> Mark:
-        """Note where the partition stands. Call it once its lane is fenced: nothing is written after that.
+        """Return the state of a partition for the decision's record. Fence the partition's lane before.
 
-        The ends are high watermarks: records of the lane may follow an open transaction of another producer.
+        Ends are high watermarks, because the lane's records may follow an open transaction of another producer.
         """
         state, known = move.state, move.state.owner
         assert isinstance(state, SequencePartition)  # noqa: S101 - `move_of`
@@ -613,7 +616,7 @@ class Resume:
         )
 
     async def refuse_other_rules(self) -> None:
-        """Refuse while workers with another input run: their lanes have other transactional ids and would go on."""
+        """Refuse to continue while workers with other settings run: their lanes would not be fenced."""
         group = await describe_group(self.bootstrap, self.settings)
         if works_otherwise(rules_of(self.settings), group):
             raise SettingsError(
@@ -631,6 +634,6 @@ class Resume:
                 raise BrokerUnavailable(f"group {app!r} cannot be read: {explained(failure.args[0])}") from failure
             if group.members:
                 raise TopicTaken(
-                    f"application {app!r} is at work ({len(group.members)} members in its group) and writes what "
-                    f"stream {self.name!r} would write. Stop it first, and run this once more"
+                    f"application {app!r} is running ({len(group.members)} members in its group), and writes the "
+                    f"topics that stream {self.name!r} would write. Stop it first, then run the command again"
                 )

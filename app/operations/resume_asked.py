@@ -7,10 +7,10 @@ from kafka_ratchet.errors import SettingsError
 
 
 def numbers_of(partition: str | None, decision: Resume) -> list[int]:
-    """Return the selected partitions from a text; None: all.
+    """Parse the option --partition; None selects all partitions.
 
     Raises:
-        SettingsError: there is no such partition.
+        SettingsError: the stream has no such partition.
     """
     partitions = decision.partitions
     if partition is None:
@@ -18,14 +18,14 @@ def numbers_of(partition: str | None, decision: Resume) -> list[int]:
     is_number = partition.isascii() and partition.isdecimal() and len(partition) <= MOST_DIGITS
     if not is_number or int(partition) >= partitions:
         raise SettingsError(
-            f"--partition: {decision.stream.input} has partitions 0 to {partitions - 1}, and no {partition[:20]!r}. "
-            "Name one of them"
+            f"--partition: {decision.stream.input} has partitions 0 to {partitions - 1}, not {partition[:20]!r}. "
+            "Name one of these"
         )
     return [int(partition)]
 
 
 def sentences(plan: Plan, *, done: bool) -> list[str]:
-    """Return the facts and the change of a partition, for display."""
+    """Return the findings and the change of a partition as sentences for display."""
     verb = "continues" if done else "would continue"
     said = [f"partition {plan.partition}: holds {plan.first} to {plan.end}; {verb} at offset {plan.after}"]
     said += [f"  found: {each}" for each in plan.found]

@@ -20,15 +20,15 @@ SEQUENCE, SEEN = 8, 4
 
 
 class StateExport:
-    """One stream of the settings, connected to its Kafka. Workers may run: nothing is written."""
+    """Export of one stream's state, with a connection to Kafka. It only reads, so workers may run."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str) -> None:
-        """Read the topics and claims; see `Resume` for the errors."""
+        """Check the stream's topics and their owner; raises the errors of `Resume`."""
         self._resume = Resume(settings, bootstrap, name, Wanted(None, "", False, False))
         self.partitions = self._resume.partitions
 
     def rows(self) -> Iterator[Row]:
-        """Yield the state of each partition, one after the other, as of its changelog's end.
+        """Yield the identities of each partition, one partition after the other, as of the changelog's end.
 
         Raises:
             RatchetError: a changelog cannot be read.

@@ -52,8 +52,8 @@ Seeds = dict[bytes, Row]
 class How(msgspec.Struct, frozen=True):
     """Options of an import.
 
-    partitioner: of keys; from_column: take the partition from the file; everywhere: into all partitions;
-    replace: also lower a sequence; reason: recorded
+    partitioner: partitioner of keys; from_column: take the partition from the file; everywhere: import each row into
+    all partitions; replace: also lower sequences; reason: reason to record
     """
 
     partitioner: Partitioner = Partitioner.MURMUR2
@@ -66,8 +66,8 @@ class How(msgspec.Struct, frozen=True):
 class Imported(msgspec.Struct, frozen=True):
     """Result of an import for the identities of one partition.
 
-    uncounted: first offset and end of committed input unknown to the changelog; the partition halted over it, and the
-    import ends that halt
+    uncounted: first offset and end of committed input missing in the changelog; the partition halted because of it, and
+    the import ends the halt
     """
 
     partition: int
@@ -79,19 +79,19 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def prepare_import(settings: Settings, bootstrap: str, name: str) -> None:
-    """Create missing topics of a stream, and claim them, as its first worker does.
+    """Create a stream's missing topics and record their owner, as the stream's first worker does.
 
-    On another Kafka there was none. It never creates the input: the partition of each identity follows from its count.
+    It never creates the input, since the partition of each identity depends on the input's partition count.
 
     Raises:
-        TopicMissing: there is no input.
+        TopicMissing: the input does not exist.
         RatchetError: see `kafka_ratchet.app.worker.topics.prepare`.
     """
     needed = arrives_in(settings.streams, name)
     if not partition_counts(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}), [needed]):
         raise TopicMissing(
-            f"stream {name}: there is no topic {needed}. Create it with the partitions that it is to have, or let the "
-            "mirror create it, and import then. No worker may run before"
+            f"stream {name}: the topic {needed} does not exist. Create it with its final number of partitions, or "
+            "let the mirror create it, then run the import. Start no worker before"
         )
     prepare_policy(bootstrap, settings)
     wanted = {each: stream for each, stream in settings.streams.items() if each in (name, arrivals_of(name))}
@@ -99,27 +99,27 @@ def prepare_import(settings: Settings, bootstrap: str, name: str) -> None:
 
 
 class StateImport:
-    """One stream of the settings, connected to its Kafka."""
+    """Import of one stream's state, with a connection to Kafka."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str, how: How) -> None:
-        """Read the topics and claims; see `Resume` for the errors."""
+        """Check the stream's topics and their owner; raises the errors of `Resume`."""
         self._resume = Resume(settings, bootstrap, name, Wanted(None, how.reason, False, False))
         self._how, self._stream = how, self._resume.stream
         self._is_internal = is_repartition_topic(self._stream.input, settings.app)
         self.partitions = self._resume.partitions
 
     def run(self, rows: Iterable[Row], *, dry_run: bool) -> list[Imported]:
-        """Import rows; dry_run: only return the plan.
+        """Import rows; with dry_run, only return the plan.
 
         Raises:
             SettingsError: workers run, or the partition of an identity is unknown.
-            RatchetError: Kafka refuses. Earlier partitions are done; run it again.
+            RatchetError: Kafka refuses the request. Partitions imported before are complete; run the import again.
         """
         seeds = self.placed(rows)
         return asyncio.run(self._run(seeds, dry_run=dry_run))
 
     def placed(self, rows: Iterable[Row]) -> list[Seeds]:
-        """Return the rows by partition; the highest sequence of an identity counts.
+        """Return the rows by partition, with the highest sequence of each identity.
 
         Raises:
             SettingsError: the partition of an identity is unknown.
@@ -138,7 +138,9 @@ class StateImport:
             # A replayed dead letter goes to the partition that it was in, whatever its record's identity is.
             return (row.partition,) if row.partition is not None and row.partition < count else range(count)
         if kind == Identity.PARTITION and row.identity:
-            raise SettingsError(f'row {number}: a stream with identity = "partition" has no other identity than ""')
+            raise SettingsError(
+                f'row {number}: in a stream with identity = "partition", the only identity is "". Correct the row'
+            )
         if how.everywhere:
             return range(count)
         if self._is_internal:
@@ -147,19 +149,20 @@ class StateImport:
             place = how.partitioner.place(row.identity, count)
             if row.partition not in (None, place) and row.partitions == count:
                 raise SettingsError(
-                    f"row {number}: the file has the key in partition {row.partition}, and {how.partitioner} gives "
-                    f"{place}. Producers choose it in another way: say --partitioner, or --partition-column"
+                    f"row {number}: the file has the key in partition {row.partition}, but {how.partitioner} gives "
+                    f"{place}, so producers use another partitioner. Give --partitioner, or --partition-column"
                 )
             return (place,)
         if row.partition is None:
             raise SettingsError(
-                f"row {number}: the partition of an identity {kind} is unknown: give the file a "
-                "column partition, or say --all-partitions"
+                f"row {number}: the partition of an identity {kind} is unknown. Add a column partition to the file, "
+                "or give --all-partitions"
             )
         if row.partitions not in (None, count) or row.partition >= count:
             raise SettingsError(
-                f"row {number}: is of partition {row.partition} of {row.partitions or 'unknown'}, and "
-                f"{self._stream.input} has {count}: its records may come in any of them. Say --all-partitions"
+                f"row {number}: is of partition {row.partition} of {row.partitions or 'unknown'}, but "
+                f"{self._stream.input} has {count} partitions, so its records may come in any of them. Give "
+                "--all-partitions"
             )
         return (row.partition,)
 
@@ -177,8 +180,8 @@ class StateImport:
         group = await describe_group(resume.bootstrap, resume.settings)
         if group.members:
             raise SettingsError(
-                f"{group.members} workers of {resume.settings.app!r} run: their state in memory would stay in "
-                "force. Stop them all, and do it again"
+                f"{group.members} workers of {resume.settings.app!r} are running, and would keep their state in "
+                "memory. Stop them all, then run the import again"
             )
 
     async def _import(self, cluster: Cluster, number: int, wanted: Seeds, *, dry_run: bool) -> Imported:
@@ -203,7 +206,7 @@ class StateImport:
     def _compared(
         self, state: SequencePartition, number: int, wanted: Seeds
     ) -> tuple[Imported, list[tuple[bytes, bytes | None]]]:
-        """Return the counts of changed identities, and the entries to write."""
+        """Compare the rows with a partition's state; return the counts of changes, and the entries to write."""
         added = raised = replaced = 0
         entries: list[tuple[bytes, bytes | None]] = []
         for identity, row in wanted.items():
@@ -237,7 +240,7 @@ class StateImport:
             differs.append(f"the group's offset {foreign} was committed by another client")
         if differs:
             raise SettingsError(
-                f"{state.changelog}, partition {done.partition}: {'; '.join(differs)}. Decide that first with "
+                f"{state.changelog}, partition {done.partition}: {'; '.join(differs)}. Resolve that first with "
                 "`ratchet resume`"
             )
         position = move.position

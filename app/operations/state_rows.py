@@ -35,7 +35,10 @@ COLUMNS: Final = ("identity", "identity_hex", "sequence", "partition", "partitio
 
 
 class Row(NamedTuple):
-    """State of an identity in a partition. None: not given. state: the bytes after the sequence in its entry."""
+    """State of an identity in a partition. None: not given.
+
+    state: bytes that follow the sequence in a changelog entry.
+    """
 
     identity: bytes
     sequence: int
@@ -46,20 +49,20 @@ class Row(NamedTuple):
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> int:
-    """Write a new file, by its name's ending; returns how many rows.
+    """Write rows to a new file in the format of its name's ending; return their number.
 
     Raises:
-        SettingsError: it is there already, cannot be written, or has another ending.
+        SettingsError: the file exists, cannot be written, or has an unknown ending.
     """
     ending = _ending(path)
     if path.exists():
-        raise SettingsError(f"{path}: is there already. Name a new file")
+        raise SettingsError(f"{path}: already exists. Name a new file")
     # Of this call alone: two that write to one name at a time would each write into the other's file.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         count = (_write_parquet if ending == PARQUET else _write_ndjson)(temporary, rows)
         if path.exists():
-            raise SettingsError(f"{path}: another program has written it since. Name a new file")
+            raise SettingsError(f"{path}: another program has written the file in the meantime. Name a new file")
         temporary.rename(path)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be written: {error.strerror}") from None
@@ -83,7 +86,7 @@ def _as_object(row: Row) -> dict[str, Any]:
 
 
 def text_of(identity: bytes) -> str | None:
-    """Return an identity as text; None where it is not UTF-8."""
+    """Return an identity as text; None if it is not UTF-8."""
     try:
         return identity.decode()
     except UnicodeDecodeError:
@@ -124,7 +127,7 @@ def read_rows(path: Path, *, numbered: bool = False) -> Iterator[Row]:
         numbered: True if each needs a sequence; otherwise a missing one is 0
 
     Raises:
-        SettingsError: it cannot be read; the text names the row.
+        SettingsError: the file cannot be read; the message names the row.
     """
     objects = _parquet_objects(path) if _ending(path) == PARQUET else _ndjson_objects(path)
     for number, found in enumerate(objects, 1):
@@ -141,11 +144,13 @@ def _ndjson_objects(path: Path) -> Iterator[Any]:
             while line := file.readline(MAX_LINE_BYTES):
                 number += 1
                 if len(line) == MAX_LINE_BYTES:
-                    raise SettingsError(f"{path}: row {number}: is longer than {MAX_LINE_BYTES:,} bytes")
+                    raise SettingsError(
+                        f"{path}: row {number}: is longer than {MAX_LINE_BYTES:,} bytes. Correct the row"
+                    )
                 try:
                     yield json.loads(line)
                 except (ValueError, RecursionError):
-                    raise SettingsError(f"{path}: row {number}: is not JSON") from None
+                    raise SettingsError(f"{path}: row {number}: is not JSON. Correct the row") from None
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -167,13 +172,14 @@ def _row(found: Any, *, numbered: bool) -> Row:
         raise ValueError("is not an object")
     if (known := found.get(FORMAT_COLUMN)) not in (None, FORMAT):
         raise ValueError(
-            f"is of format {str(known)[:20]}, of a newer Ratchet; this one reads {FORMAT}. Import with that"
+            f"is of format {str(known)[:20]}, written by a newer Ratchet; this version reads {FORMAT}. Import with "
+            "the newer version"
         )
     identity = _identity(found.get("identity"), found.get("identity_hex"))
     sequence = _number(found, "sequence", SEQUENCE_MAX)
     if numbered and sequence is None:
         # As 0 all that its identity has sent would be new once more.
-        raise ValueError("has no sequence, and the records of this stream have one: name that column sequence")
+        raise ValueError("has no sequence, but the records of this stream have one: name that column sequence")
     state = bytes.fromhex(_text(found.get("state") or "", "state"))
     if len(state) > MAX_STATE_BYTES:
         raise ValueError(f"a state of {len(state):,} bytes")
@@ -193,7 +199,7 @@ def _identity(text: object, hexadecimal: object) -> bytes:
     if hexadecimal is not None:
         told.append(bytes.fromhex(_text(hexadecimal, "identity_hex")))
     if told[0] != told[-1]:
-        raise ValueError("identity and identity_hex are two different ones")
+        raise ValueError("identity and identity_hex differ; give one of them")
     if len(told[0]) > MAX_IDENTITY_BYTES:
         raise ValueError(f"an identity of {len(told[0]):,} bytes; the longest has {MAX_IDENTITY_BYTES:,}")
     return told[0]
@@ -210,5 +216,5 @@ def _number(found: dict[str, Any], name: str, most: int) -> int | None:
     if value is None:
         return None
     if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{name} is no whole number from 0 to {most}: {str(value)[:40]!r}")
+        raise ValueError(f"{name} is not a whole number from 0 to {most}: {str(value)[:40]!r}")
     return value

@@ -25,16 +25,16 @@ def write_one(
     then: str,
     headers: Mapping[str, bytes] | None = None,
 ) -> int:
-    """Write a record to partition 0, and return its offset.
+    """Write a record to partition 0 of one of Ratchet's topics, wait for it, and return its offset.
 
     Args:
-        settings: client options.
+        settings: settings with the client options.
         bootstrap: host:port[,host:port].
         topic: an existing topic.
         record: key and value.
-        what: its name in errors: "the policy".
-        then: remedy where Kafka has not taken it.
-        headers: of the record.
+        what: noun for the record in errors, such as "the policy".
+        then: remedy if Kafka does not accept the record.
+        headers: headers of the record.
 
     Raises:
         BrokerUnavailable: Kafka did not take the record. Its presence in the topic is unknown.
@@ -63,5 +63,5 @@ def write_one(
     error, offset = outcome[0] if outcome else (None, -1)
     if offset < 0:
         why = error.str() if error else f"no answer within {WRITE_FOR_S:g} s"
-        raise BrokerUnavailable(f"{topic}: Kafka did not take {what}: {why}. {then}")
+        raise BrokerUnavailable(f"{topic}: Kafka did not accept {what}: {why}. {then}")
     return offset

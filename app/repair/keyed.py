@@ -31,7 +31,7 @@ SEVERAL = "its records lie in several partitions, and nothing says which was com
 
 @dataclass(frozen=True)
 class HeldRow:
-    """One row of a key."""
+    """Place and digests of one row in the table."""
 
     partition: int
     offset: int
@@ -40,10 +40,10 @@ class HeldRow:
 
 
 class KeyTable:
-    """Keys as plain values, and their way back into columns.
+    """Converter of a table's keys between columns and plain values.
 
     Args:
-        schema: of the key.
+        schema: schema of the key.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -70,12 +70,12 @@ def _text(value: pa.Scalar) -> str:
 
 
 class LastRows:
-    """A table with the last row of each key.
+    """Comparison of a table that holds the last row of each key.
 
     Args:
-        plan: takes the findings.
-        keys: of the table.
-        remove_unexpected: rows that stand for no record go.
+        plan: plan that receives the findings.
+        keys: converter of the table's keys.
+        remove_unexpected: True to remove rows without a record in the topic.
     """
 
     def __init__(self, plan: RepairPlan, keys: KeyTable, *, remove_unexpected: bool) -> None:
@@ -87,11 +87,11 @@ class LastRows:
         self._rejects: dict[int, set[int]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch], columns: HeldRecords) -> None:
-        """Take the rows of the table, and forget earlier ones.
+        """Store the rows of the table in place of earlier ones.
 
         Args:
-            batches: with the key, and the columns of `columns`.
-            columns: to compare.
+            batches: rows with the key, and the columns of `columns`.
+            columns: columns to compare.
         """
         self._held = {}
         for batch in batches:
@@ -103,7 +103,7 @@ class LastRows:
                 self._held.setdefault(key, []).append(HeldRow(*row))
 
     def compare(self, found: Recount, due: Due, bounds: Mapping[int, Bounds]) -> None:
-        """Compare all keys, and tell the plan."""
+        """Compare all keys, and add the findings to the plan."""
         self._bounds = bounds
         for partition, offset in tuples(found.rejects.select(COORDINATES.names)):
             self._rejects.setdefault(partition, set()).add(offset)
@@ -115,7 +115,7 @@ class LastRows:
         self._plan.gone, self._plan.put_in = self._keys.table(self._gone), self._put_in.table()
 
     def _by_key(self, found: pa.Table) -> dict[Tuple, dict[int, int]]:
-        """Return the last offset by partition of each key."""
+        """Return the last offset of each key in each partition."""
         by_key: dict[Tuple, dict[int, int]] = {}
         width = len(self._keys.schema)
         for row in tuples(found.select([*self._keys.schema.names, *COORDINATES.names])):
@@ -125,7 +125,10 @@ class LastRows:
     def _compare(
         self, key: Tuple, last: dict[int, int], deleted: dict[int, int], rows: list[HeldRow], due: Due
     ) -> None:
-        """Compare one key; last, deleted: offsets of its last record in each partition, by what that does."""
+        """Compare one key.
+
+        last, deleted: offsets by partition of the key's last record, which sets or deletes the row.
+        """
         if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
             self._stays(key, "altered", DOES_NOT_PARSE, rows)
             return
@@ -145,7 +148,7 @@ class LastRows:
         self._mend(key, wanted, last.get(wanted[0]) == wanted[1], rows, due)
 
     def _mend(self, key: Tuple, wanted: tuple[int, int], is_row: bool, rows: list[HeldRow], due: Due) -> None:
-        """Plan the row of a key by its wanted record, which may delete it."""
+        """Plan the change of a key's row, so that it matches the wanted record, which may delete it."""
         named = self._keys.text_of(key)
         if not is_row:
             if rows:
@@ -176,12 +179,12 @@ class LastRows:
         return bool(due.are_right(partition, at, found, values)[0])
 
     def _is_before(self, row: HeldRow) -> bool:
-        """Return whether retention may have deleted the record of a row."""
+        """Return True if retention may have deleted the record of a row."""
         bounds = self._bounds.get(row.partition)
         return bounds is not None and 0 <= row.offset < bounds.earliest
 
     def _without_record(self, key: Tuple, rows: list[HeldRow]) -> None:
-        """Plan the actions for rows of a key that the topic does not have."""
+        """Plan the change for rows of a key that the topic does not have."""
         if any(row.offset in self._rejects.get(row.partition, ()) for row in rows):
             self._stays(key, "unexpected", DOES_NOT_PARSE, rows)
         elif any(self._is_before(row) for row in rows):
@@ -199,14 +202,14 @@ class LastRows:
 
 
 class Totals(KeyedRows):
-    """A table of totals, with the findings of `verify` for each key.
+    """Comparison of a table of totals, with the findings of `verify` for each key.
 
     Args:
-        plan: takes the findings.
-        keys: of the table.
-        schema: see `KeyedRows`; likewise rounded.
-        rounded: see there.
-        remove_unexpected: rows of keys that the topic does not have go.
+        plan: plan that receives the findings.
+        keys: converter of the table's keys.
+        schema: see `KeyedRows`.
+        rounded: see `KeyedRows`.
+        remove_unexpected: True to remove rows of keys that the topic does not have.
     """
 
     def __init__(
@@ -218,7 +221,7 @@ class Totals(KeyedRows):
         self._found: dict[Tuple, tuple[FindingKind, str]] = {}
 
     def plan(self, found: Recount) -> None:
-        """Compare all keys, and tell the plan."""
+        """Compare all keys, and add the findings to the plan."""
         self.compare_totals(found.keys)
         gone: list[Tuple] = []
         put_in: list[Tuple] = []
@@ -248,14 +251,14 @@ class Totals(KeyedRows):
 def compare_rejects(
     plan: RepairPlan, due: pa.Table, there: RowOffsets, bounds: Mapping[int, Bounds], *, remove_unexpected: bool
 ) -> None:
-    """Compare the rejects of a table with a key, and tell the plan.
+    """Compare the rejects of a table with a key, and add the findings to the plan.
 
     Args:
-        plan: takes the findings.
-        due: `_kafka_partition` and `_kafka_offset` of each reject that must be there.
-        there: of the table.
-        bounds: of each partition.
-        remove_unexpected: rejects that stand for no such record go.
+        plan: plan that receives the findings.
+        due: `_kafka_partition` and `_kafka_offset` of each reject that the table must have.
+        there: offsets of the rejects in the table.
+        bounds: bounds of each partition.
+        remove_unexpected: True to remove other rejects.
     """
     wanted, gone, put_in = RowOffsets(), Chosen(), Chosen()
     wanted.add(due.to_batches())

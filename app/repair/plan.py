@@ -25,7 +25,7 @@ COORDINATES = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """One identity of the table, and what would be done to its rows."""
+    """Identity with wrong rows in the table, and the planned change of these rows."""
 
     kind: FindingKind
     action: Action
@@ -44,17 +44,17 @@ class PlannedRow:
 
 
 class Chosen:
-    """Partitions and offsets, gathered piece by piece."""
+    """Set of partitions and offsets, collected in pieces."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[int | None, list[int | None]]] = []
 
     def add(self, partition: int | None, offsets: Iterable[int | None]) -> None:
-        """Take offsets of one partition; None stands for null."""
+        """Add offsets of one partition; None stands for null."""
         self._pieces.append((partition, list(offsets)))
 
     def table(self) -> pa.Table:
-        """Return them, each once."""
+        """Return the collected partitions and offsets, each once."""
         partitions = [partition for partition, offsets in self._pieces for _ in offsets]
         offsets = [offset for _, offsets in self._pieces for offset in offsets]
         found = pa.table([partitions, offsets], schema=COORDINATES)
@@ -87,13 +87,13 @@ class RepairPlan:
 
     @property
     def mends(self) -> bool:
-        """True: there is something to do."""
+        """Return True if the plan changes any row."""
         tables = (self.gone, self.put_in, self.rejects_gone, self.rejects_put_in)
         return any(each.num_rows for each in tables)
 
     @property
     def is_right(self) -> bool:
-        """True: nothing is wrong, and nothing unknown."""
+        """Return True if nothing is wrong or unknown."""
         return not self.counts and not self.cannot
 
     def add(
@@ -106,7 +106,7 @@ class RepairPlan:
         key: str = "",
         rejects: bool = False,
     ) -> None:
-        """Count one identity, and name it if it is one of the first of its kind."""
+        """Count a finding about one identity; keep it by name if it is one of the first of its kind."""
         self.counts[kind] += 1
         self.actions[action] += 1
         if self._named[kind, action] < self.sample:
@@ -117,7 +117,7 @@ class RepairPlan:
     def add_offsets(
         self, kind: FindingKind, action: Action, partition: int, offsets: Numbers, detail: str, *, rejects: bool = False
     ) -> None:
-        """Count the records of these offsets, as `add` does."""
+        """Count a finding about each of these offsets, like `add`."""
         if not len(offsets):
             return
         left = self.sample - self._named[kind, action]
@@ -128,7 +128,7 @@ class RepairPlan:
         self.actions[action] += more
 
     def counted(self) -> dict[str, int]:
-        """Return the counts to keep with the commit."""
+        """Return the counts to store with the commit."""
         return {**{str(kind): n for kind, n in sorted(self.counts.items())}, **self._actions()}
 
     def _actions(self) -> dict[str, int]:
@@ -136,7 +136,7 @@ class RepairPlan:
         return {name.replace(" ", "_"): self.actions[name] for name in names}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the object in the JSON of `ratchet repair`."""
+        """Return the plan as an object for the JSON of `ratchet repair`."""
         return {
             "table": self.table,
             "job": self.job,

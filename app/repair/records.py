@@ -35,19 +35,19 @@ class Bounds:
     """True: rejects from the stored offset on are of a commit before that of the rows."""
 
     def judged(self, offsets: Numbers) -> Flags:
-        """Return true for rows within the knowledge of the topic."""
+        """Return True for each row that the topic can still prove right or wrong."""
         found: Flags = (
             (offsets < 0) | ((offsets >= self.earliest) & (offsets < self.stored)) | (offsets >= self.reached)
         )
         return found
 
     def judged_rejects(self, offsets: Numbers) -> Flags:
-        """Return the same for rejects."""
+        """Return True for each reject that the topic can still prove right or wrong."""
         found = self.judged(offsets)
         return found & (offsets < self.stored) if self.rejects_ahead else found
 
     def before(self, offsets: Numbers) -> int:
-        """Count the rows of deleted records."""
+        """Count the rows of records that retention has deleted."""
         return int(np.count_nonzero((offsets >= 0) & (offsets < self.earliest)))
 
 
@@ -59,8 +59,8 @@ class HeldRecords:
     """Digests of a table's rows by Kafka partition: 24 bytes for each row.
 
     Args:
-        compared: columns.
-        columns: of the rows, as Arrow has them.
+        compared: columns to compare.
+        columns: names of the Arrow columns of the rows.
     """
 
     def __init__(self, compared: ComparedColumns, columns: pa.Schema) -> None:
@@ -70,7 +70,7 @@ class HeldRecords:
         self._held: dict[int, list[Numbers]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Take the rows of a table, and forget earlier ones."""
+        """Store the digests of a table's rows in place of earlier ones."""
         self._held = {}
         for batch in batches:
             partitions, offsets = coordinates(batch)
@@ -82,23 +82,23 @@ class HeldRecords:
                 self._held.setdefault(partition, []).append(rows[:, partitions == partition])
 
     def partitions(self) -> set[int]:
-        """Return the partitions that rows are of; `NOWHERE` stands for null."""
+        """Return the partitions with rows; `NOWHERE` stands for null."""
         return set(self._held)
 
     def of(self, partition: int) -> tuple[Numbers, Numbers, Numbers]:
-        """Return offsets, digests and digests of the value of the rows of a partition."""
+        """Return offsets, digests of the rows and digests of the values for a partition."""
         pieces = self._held.get(partition)
         offsets, found, values = np.concatenate(pieces, axis=1) if pieces else np.empty((3, 0), np.int64)
         return offsets, found, values
 
 
 class Due:
-    """Rows and rejects of the topic's records, by Kafka partition.
+    """Expected rows and rejects of the topic's records, by Kafka partition.
 
     Args:
-        found: of all partitions.
-        parses: records have columns of their own, so that a row may be without `_kafka_value`.
-        has_value: the table has a column `_kafka_value`.
+        found: rows and rejects of all partitions.
+        parses: True if values have columns, so that a row may lack `_kafka_value`.
+        has_value: True if the table has a column `_kafka_value`.
     """
 
     def __init__(self, found: DueRecords, *, parses: bool, has_value: bool) -> None:
@@ -121,7 +121,7 @@ class Due:
         return np.sort(self._rejects.of(partition))
 
     def are_right(self, partition: int, at: Numbers, found: Numbers, values: Numbers) -> Flags:
-        """Compare digests of rows with those of their records, which are given by their place in `rows`."""
+        """Compare digests of rows with those of their records. at: positions of the records in `rows`."""
         _, wanted, wanted_values = self._rows.get(partition, (NO_ROWS, NO_ROWS, NO_ROWS))
         right: Flags = found == wanted[at]
         if self._has_value:
@@ -141,7 +141,7 @@ def coordinates(batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
 
 
 def places(among: Numbers, offsets: Numbers) -> tuple[Numbers, Flags]:
-    """Return where each offset stands among ascending ones, and whether it does."""
+    """Return for each offset its position among ascending ones, and True if it is there."""
     if not len(among):
         return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
     at = np.minimum(np.searchsorted(among, offsets), len(among) - 1)
@@ -149,18 +149,18 @@ def places(among: Numbers, offsets: Numbers) -> tuple[Numbers, Flags]:
 
 
 def times(among: Numbers, offsets: Numbers) -> Numbers:
-    """Return how often each of some ascending offsets is there."""
+    """Return how often each of the ascending offsets occurs in the others."""
     at, is_there = places(among, offsets)
     return np.bincount(at[is_there], minlength=len(among)).astype(np.int64)
 
 
 class AppendedTable:
-    """A table with a row for each record, and its rejects.
+    """Comparison of a table that holds a row for each record, and of its rejects.
 
     Args:
-        plan: takes the findings.
-        remove_unexpected: rows that stand for no record go.
-        has_rejects: the rejects are a table.
+        plan: plan that receives the findings.
+        remove_unexpected: True to remove rows without a record in the topic.
+        has_rejects: True if rejects have a table.
     """
 
     def __init__(self, plan: RepairPlan, *, remove_unexpected: bool, has_rejects: bool) -> None:
@@ -169,7 +169,7 @@ class AppendedTable:
         self._rejects_gone, self._rejects_put_in = Chosen(), Chosen()
 
     def compare(self, held: HeldRecords, rejects: RowOffsets, due: Due, bounds: Mapping[int, Bounds]) -> None:
-        """Compare all partitions, and tell the plan."""
+        """Compare all partitions, and add the findings to the plan."""
         for partition in sorted({*held.partitions(), *rejects.left(), *bounds}):
             self._compare(partition, held, rejects, due, bounds.get(partition, NO_BOUNDS))
         plan = self._plan
@@ -198,9 +198,9 @@ class AppendedTable:
             self._unexpected_rejects(partition, np.unique(neither))
 
     def _rows(self, partition: int, rows: Numbers, count: Numbers, good: Numbers, rejected: Numbers) -> None:
-        """Plan the records that make a row.
+        """Plan the changes for records that must have a row.
 
-        By partition: offsets, numbers of rows, of right ones and of rejects.
+        The arguments hold for each record: offset, number of rows, number of right rows, number of rejects.
         """
         add = self._plan.add_offsets
         lost = rows[(count == 0) & (rejected == 0)]
@@ -242,7 +242,7 @@ class AppendedTable:
             add("unexpected", "stays", partition, offsets, NOT_DUE, rejects=True)
 
     def _remove(self, chosen: Chosen, partition: int, offsets: Numbers) -> None:
-        """Choose rows to remove, null coordinates included."""
+        """Choose rows to remove, including rows with null coordinates."""
         found = offsets.tolist()
         nowhere: list[int | None] = [*found, *[None] * (NOWHERE in found)]
         chosen.add(partition, nowhere)
@@ -250,7 +250,7 @@ class AppendedTable:
             chosen.add(None, nowhere)
 
     def _rejects(self, partition: int, offsets: Numbers, rows: Numbers, count: Numbers) -> None:
-        """Plan the records that make a reject, by numbers of rows and rejects."""
+        """Plan the changes for records that must have a reject, by their numbers of rows and rejects."""
         add = self._plan.add_offsets
         lost = offsets[(rows == 0) & (count == 0)]
         add("lost", "put in", partition, lost, "does not parse, and is no reject", rejects=True)

@@ -48,16 +48,16 @@ MAX_REASON: Final = 1_000
 
 @dataclass(frozen=True)
 class Repair:
-    """Wishes of the operator.
+    """Options of `ratchet repair`, as given by the operator.
 
     Args:
-        reason: why, in the operator's words; empty without `execute`.
-        execute: do it.
+        reason: the operator's reason; empty without `execute`.
+        execute: True to make the changes.
         sample: number of named rows of each kind and action.
-        remove_unexpected: rows that stand for no record go, and of several rows of a record the wrong ones.
+        remove_unexpected: True to remove rows without a record, and wrong rows of a record with several.
 
     Raises:
-        SettingsError: there is no reason, or it is no line.
+        SettingsError: the reason is missing, or not a single line.
     """
 
     reason: str = ""
@@ -67,14 +67,17 @@ class Repair:
 
     def __post_init__(self) -> None:
         if self.execute and not self.reason.strip():
-            raise SettingsError("--execute needs --reason TEXT: say why; it is kept with the commit")
+            raise SettingsError("--execute needs --reason TEXT: give the reason; it is stored with the commit")
         if len(self.reason) > MAX_REASON or (self.reason and not self.reason.isprintable()):
-            raise SettingsError(f"--reason: say why in one line of at most {MAX_REASON} characters; it is kept")
+            raise SettingsError(
+                f"--reason: give the reason in one line of at most {MAX_REASON} characters; it is stored with the "
+                "commit"
+            )
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """Findings, and the commit that mended them."""
+    """Result of a repair: the findings, and the commit that corrected them."""
 
     plan: RepairPlan
     note: RepairNote | None = None
@@ -84,31 +87,32 @@ class Repaired:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing is wrong, or not any more; 1: something is, and stays."""
+        """Return the exit code: 0 if nothing is wrong any more, 1 if something remains wrong."""
         if self.plan.cannot or self.plan.actions["stays"]:
             return 1
         return 0 if self.note is not None or not self.plan.counts else 1
 
 
 class RepairedTable:
-    """The result table of a sink.
+    """Result table of a sink, to be compared with its topic and repaired.
 
     Args:
-        settings: with the `[sink]`.
-        topic: of its records.
+        settings: settings with the `[sink]`.
+        topic: topic of the table's records.
         bootstrap: host:port[,host:port].
-        asked: wishes.
+        asked: options of the operator.
 
     Raises:
         SetupError: the settings contradict each other, or store or Kafka do not answer.
-        SettingsError: rows of this table cannot be made again.
+        SettingsError: rows of this table cannot be computed again.
     """
 
     def __init__(self, settings: Settings, topic: str, bootstrap: str, asked: Repair) -> None:
         self._kept, self._asked = settings.sink, asked
         if made_by := "sql" if self._kept.sql is not None else "transform" if self._kept.transform is not None else "":
             raise SettingsError(
-                f"sink.{made_by} makes the rows, so that nothing else can say which there must be: nothing is repaired"
+                f"sink.{made_by} computes the rows, so that Ratchet cannot tell which rows are right. Nothing was "
+                "repaired"
             )
         access = access_of(settings)
         with sink_errors_translated():
@@ -123,17 +127,17 @@ class RepairedTable:
         self._is_compacted = "compact" in config["cleanup.policy"]
         if self._is_compacted and asked.remove_unexpected:
             raise SettingsError(
-                f"--remove-unexpected: topic {topic} has cleanup.policy=compact, so that right rows may have no record "
-                "any more. Leave the option out"
+                f"--remove-unexpected: topic {topic} has cleanup.policy=compact, so that right rows may have lost "
+                "their record. Remove the option"
             )
         self._has_rejects = self._kept.rejects or self._kept.from_input
         self._table = f"{self._kept.store} {self._location}"
 
     def run(self, session: Session) -> Repaired:
-        """Look, and with `execute` take over and commit.
+        """Compare the table with its topic; with `execute`, take the job over and commit the repair.
 
         Args:
-            session: starts Spark, which makes the rows.
+            session: starts Spark, which computes the rows.
 
         Raises:
             SetupError: table or topic cannot be read, or the table cannot be written.
@@ -144,7 +148,7 @@ class RepairedTable:
                 require_local_master(self._store, spark.conf.get("spark.master", None))
                 job = with_columns(self._named, self._planner, self._store, spark, grow=False)
                 if job is None:
-                    raise SetupError(f"{self._table}: there is no table to repair")
+                    raise SetupError(f"{self._table}: the table does not exist. Check the settings of the sink")
                 seen = self._store.generation()
                 plan = self._look(spark, job)
                 if not (self._asked.execute and plan.mends):
@@ -152,7 +156,7 @@ class RepairedTable:
                 return self._carry_out(spark, job, plan, seen)
 
     def _carry_out(self, spark: SparkSession, job: Job, plan: RepairPlan, seen: int) -> Repaired:
-        """Take over and commit; `seen` is the generation of the table before it was read."""
+        """Take the job over and commit the repair. seen: generation of the table before it was read."""
         stored = self._store.open(job.pipeline.schema(spark))
         try:
             crash_points.passing("taken-over")
@@ -170,18 +174,22 @@ class RepairedTable:
             self._store.close()
 
     def _require_repairable(self) -> None:
-        """Refuse a table with rows of several writers.
+        """Check that the job is the only writer of the table.
 
         Raises:
-            SetupError: others have rows in it, or no job has written to it.
+            SetupError: other jobs have rows in the table, or no job has written to it.
             OptionRefused: the store cannot replace its rows.
         """
         if self._store.generation() == 0:
-            raise SetupError(f"{self._table}: job {self._kept.name} has never written to it, so nothing is repaired")
+            raise SetupError(
+                f"{self._table}: job {self._kept.name} has never written to the table. Nothing was repaired; check "
+                "the settings of the sink"
+            )
         if others := self._store.other_sources():
             raise SetupError(
-                f"{self._table}: {', '.join(others)} {'has' if len(others) == 1 else 'have'} rows in the table too, "
-                "and a row does not say whose it is. Nothing is repaired; a table of its own for each can be"
+                f"{self._table}: {', '.join(others)} {('has' if len(others) == 1 else 'have')} rows in the table "
+                "too, and a row does not show its job. Nothing was repaired; only a table of a single job can be "
+                "repaired"
             )
         self._store.require_repairable()
 
@@ -191,7 +199,7 @@ class RepairedTable:
             yield
 
     def _start(self, offsets: dict[int, int]) -> dict[int, int]:
-        """Return where the topic begins, of the partitions that the table has read."""
+        """Return the first offset in the topic of each partition that the table has read."""
         earliest = self._planner.offset_range().earliest
         return {partition: min(earliest[partition], offset) for partition, offset in offsets.items()}
 
@@ -216,7 +224,7 @@ class RepairedTable:
         )
 
     def _can_compare(self, topic: str, plan: RepairPlan) -> bool:
-        """Return whether the topic still says enough; where it does not say all, tell the plan."""
+        """Return True if the topic still has the records for a comparison; add limits of the comparison to the plan."""
         start = self._start(plan.offsets)
         deleted = [f"{partition} from offset {first:,}" for partition, first in start.items() if first]
         if self._is_compacted:
@@ -237,7 +245,7 @@ class RepairedTable:
         return True
 
     def _compare(self, spark: SparkSession, job: Job, plan: RepairPlan) -> dict[int, int]:
-        """Compare the table, and return the offsets that it has after it was read."""
+        """Compare the table; return the table's offsets after the reading."""
         if not self._can_compare(job.topic, plan):
             return plan.offsets
         rejects = RowOffsets()
@@ -261,7 +269,7 @@ class RepairedTable:
             rejects.add(scan(self._location, partition_and_offset(), rejects=True))
 
     def _columns(self, spark: SparkSession, job: Job) -> HeldRecords:
-        """Choose the columns of the job to compare, in the order of the table."""
+        """Choose the job's columns to compare, in the table's order."""
         held, wanted = self._store.column_names(), job.pipeline.schema(spark)
         names = wanted.names if held is None else [name for name in held if name in wanted.names]
         schema = type(wanted)([wanted[name] for name in names])

@@ -64,7 +64,7 @@ def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
     for table in tables:
         if not TOPIC_NAME.fullmatch(table.topic):
-            raise SettingsError(f"table {table.name}: topic {table.topic!r:.300} is no Kafka topic name")
+            raise SettingsError(f"table {table.name}: topic {table.topic!r:.300} is not a Kafka topic name")
     found = partition_counts(admin, [table.topic for table in tables])
     replication = max((stream.replication for stream in settings.streams.values()), default=1)
     for table in tables:

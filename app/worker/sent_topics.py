@@ -27,7 +27,7 @@ def check_topics(program: App, settings: Settings) -> None:
     """
     for topic in program.topics:
         if not is_topic_name(topic):
-            raise SettingsError(f"topic {topic!r:.300} of the program is no Kafka topic name")
+            raise SettingsError(f"topic {topic!r:.300} of the program is not a Kafka topic name")
         if is_ratchets_own(topic, settings.app, list(settings.streams)):
             raise SettingsError(
                 f"topic {topic} of the program: Ratchet or Kafka writes it for itself. Name another one"

@@ -128,10 +128,7 @@ def take_over_again(store: ResultStore, schema: StructType, run: RunState) -> No
     """
     newest = store.generation()
     if newest != run.generation:
-        raise Fenced(
-            f"generation {newest} of the job has taken over from generation {run.generation}. Let the newer run "
-            "continue"
-        )
+        raise Fenced(f"generation {newest} has taken over from {run.generation}. Let the newer run continue")
     stored = store.open(schema)
     run.opened(store.generation(), stored)
 

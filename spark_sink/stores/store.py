@@ -257,7 +257,7 @@ def require_names(name: str, topic: str) -> None:
     if not JOB_NAME.fullmatch(name):
         raise OptionRefused(f"job name {name!r}: use a lower-case letter, then at most 62 letters, digits, '_' or '-'")
     if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
-        raise OptionRefused(f"{topic!r} is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
+        raise OptionRefused(f"{topic!r} is not a Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'")
 
 
 def require_local_master(store: ResultStore, master: str | None) -> None:

@@ -80,7 +80,7 @@ def test_whoever_makes_settings_by_hand_gets_the_same() -> None:
     [
         (
             "[streams.other]\ninput='shop-hooks-arrivals-dead-letters'\noutput='b'\ndead_letters='c'",
-            "go to 'shop-hooks-arrivals-dead-letters', which is a topic of the settings",
+            "go to 'shop-hooks-arrivals-dead-letters', which is already a topic of the settings",
         ),
         (
             "[streams.hooks-arrivals]\ninput='a'\noutput='b'\ndead_letters='c'",
@@ -97,7 +97,7 @@ def test_what_cannot_be(tmp_path: Path, more: str, says: str) -> None:
 
 def test_the_internal_topic_is_nobodys_to_name(tmp_path: Path) -> None:
     (tmp_path / "ratchet.toml").write_text(TOML.replace('input = "in"', 'input = "shop-repartition.hooks"'))
-    with pytest.raises(SettingsError, match="which Ratchet fills"):
+    with pytest.raises(SettingsError, match="a topic that Ratchet itself fills"):
         load(tmp_path / "ratchet.toml")
 
 

@@ -298,7 +298,7 @@ def test_the_only_stream_needs_no_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (None, r"say which stream \(settings have: events, more\)"),
+        (None, r"the stream is not named\. Give --stream; the settings have: events, more"),
         ("mor", r"no stream 'mor' in the settings \(they have: events, more\)"),
     ],
 )
@@ -308,5 +308,5 @@ def test_which_stream(tmp_path: Path, name: str | None, sentence: str) -> None:
 
 
 def test_no_stream_at_all() -> None:
-    with pytest.raises(SettingsError, match=r"say which stream \(settings have: none\)"):
+    with pytest.raises(SettingsError, match=r"the stream is not named\. Give --stream; the settings have: none"):
         load().stream()

@@ -72,7 +72,7 @@ def test_identity_that_cannot_be(tmp_path: Path, toml: str, sentence: str) -> No
 def test_bad_topic_name(tmp_path: Path, topic: str) -> None:
     sentence = refusal(tmp_path, STREAM.replace('"events"', f'"{topic}"'))
     assert sentence.startswith("streams.events.input: ")
-    assert "is no Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'" in sentence
+    assert "is not a Kafka topic name: 1 to 249 letters, digits, '.', '_' or '-'" in sentence
 
 
 @pytest.mark.parametrize("source", ["key", "key:", "key:sequence"])

@@ -49,7 +49,7 @@ def test_a_section_names_its_job_and_either_name_means_the_sink() -> None:
     for name in ("b", "old-name"):
         one = settings.of_sink(name)
         assert (one.sink.path, one.sinks, one.of_sink()) == ("b", {}, one)
-    with pytest.raises(SettingsError, match=r"say which sink \(settings have: a, b\)"):
+    with pytest.raises(SettingsError, match=r"the sink is not named. Give its name; the settings have: a, b"):
         settings.of_sink()
     with pytest.raises(SettingsError, match=r"no sink 'c' in the settings \(they have: a, b\)"):
         settings.of_sink("c")
@@ -64,7 +64,9 @@ def test_a_sink_without_a_stream_is_told_which_line_to_add() -> None:
     assert result_stream(settings, "clicks")[0] == "clicks"
     with pytest.raises(SettingsError, match=f"no sink of the settings reads stream 'clicks'; {line}"):
         settings_for_results(loaded('[sinks.x]\npath = "a"\n[sinks.y]\npath = "b"\n'), "clicks", None)
-    with pytest.raises(SettingsError, match=r"say which stream \(settings have: orders, clicks\)$"):
+    with pytest.raises(
+        SettingsError, match=r"the stream is not named\. Give --stream; the settings have: orders, clicks$"
+    ):
         result_stream(loaded(""))
 
 
@@ -162,5 +164,5 @@ def test_which_sinks_are_of_a_stream() -> None:
         settings_for_results(settings, "clicks", None)
     with pytest.raises(SettingsError, match="no sink of the settings reads stream 'more'"):
         settings_for_results(settings, "more", None)
-    with pytest.raises(SettingsError, match="say which sink"):
+    with pytest.raises(SettingsError, match="the sink is not named"):
         settings_for_results(settings, None, None)

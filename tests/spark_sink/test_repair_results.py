@@ -456,7 +456,7 @@ def test_a_raw_topic_is_judged_again(follow: Follow, site: Site) -> None:
 @ONE_SITE
 def test_what_cannot_be_told_apart_is_refused(follow: Follow, site: Site) -> None:
     followed = follow(columns=COLUMNS)
-    with pytest.raises(SetupError, match="job job has never written to it"):
+    with pytest.raises(SetupError, match="job job has never written to the table"):
         repaired(followed)
     filled(followed)
     planner = TopicPlanner(followed.stage.broker, followed.stage.topics[0], {})

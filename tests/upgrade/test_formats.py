@@ -110,5 +110,5 @@ def test_an_exported_file(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.ndjson", [Row(b"a", 1)])
     assert [row.identity for row in read_rows(tmp_path / "rows.ndjson")] == [b"a"]
     (tmp_path / "newer.ndjson").write_text(json.dumps({"identity": "a", FORMAT_COLUMN: 2}) + "\n")
-    with pytest.raises(SettingsError, match="row 1: is of format 2, of a newer Ratchet"):
+    with pytest.raises(SettingsError, match="row 1: is of format 2, written by a newer Ratchet"):
         list(read_rows(tmp_path / "newer.ndjson"))

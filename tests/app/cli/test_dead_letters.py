@@ -49,9 +49,9 @@ def test_an_offset_needs_its_partition(capsys: pytest.CaptureFixture[str], monke
     stream = '{"input": "i", "output": "o", "dead_letters": "d"}'
     monkeypatch.setenv("RATCHET_STREAMS__events", stream)
     for arguments, sentence in (
-        (["--offset", "3"], "--offset is of one partition: say --partition as well"),
-        (["--limit", "many"], "--limit is a number from 0 on (given: 'many')"),
-        (["--partition", "9" * 30], "--partition is a number from 0 on"),
+        (["--offset", "3"], "--offset names a record of one partition. Give --partition as well"),
+        (["--limit", "many"], "--limit must be a number from 0 on (given: 'many')"),
+        (["--partition", "9" * 30], "--partition must be a number from 0 on"),
     ):
         assert run(["dead-letters", "replay", *arguments]) == 2
         assert sentence in capsys.readouterr().err

@@ -33,9 +33,9 @@ def test_settings_by_what_is_in_a_topic(
     assert (settings.app, settings.bootstrap, stream.input) == ("shop", broker, topic)
     assert str(stream.identity) == "field:event_id"
     assert run(["init", topic, "--bootstrap", broker]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert run(["init", "--bootstrap", broker, "--output", "other.toml"]) == 2
-    assert "name the topic" in capsys.readouterr().err
+    assert "the topic is missing" in capsys.readouterr().err
     assert run(["init", "--output", "other.toml"]) == 2
     assert "--bootstrap is missing" in capsys.readouterr().err
     empty = new_topic(1)

@@ -176,7 +176,7 @@ def test_a_process_that_is_killed_and_one_that_is_fenced_send_nothing_twice(
     assert replayed(stage, options=Options(again=True)).replayed == 1
     assert dict(arrived(stage)[0][-1].headers)["ratchet-replays"] == b"2"
     stage.write(LETTERS, 0, [replace(old, timestamp_ms=NOW_MS - 40 * 24 * 3600 * 1000)])
-    with pytest.raises(SettingsError, match=r"1 of these dead letters are older than what"):
+    with pytest.raises(SettingsError, match=r"1 of these dead letters are older than retention.ms"):
         replayed(stage)
     assert replayed(stage, options=Options(now=True)).replayed == 1
     assert arrived(stage)[0][-1].timestamp_ms >= NOW_MS

@@ -47,7 +47,7 @@ def test_demo_ends_with_the_true_totals_and_nothing_lost_or_doubled() -> None:
     ("content", "sentence"),
     [
         (b"", "has no events"),
-        (b'{"repository": "a"}\n', "line 1: the demo adds up events with repository, path, added and deleted"),
+        (b'{"repository": "a"}\n', "line 1: the demo needs events with repository, path, added and deleted"),
         (b"no json\n", "cannot be read as NDJSON"),
         (b'"\xff"\n', "cannot be read as NDJSON"),
     ],
@@ -60,7 +60,7 @@ def test_demo_refuses_what_it_cannot_add_up(tmp_path: Path, content: bytes, sent
 
 
 def test_demo_refuses_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="there is no such file"):
+    with pytest.raises(SourceError, match="the file does not exist"):
         count(tmp_path / "missing.ndjson")
 
 

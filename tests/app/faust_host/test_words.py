@@ -102,7 +102,7 @@ def test_a_running_program_moves_over_with_its_tables(program: HostedProgram) ->
     program.stop()
     again = program.run("-m", "kafka_ratchet", "state", "import", "--faust", "words:app")
     assert again.returncode == 2, again.stdout
-    assert "lanes have committed" in again.stderr
+    assert "has already committed" in again.stderr
 
 
 @pytest.mark.matrix

@@ -172,7 +172,7 @@ def test_two_that_write_one_file_at_a_time_leave_that_of_one(tmp_path: Path, end
         assert write_rows(path, theirs) == 1  # begun behind us, and done before us
         yield from mine[15_000:]
 
-    with pytest.raises(SettingsError, match="another program has written it since"):
+    with pytest.raises(SettingsError, match="another program has written the file in the meantime"):
         write_rows(path, rows())
     assert list(read_rows(path)) == theirs
     assert list(tmp_path.iterdir()) == [path]
@@ -186,11 +186,11 @@ def test_two_that_write_one_file_at_a_time_leave_that_of_one(tmp_path: Path, end
         ("[" * 100_000, "row 1: is longer than"),
         ("3", "row 1: is not an object"),
         ('{"identity": 3}', "identity is no text"),
-        ('{"identity": "a", "identity_hex": "62"}', "two different ones"),
+        ('{"identity": "a", "identity_hex": "62"}', "identity and identity_hex differ"),
         ('{"identity_hex": "zz"}', "row 1: non-hexadecimal"),
-        ('{"identity": "a", "sequence": -1}', "sequence is no whole number"),
-        ('{"identity": "a", "sequence": 1.5}', "sequence is no whole number"),
-        ('{"identity": "a", "sequence": 9223372036854775808}', "sequence is no whole number"),
+        ('{"identity": "a", "sequence": -1}', "sequence is not a whole number"),
+        ('{"identity": "a", "sequence": 1.5}', "sequence is not a whole number"),
+        ('{"identity": "a", "sequence": 9223372036854775808}', "sequence is not a whole number"),
         ('{"identity": "%s"}' % ("x" * 1025), "an identity of 1,025 bytes"),
     ],
 )
@@ -210,5 +210,5 @@ def test_a_file_that_is_none_is_a_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match=said):
             list(read_rows(tmp_path / path))
-    with pytest.raises(SettingsError, match="is there already"):
+    with pytest.raises(SettingsError, match="already exists"):
         write_rows(tmp_path / "a.parquet", [])

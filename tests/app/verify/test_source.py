@@ -211,8 +211,8 @@ def test_what_the_command_takes(stage: Published, tmp_path: Path) -> None:
     assert json.loads(done.output)["source"]["delivered"] == 3
     for arguments, sentence in (
         (["--source", files[0]], "add --producer NAME"),
-        ([files[0]], "verify takes files after --source only"),
-        (["--producer", NAME], "are about the files of --source"),
+        ([files[0]], "files are allowed only after --source"),
+        (["--producer", NAME], "describe the files of --source"),
     ):
         assert isinstance(run(*arguments).exception, SettingsError)
         assert sentence in str(run(*arguments).exception)

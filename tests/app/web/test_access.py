@@ -349,7 +349,7 @@ async def test_a_program_with_the_token_needs_no_mark(settings: Callable[..., Se
             ("policy", FORM, "no stream 'nobody'"),
             ("policy", {"stream": "", "deduplicate": "maybe"}, "say on, off or unset"),
             ("policy", {"other": "x"}, "no field 'other'"),
-            ("dead-letters", {"offset": "7"}, "say --partition as well"),
+            ("dead-letters", {"offset": "7"}, "Give --partition as well"),
             ("resume", {"execute": "1"}, "reason: say why"),
         ):
             async with http.post(f"{url}/actions/{path}", data=fields, headers={**BEARER, **JSON}) as response:

@@ -33,5 +33,5 @@ def test_a_topic_of_one_stream_names_it(stream: str | None, topic: str, expected
 
 @pytest.mark.parametrize("topic", ["orders.once", "elsewhere", None])
 def test_a_topic_of_two_streams_or_of_none_does_not(topic: str | None) -> None:
-    with pytest.raises(SettingsError, match="say which stream"):
+    with pytest.raises(SettingsError, match="the stream is not named"):
         stream_asked(SETTINGS, None, topic)

@@ -37,7 +37,7 @@ def program(topic: str | None, *streams: str) -> App:
 @pytest.mark.parametrize(
     ("topic", "says"),
     [
-        ("al erts", "is no Kafka topic name"),
+        ("al erts", "is not a Kafka topic name"),
         ("ratchet-owners", "Ratchet or Kafka writes it for itself"),
         ("shop-changelog.orders", "Ratchet or Kafka writes it for itself"),
         ("shop-policy", "Ratchet or Kafka writes it for itself"),

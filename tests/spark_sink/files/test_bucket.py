@@ -119,7 +119,7 @@ def test_merges_are_staged_in_the_bucket(bucket: BucketSite, frame: Callable[...
 
 
 def test_options_that_do_not_exist_are_named() -> None:
-    with pytest.raises(OptionRefused, match="storage option 'aws_secret': there are AWS_ACCESS_KEY_ID"):
+    with pytest.raises(OptionRefused, match="storage option 'aws_secret' is unknown; write one of AWS_ACCESS_KEY_ID"):
         BucketSite("x", {"aws_secret": "s3cret"}).make()
     assert "s3cret" not in repr(
         TableLocation("delta", "s3://results/t", storage_options={"AWS_SECRET_ACCESS_KEY": "s3cret"})

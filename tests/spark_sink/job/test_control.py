@@ -103,7 +103,9 @@ def test_a_first_run_begins_where_it_is_told_and_later_ones_go_on(
 def test_a_start_is_refused_where_the_table_has_offsets(site: Site, timed: Callable[..., str], start: Start) -> None:
     topic = timed({0: times(0, 1)})
     start(topic, "0:1")
-    with pytest.raises(OptionRefused, match=r"--start earliest: the table has offsets of topic .* \(\{0: 2\}\)"):
+    with pytest.raises(
+        OptionRefused, match=r"--start earliest: the table already has offsets of topic .* \(\{0: 2\}\)"
+    ):
         start(topic, "earliest")
     assert there(site) == [(0, 1)]
 
@@ -197,10 +199,13 @@ def test_a_streaming_query_begins_there_too(
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"start": "yesterday"}, "--start 'yesterday': write earliest, latest, PARTITION:OFFSET"),
+        (
+            {"start": "yesterday"},
+            "--start 'yesterday' is not a place in the topic: write earliest, latest, PARTITION:OFFSET",
+        ),
         ({"start": "2026-05-28T20:26:40"}, "with its zone"),
         ({"start": "0:1,0:2"}, "a partition is named twice"),
-        ({"until": "latest"}, "--until 'latest': write PARTITION:OFFSET"),
+        ({"until": "latest"}, "--until 'latest' is not a place in the topic: write PARTITION:OFFSET"),
         ({"until": NOON, "mode": "structured"}, "has no end. Choose mode batch or stream"),
         ({"start": NOON, "from_input": True}, "recognises a duplicate by the records before it"),
         ({"start": "latest", "columns": "infer"}, "Name the columns"),

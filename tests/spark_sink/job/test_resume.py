@@ -143,7 +143,7 @@ def test_an_output_that_has_lost_its_end_is_refused_and_goes_on_where_somebody_s
     ]:
         refused = resume(topic, "--from", wrong, "--reason", "why", "--execute")
         assert re.search(sentence, str(refused.exception)), refused.exception
-    assert re.search("say why in one line", str(resume(topic, "--from", "latest", "--reason", " ").exception))
+    assert re.search("give the reason in one line", str(resume(topic, "--from", "latest", "--reason", " ").exception))
     for named, rows in (("latest", 0), ("0:3", 1)):
         assert resume(topic, "--from", named, "--reason", "the log was cut", "--execute").exit_code == 0
         assert run(topic).rows == rows

@@ -292,7 +292,7 @@ def test_a_job_on_the_other_side_of_the_workers_asks_first(site: Site) -> None:
     spec = JobSpec("localhost:1", "out", "second", location.kind, location.path, location.table, other_topic="t")
     job = spec.job(spec.pipeline(), access)
     store = spec.result_store(spec.pipeline(), access, 0)
-    with pytest.raises(SecondJob, match="the stream of topic out has been committed to this table by job job, which"):
+    with pytest.raises(SecondJob, match="job job has committed the stream of topic out to this table"):
         require_first_job(job, store)
     require_first_job(replace(job, second_job=True), store)
     require_first_job(replace(spec, other_topic="u").job(spec.pipeline(), access), store)

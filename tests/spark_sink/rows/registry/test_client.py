@@ -116,7 +116,7 @@ def test_a_server_that_is_no_registry(ours: OurRegistry) -> None:
         ({"url": ""}, "needs its address"),
         ({"url": "localhost:8081"}, "Invalid url"),
         ({"no.such": "x"}, "Unrecognized properties: no.such"),
-        ({"timeout": "soon"}, "option timeout is a number"),
+        ({"timeout": "soon"}, "option timeout must be a number"),
         ({"ssl.ca.location": "/no/such.pem"}, "No such file"),
         ({"basic.auth.user.info": "me"}, "must be in the form"),
     ],

@@ -413,7 +413,7 @@ def test_a_registry_that_is_away_is_waited_for_and_no_value_is_judged(
         assert ingest.stream(topic, ours.url, stop, run, format="avro").rows == 1
     publish(topic, other({"id": 4, "who": "d", "amount": None, "note": ""}, context))
     ours.credentials = "user:secret"
-    with pytest.raises(RegistryRefused, match="answers HTTP 401"):
+    with pytest.raises(RegistryRefused, match="answered with HTTP 401"):
         ingest(topic, ours.url, format="avro")
     assert ingest(topic, ours.url.replace("//", "//user:secret@"), format="avro").rows == 1
 
