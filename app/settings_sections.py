@@ -108,7 +108,7 @@ class StreamSettings(_Section):
 
     @property
     def rule(self) -> dict[str, str]:
-        """Return the rule of judgement, by setting: state of one rule means nothing under another."""
+        """Return the deduplication settings that must not change while a table has state."""
         return {
             **self.judged_by.entry,
             **({} if self.forward else {"forward": "false"}),
@@ -117,20 +117,20 @@ class StreamSettings(_Section):
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Return the topics that its records go to.
+        """Return the topics that the stream writes records to.
 
-        Output, dead letters, and duplicates where there is such a topic.
+        They are output, dead letters, and duplicates if the stream has such a topic.
         """
         return (self.output, self.dead_letters, *([self.duplicates] if self.duplicates is not None else []))
 
     @property
     def judging(self) -> dict[str, str]:
-        """Further settings of the rule that differ from the default: it may change over existing state."""
+        """Return the non-default deduplication settings that may change while a table has state."""
         return self.judged_by.judging
 
     @property
     def is_bounded(self) -> bool:
-        """Return True if identities are ever forgotten."""
+        """Return True if the stream limits its identities by number or age, so that some are forgotten."""
         return self.max_identities is not None or self.inactive_after_s is not None
 
     @field_validator("sequence")
@@ -143,12 +143,12 @@ class StreamSettings(_Section):
     def _id_in_a_header(cls, value: str | None) -> str | None:
         kind, _, name = (value or "").partition(":")
         if value is not None and (kind != "header" or not name):
-            raise ValueError(f'{value!r}: write "header:NAME", the header with the id of a record\'s event')
+            raise ValueError(f'{value!r}: write "header:NAME" with the header that holds the id of a record\'s event')
         return value
 
     @property
     def event_header(self) -> str:
-        """Return the name of the header with an event's id; "" where there is none."""
+        """Return the name of the header with an event's id; "" without one."""
         return (self.event_id or "").partition(":")[2]
 
     @model_validator(mode="after")
@@ -160,11 +160,13 @@ class StreamSettings(_Section):
     def _identity_has_a_partition(self) -> StreamSettings:
         if self.repartition_by is not None and self.identity == Identity.PARTITION:
             raise ValueError(
-                'repartition_by = "identity" sends each identity to one partition, and identity = "partition" is where '
-                "a record arrived. Remove one of them"
+                'repartition_by = "identity" sends each identity to one partition, but with identity = "partition" '
+                "the identity is the partition of arrival. Remove one of them"
             )
         if self.repartition_by is not None and self.deduplicate is False:
-            raise ValueError("repartition_by is about where records are judged, and deduplicate = false. Remove one")
+            raise ValueError(
+                "repartition_by determines where records are deduplicated, but deduplicate = false. Remove one of them"
+            )
         return self
 
     @model_validator(mode="after")
@@ -173,7 +175,7 @@ class StreamSettings(_Section):
             raise ValueError("input, output and dead_letters must be three different topics")
         if self.duplicates in (self.input, self.output, self.dead_letters):
             raise ValueError(
-                f"duplicates is {self.duplicates!r}, which is another topic of this stream already. Name a new one"
+                f"duplicates is {self.duplicates!r}, which is already another topic of this stream. Name a new one"
             )
         return self
 
@@ -181,8 +183,8 @@ class StreamSettings(_Section):
     def _has_something_to_keep(self) -> StreamSettings:
         if self.duplicates is None and self.duplicates_keep != "all":
             raise ValueError(
-                "duplicates_keep says what of a dropped record is kept, and none is: there is no topic for them. "
-                'Add duplicates = "TOPIC", or remove it'
+                "duplicates_keep determines how much of a dropped record is kept, but no topic is set for dropped "
+                'records. Add duplicates = "TOPIC", or remove duplicates_keep'
             )
         return self
 
@@ -190,14 +192,14 @@ class StreamSettings(_Section):
     def _bounds_have_a_meaning(self) -> StreamSettings:
         if self.is_bounded and self.identity == Identity.PARTITION:
             raise ValueError(
-                'max_identities and inactive_after_s have no meaning with identity = "partition": there is one in each '
-                "partition, and to forget it would let all its duplicates pass. Remove them"
+                'max_identities and inactive_after_s cannot be combined with identity = "partition": each '
+                "partition has a single identity, and to forget it would let all its duplicates pass. Remove them"
             )
         return self
 
 
 def _networks(value: object) -> object:
-    """Addresses and networks, as a list or as a text with commas between them."""
+    """Convert addresses and networks from a list, or from a text with commas."""
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise ValueError("write an address or a network, or a list of them")
@@ -210,7 +212,7 @@ def _networks(value: object) -> object:
 
 
 class WebSettings(_Section):
-    """The page, and the workers' own status addresses."""
+    """Settings of the web page, and of the workers' status addresses."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     """Never empty: servers read an empty host as every interface."""
@@ -235,14 +237,15 @@ class WebSettings(_Section):
     def _access_has_a_meaning(self) -> WebSettings:
         if self.write and self.token_file is None:
             raise ValueError(
-                "write = true allows changes through the page, and there is no token to restrict them. "
-                "Set token_file, or remove it"
+                "write = true allows changes through the page, but no token restricts them. Set token_file, or "
+                "remove write"
             )
         if self.tls_key is not None and self.tls_cert is None:
-            raise ValueError("tls_key is the key of a certificate, and there is no tls_cert. Set both")
+            raise ValueError("tls_key is the key of a certificate, but tls_cert is not set. Set both")
         if bool(self.trusted_proxy) != (self.user_header is not None):
             raise ValueError(
-                "trusted_proxy names the proxies, and user_header their header with the user. Set both, or none"
+                "trusted_proxy names the proxies, and user_header their header with the user's name. Set both, or "
+                "remove both"
             )
         return self
 
@@ -255,7 +258,7 @@ def _known_store(name: str) -> str:
 
 
 class SinkSettings(_Section):
-    """Sink of the Spark job: stream, store and table of the results."""
+    """Settings of a sink, the Spark job's result: stream, store and table."""
 
     stream: str | None = None
     """Name of the stream with the output to read; may be left out where there is only one."""
@@ -326,7 +329,7 @@ class SinkSettings(_Section):
     """The job's name: two jobs of one name fence each other, jobs of different names share the table."""
 
     def __repr__(self) -> str:
-        """Return a text without any value: queries and paths are private too."""
+        """Return a text without any value, because queries and paths may be private."""
         return "SinkSettings(...)"
 
     __str__ = __repr__

@@ -19,10 +19,10 @@ COMMANDS: Final = frozenset({"compact", "package", "replay", "resume", "run", "s
 
 
 def with_job_names(sinks: Mapping[str, SinkSettings]) -> dict[str, SinkSettings]:
-    """Return the sections, each with its own name as the name of its job unless it says another.
+    """Return the sections, with the section's name as job name where none is set.
 
     Raises:
-        ValueError: a section's name cannot be used.
+        ValueError: a section's name is invalid.
     """
     for name in sinks:
         if not SINK_NAME.fullmatch(name):
@@ -38,14 +38,14 @@ def with_job_names(sinks: Mapping[str, SinkSettings]) -> dict[str, SinkSettings]
 
 
 def require_apart(sinks: Mapping[str, SinkSettings], topic_of: Callable[[SinkSettings], str | None]) -> None:
-    """Refuse sinks that one name could mean both of, and two that fill one table from one topic.
+    """Check that sinks have different names, and that no two fill one table from one topic.
 
     Args:
         sinks: all of the settings, `[sink]` under its job's name.
-        topic_of: the topic that a sink reads; None: the settings do not say.
+        topic_of: the topic that a sink reads; None: unknown from the settings.
 
     Raises:
-        ValueError: there are such two.
+        ValueError: two sinks collide.
     """
     tables: dict[tuple[object, ...], str] = {}
     files: dict[str, str] = {}
@@ -60,11 +60,11 @@ def require_apart(sinks: Mapping[str, SinkSettings], topic_of: Callable[[SinkSet
         other = tables.setdefault((*table_of(sink), topic_of(sink)), name)
         if other != name:
             raise ValueError(
-                f"sinks {other!r} and {name!r} write records of the same topic to the same table, so that each would "
-                "be there twice. Give one of them another table, path or stream"
+                f"sinks {other!r} and {name!r} write records of the same topic to the same table, so that each "
+                "record would be there twice. Give one of them another table, path or stream"
             )
         if sink.metrics_file is not None and (other := files.setdefault(sink.metrics_file, name)) != name:
-            raise ValueError(f"sinks {other!r} and {name!r} have the same metrics_file. Give each its own")
+            raise ValueError(f"sinks {other!r} and {name!r} have the same metrics_file. Give each sink its own file")
 
 
 def table_of(sink: SinkSettings) -> tuple[object, ...]:

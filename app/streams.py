@@ -13,21 +13,27 @@ STREAM_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
 def require_apart(streams: Mapping[str, StreamSettings]) -> None:
-    """Refuse streams that read or write one topic where that cannot be meant.
+    """Check that no two streams use a topic in conflicting ways.
 
     Raises:
-        ValueError: two do, or a stream's name cannot be used.
+        ValueError: two streams conflict, or a stream's name is invalid.
     """
     readers, writers = dict[str, str](), dict[str, str]()
     for name, stream in streams.items():
         if not STREAM_NAME.fullmatch(name):
             raise ValueError(f"stream name {name!r}: use a lower-case letter, then letters, digits, '_' or '-'")
         if stream.input in readers:
-            raise ValueError(f"streams {readers[stream.input]!r} and {name!r} read the same input {stream.input!r}")
+            raise ValueError(
+                f"streams {readers[stream.input]!r} and {name!r} read the same input {stream.input!r}. Remove one "
+                "of them"
+            )
         readers[stream.input] = name
         if stream.output in writers:
             other = writers[stream.output]
-            raise ValueError(f"streams {other!r} and {name!r} write the same output {stream.output!r}")
+            raise ValueError(
+                f"streams {other!r} and {name!r} write the same output {stream.output!r}. Give one of them another "
+                "output"
+            )
         writers[stream.output] = name
     for name, stream in streams.items():
         if stream.dead_letters in writers:
@@ -37,22 +43,23 @@ def require_apart(streams: Mapping[str, StreamSettings]) -> None:
             )
         if stream.duplicates in readers:
             raise ValueError(
-                f"the duplicates of {name!r} are {stream.duplicates!r}, which {readers[stream.duplicates]!r} reads: "
-                "dropped records would stand among its own. Give them a topic of their own"
+                f"the duplicates of {name!r} are {stream.duplicates!r}, the input of "
+                f"{readers[stream.duplicates]!r}, which would read dropped records. Name another topic for "
+                "duplicates"
             )
         others = {topic: other for other, its in streams.items() if other != name for topic in its.writes}
         if stream.duplicates in others:
             raise ValueError(
-                f"the duplicates of {name!r} are {stream.duplicates!r}, which {others[stream.duplicates]!r} writes "
-                "to as well. Give them a topic of their own"
+                f"the duplicates of {name!r} are {stream.duplicates!r}, which {others[stream.duplicates]!r} also "
+                "writes. Name another topic for duplicates"
             )
 
 
 def require_not_our_own(app: str, streams: Mapping[str, StreamSettings]) -> None:
-    """Refuse topics that Ratchet or Kafka writes for itself.
+    """Check that streams do not use topics that Ratchet or Kafka writes for itself.
 
     Raises:
-        ValueError: a stream has one.
+        ValueError: a stream uses such a topic.
     """
     for name, stream in streams.items():
         for part in ("input", "output", "dead_letters", "duplicates"):

@@ -22,19 +22,18 @@ INCOMPLETE = frozenset({"starting", "restoring", "stopped"})
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """Input partition as its worker sees it.
+    """State and counters of an input partition, as its worker reports them.
 
     fresh, duplicate, invalid, too_late, conflict and unjudged are the partition's durable totals in records: they are
-    kept in the changelog and go on counting where the last worker stopped; the forwarded records are fresh and
-    unjudged. Positions are offsets; input_position is the next one to read after the last commit. input_end is the
-    high watermark: records held back by an open transaction count as lag. deduplicate is the policy of the last
-    committed batch, and since its first input offset; None: there was never a switch. evicted_inactive and
-    evicted_displaced are durable totals of identities. recognised_for_s is the least time after its last record for
-    which each was recognised; None: for ever so far, or unknown. restarts counts further tries after an error since
-    this worker began to serve the partition. jumps counts sequences more than 2^40 above their identity's last, since
-    this worker has the partition. late counts writes of late events that tables with windows have left out, where the
-    stream has such; it is durable, and known once the program has run here. recent has the records judged within the
-    last minute, and before it.
+    stored in the changelog and continue after a change of workers. Forwarded records are fresh and unjudged. Positions
+    are offsets; input_position is the next one to read after the last commit. input_end is the high watermark: records
+    held back by an open transaction count as lag. deduplicate is the policy of the last committed batch, and since its
+    first input offset; None: the policy was never switched. evicted_inactive and evicted_displaced are durable totals
+    of identities. recognised_for_s is the shortest time, after an identity's last record, before it was forgotten;
+    None: none was forgotten, or unknown. restarts counts retries after errors since this worker took the partition.
+    jumps counts sequences more than 2^40 above their identity's last, since this worker has the partition. late counts
+    writes of late events that windowed tables have dropped; it is durable, and known once the program has run here.
+    recent has the number of records judged within the last minute, and before.
     """
 
     partition: int
@@ -77,10 +76,11 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """The table of one stream: its topics, the partitions that this worker serves, and those it keeps a copy of.
+    """Status of a stream in a worker: topics, served partitions, and standby partitions.
 
-    deduplicate is the policy as this worker knows it, origin who decided it
-    (`kafka_ratchet.app.worker.policy.Origin`). problem is a sentence for the reader. tables names those of one's own.
+    deduplicate is the policy known to this worker, origin the place that decides it
+    (`kafka_ratchet.app.worker.policy.Origin`). problem is a sentence for the operator. tables has the names of the
+    program's tables.
     """
 
     stream: str
@@ -99,9 +99,10 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Parts of an identity that an operator has forgotten (`ratchet forget`), in one partition.
+    """Effect of `ratchet forget` on an identity in one partition.
 
-    at: ISO 8601, UTC; position: first input offset that it holds for; above: only sequences above it, None: all;
+    at: ISO 8601, UTC; position: first input offset that it applies to; above: only sequences above it were forgotten,
+    None: all;
     before, after: the last sequence; None: none
     """
 
@@ -120,7 +121,7 @@ class IdentityStatus:
 
     persisted is committed; pushed is in flight or committed.
 
-    verdict is that of a record with the requested sequence; None: there was none.
+    verdict applies to a record with the requested sequence; None: no sequence was requested.
     """
 
     partition: int
@@ -132,19 +133,19 @@ class IdentityStatus:
 
 
 class StatusProvider(Protocol):
-    """Worker as its status address uses it. Called in the event loop: answers come from memory."""
+    """Interface of a worker for its status address. Methods run in the event loop and answer from memory."""
 
     def tables(self) -> list[TableStatus]:
-        """Return one for each stream this worker serves."""
+        """Return the status of each stream that this worker serves."""
 
     def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
-        """Return this worker's partitions that know the identity, with the verdict on a record with the sequence."""
+        """Return the state of an identity in this worker's partitions, with the verdict on a record of the sequence."""
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
-        """Return the producers that these partitions know, at most limit of them, after a name."""
+        """Return at most `limit` producers of these partitions, by name, starting after a name."""
 
     async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
-        """Return the identities that these partitions know, some of them after the other."""
+        """Return a page of the identities of these partitions."""
 
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
         """Return the committed contents of a program's table in these partitions."""
@@ -159,15 +160,15 @@ class StatusProvider(Protocol):
         """Return the worker's measures of its own work."""
 
     def readiness(self) -> Readiness:
-        """Return whether the worker does all its assigned work."""
+        """Return the reasons, if any, why the worker is not ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMeasures:
     """Measures of a worker since its start.
 
-    rebalances: assignments that the group has given to it; streams: by name; partitions: partition counts of the
-    streams, by name
+    rebalances: assignments received from the group; streams: measures by stream name; partitions: partition counts by
+    stream name
     """
 
     rebalances: int = 0
@@ -177,9 +178,10 @@ class WorkerMeasures:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """waits: lines about what keeps the worker from being ready; halted: lines about halted partitions.
+    """Readiness of a worker.
 
-    stalled: other partitions at a standstill, such as before an open transaction
+    waits: sentences about conditions that keep the worker from being ready; halted: sentences about halted partitions;
+    stalled: other partitions at a standstill, for example because of an open transaction
     """
 
     waits: list[str] = field(default_factory=list)
@@ -189,9 +191,9 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class GlobalTableStatus:
-    """Global table in this worker's memory: keys, and rough bytes.
+    """Status of a global table in this worker's memory: number of keys, and approximate bytes.
 
-    problem says why it cannot be read, or why it does not follow its topic.
+    problem: reason why the table cannot be read, or does not follow its topic.
     """
 
     table: str
@@ -203,7 +205,7 @@ class GlobalTableStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """The body of GET /status.
+    """Body of GET /status.
 
     program is the digest of the worker's program (`kafka_ratchet.app.worker.program.digest_of`); "" without one.
     """
@@ -218,11 +220,10 @@ class WorkerStatus:
 class IdentityAnswer:
     """Body of GET /status/identity.
 
-    asked lists the searched partitions, also those without the identity; partitions with an incomplete table are left
-    out. Where deduplicate is False, or unjudged is above 0, records passed without a sequence here. can_forget is
-    False for a worker of an earlier version, without `ratchet forget`. can_replay is False for one that does not
-    judge a re-sent record by its dead letter, and names_apps for one without the application in the dead letter's
-    name.
+    asked lists the searched partitions, including those without the identity; partitions with an incomplete table are
+    omitted. If deduplicate is False or unjudged above 0, records were forwarded without recording their sequences.
+    can_forget is False for workers of versions before `ratchet forget`, can_replay for versions that drop replayed dead
+    letters, and names_apps for versions without the application in a dead letter's name.
     """
 
     partitions: list[IdentityStatus]

@@ -51,9 +51,9 @@ from kafka_ratchet.transport.client.security import client_options
 
 
 def with_internal(settings: Settings, told: TableStatus) -> Settings | None:
-    """Return the settings with a section for a stream that a worker serves.
+    """Return the settings, extended by an internal stream that a worker serves.
 
-    None where it is no internal one of theirs.
+    None if the stream is not an internal one of this application.
     """
     if not STREAM_NAME.fullmatch(told.stream) or told.input != repartition_topic(settings.app, told.stream):
         return None
@@ -77,14 +77,14 @@ STALE_MOST_S = 10.0
 
 
 class ClusterView:
-    """Asks Kafka and the workers; an async context manager, because it keeps connections to the workers.
+    """View of Kafka and all workers for the page and commands. An async context manager.
 
     Args:
         bootstrap: host:port[,host:port].
         settings: streams, name of the group, client options.
 
     Raises:
-        SettingsError: a client does not take its options.
+        SettingsError: a client refuses its options.
     """
 
     def __init__(self, bootstrap: str, settings: Settings) -> None:
@@ -118,18 +118,18 @@ class ClusterView:
 
     @property
     def settings(self) -> Settings:
-        """Return the settings with the internal streams of the workers' program, as far as known."""
+        """Return the settings, extended by the internal streams that the workers have reported."""
         return self._settings
 
     async def kafka_away(self) -> str | None:
-        """Return the sentence that Kafka does not answer; None: it did, at most a second ago."""
+        """Return the error message if Kafka does not answer; None if it answered within the last second."""
         await self.overview()
         return self._away[0] if self._away else None
 
     async def overview(self) -> Overview:
-        """Return all tables, at most a second old; for a slow group, at most `STALE_MOST_S` old.
+        """Return the state of all streams, at most a second old; for a slow group, at most `STALE_MOST_S` old.
 
-        Never raises for an unreachable part: `problems` names it.
+        Unreachable parts raise no error; `problems` names them.
         """
         age = asyncio.get_running_loop().time() - self._asked_at
         if self._overview is not None and self._took_s > SLOW_S and age <= STALE_MOST_S:
@@ -149,11 +149,11 @@ class ClusterView:
             return self._overview
 
     def identity_of(self, stream: str | None, texts: Sequence[str], hexadecimal: str | None) -> bytes:
-        """Return the bytes of an identity as it was typed; see `parse_parts`.
+        """Parse an identity typed by a user; see `parse_parts`.
 
         Raises:
-            SettingsError: there is no such stream.
-            QueryError: it cannot be read.
+            SettingsError: the settings have no such stream.
+            QueryError: the identity is invalid.
         """
         return parse_parts(self._settings.stream(stream)[1].identity, texts, hexadecimal)
 
@@ -163,16 +163,18 @@ class ClusterView:
         """Return the state of an identity in all partitions, with the answer for a record with this sequence.
 
         Raises:
-            SettingsError: there is no such stream.
-            QueryError: no identity, and the stream's identity is not the partition.
+            SettingsError: the settings have no such stream.
+            QueryError: the identity is missing, in a stream with another identity than the partition.
         """
         name, spec = self._settings.stream(stream)
         if not identity and spec.identity not in (Identity.PARTITION, Identity.KEY):
-            raise QueryError(f"give the identity: stream {name!r} keeps one sequence for each {spec.identity}")
+            raise QueryError(
+                f"the identity is missing: stream {name!r} has one sequence for each {spec.identity}. Give the identity"
+            )
         if partition is not None and spec.repartition_by:
             raise QueryError(
-                f"the records of stream {name!r} are judged in the partition of their identity, wherever they "
-                "were sent: give no partition and no record key"
+                f"the records of stream {name!r} are deduplicated in the partition of their identity, wherever they "
+                "were sent. Give no partition and no record key"
             )
         overview = await self.overview()
         query = {"stream": name, "hex": identity.hex()} | ({} if sequence is None else {"sequence": str(sequence)})
@@ -229,15 +231,17 @@ class ClusterView:
         )
 
     async def producers(self, stream: str | None, after: bytes | None, limit: int) -> ProducersPage:
-        """Return the producers that the workers know, by name, at most limit of them, after a name.
+        """Return at most `limit` producers from all workers, by name, starting after a name.
 
         Raises:
-            SettingsError: there is no such stream.
+            SettingsError: the settings have no such stream.
             QueryError: the identity of the stream is not the producer.
         """
         name, spec = self._settings.stream(stream)
         if spec.identity != Identity.PRODUCER:
-            raise QueryError(f"the identity of stream {name!r} is the {spec.identity}: its workers know no producers")
+            raise QueryError(
+                f"the identity of stream {name!r} is the {spec.identity}, so its workers keep no list of producers"
+            )
         overview = await self.overview()
         query = {"stream": name, "limit": str(limit)} | ({} if after is None else {"after": after.hex()})
         urls = [worker.url for worker in overview.workers]
@@ -254,15 +258,15 @@ class ClusterView:
         )
 
     async def identities(self, stream: str | None, query: IdentitiesQuery) -> IdentitiesPage:
-        """Return a page of the identities that the workers know.
+        """Return a page of the identities from all workers.
 
         Raises:
-            SettingsError: there is no such stream.
-            QueryError: it has one sequence for each partition, and no identities.
+            SettingsError: the settings have no such stream.
+            QueryError: the stream has one sequence for each partition, and no identities.
         """
         name, spec = self._settings.stream(stream)
         if spec.identity == Identity.PARTITION:
-            raise QueryError(f"stream {name!r} has one sequence for each partition: there are no identities to list")
+            raise QueryError(f"stream {name!r} has one sequence for each partition, and so no identities to list")
         overview = await self.overview()
         urls = [worker.url for worker in overview.workers]
         path = f"/status/identities?{urlencode({'stream': name, **query.parameters()})}"
@@ -276,13 +280,13 @@ class ClusterView:
         """Return a key of a program's table, or a page of its keys, as committed in all partitions.
 
         Args:
-            table: its name
-            stream: stream of the table; None: any with such a table
+            table: name of the table
+            stream: stream of the table; None: any stream with such a table
             query: key or page of the request
 
         Raises:
-            SettingsError: there is no such stream.
-            QueryError: workers answer, and none has such a table.
+            SettingsError: the settings have no such stream.
+            QueryError: no answering worker has such a table.
         """
         overview = await self.overview()
         views = [each for each in overview.streams if stream in (None, each.stream)]
@@ -308,7 +312,7 @@ class ClusterView:
     async def ask_workers(
         self, path: str, parameters: Mapping[str, str], body: type[Body]
     ) -> tuple[dict[str, Body], dict[str, str]]:
-        """Return each live worker's answer by its name, and for those that gave none the reason."""
+        """Return the answers by worker name, and the reasons of workers without an answer."""
         overview = await self.overview()
         names = {worker.url: worker.name or worker.url for worker in overview.workers}
         answers, failures = await self._workers.ask_all(names, f"{path}?{urlencode(parameters)}", body)
@@ -383,7 +387,7 @@ class ClusterView:
         return group.workers
 
     def _learn(self, answers: Mapping[str, WorkerStatus]) -> list[str]:
-        """Keep changelog names and internal streams from the workers; return sentences on foreign streams."""
+        """Store changelog names and internal streams reported by workers; return sentences about unknown streams."""
         said = []
         for status in answers.values():
             for table in status.tables:
@@ -413,13 +417,13 @@ async def lookup(
     sequence: int | None,
     partition: int | None = None,
 ) -> Lookup:
-    """Ask once, with a `ClusterView` of its own; see there for arguments and errors."""
+    """Look up an identity once; arguments and errors are those of `ClusterView.lookup`."""
     async with ClusterView(bootstrap, settings) as cluster_view:
         return await cluster_view.lookup(stream, identity, sequence, partition)
 
 
 def _furthest(rows: list[KnownIdentity]) -> list[KnownIdentity]:
-    """Return one row per partition: where two workers hold it for a moment, the one ahead."""
+    """Return one row per partition; if two workers report it, the one further ahead."""
     rows = sorted(rows, key=lambda row: (row.partition, _seen(row.persisted), _seen(row.pushed)))
     return list({row.partition: row for row in rows}.values())
 

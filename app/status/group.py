@@ -63,15 +63,15 @@ class Group:
     """Consumer group of the workers.
 
     state      Kafka's word: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead
-    workers    status addresses of the members, sorted; Kafka tells them only while the group is Stable
+    workers    status addresses of the members, sorted; known only while the group is Stable
     members    number of members, those without an address included
-    committed  next offset to read, by topic and partition, where a lane has committed it
-    foreign    offset by topic and partition, where another client has committed it: it tells nothing of our position.
-    topic_ids  id by topic and partition, as text: of the committed offset's topic, where it is known
-    kind       classic, consumer, share or streams; empty: there is no such group
-    strangers  phrase about members other than workers; empty: none is known
+    committed  next offset to read, by topic and partition, if a lane has committed it
+    foreign    offset by topic and partition, if another client has committed it.
+    topic_ids  id of the committed offset's topic by topic and partition, as text, if known
+    kind       classic, consumer, share or streams; empty: the group does not exist
+    strangers  phrase about members other than workers; empty: none
     protocol   protocol agreed on by the members (`kafka_ratchet.transport.assignor.RuledAssignor`); empty: nothing yet.
-    rules      of the members that tell theirs: setting to value.
+    rules      settings reported by members, by name.
     """
 
     state: str
@@ -87,12 +87,12 @@ class Group:
 
 
 def ask_group(bootstrap: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> Group:
-    """Ask Kafka for the group `settings.app`, from a synchronous function.
+    """Read the consumer group `settings.app` from Kafka, in a synchronous call.
 
     It may be called inside an event loop, which it blocks.
 
     Raises:
-        BrokerUnavailable: Kafka did not answer in time, or refused.
+        BrokerUnavailable: Kafka did not answer in time, or refused the request.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(describe_group(bootstrap, settings, timeout_s))).result()
@@ -101,15 +101,15 @@ def ask_group(bootstrap: str, settings: Settings, timeout_s: float = TIMEOUT_S) 
 async def describe_commits(
     bootstrap: str, settings: Settings, offsets: Mapping[tuple[str, int], int]
 ) -> dict[tuple[str, int], str]:
-    """Ask when these offsets were committed, and which clients were in the group then.
+    """Find when these offsets were committed, and which clients were in the group then.
 
     Args:
         bootstrap: host:port[,host:port]
-        settings: with the group's name
-        offsets: committed ones by topic and partition
+        settings: settings with the group's name
+        offsets: committed offsets by topic and partition
 
     Returns:
-        a phrase by topic and partition, where Kafka's log of groups has the commit
+        phrase by topic and partition, for commits found in `__consumer_offsets`
     """
     cluster = Cluster(client_options(bootstrap, settings.kafka))
     try:
@@ -125,10 +125,10 @@ async def describe_commits(
 
 
 async def describe_group(bootstrap: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> Group:
-    """Ask Kafka for the group `settings.app`.
+    """Read the consumer group `settings.app` from Kafka.
 
     Raises:
-        BrokerUnavailable: Kafka did not answer within timeout_s, or refused.
+        BrokerUnavailable: Kafka did not answer within timeout_s, or refused the request.
     """
     mend_connections()
     admin = AIOKafkaAdminClient(**_client_options(bootstrap, settings, timeout_s))
@@ -176,7 +176,7 @@ async def _describe(admin: AIOKafkaAdminClient, name: str) -> Group:
 
 
 def sentence_of_strangers(bootstrap: str, app: str, group: Group) -> str:
-    """Return the sentence about a group of others, and how a worker comes in; "" where there are none."""
+    """Return the message about a group used by other clients, with the remedy; "" without such clients."""
     if not group.strangers:
         return ""
     does = "No worker can join, and their offsets do not tell which records were judged"
@@ -205,7 +205,7 @@ def _addresses(metadata: Iterable[bytes]) -> Iterable[str]:
 
 
 def worker_address(member_metadata: bytes) -> str | None:
-    """Return the address in one member's metadata, or None where there is no acceptable one."""
+    """Return the status address in one member's metadata; None without an acceptable one."""
     try:
         user_data = ConsumerProtocolMemberMetadata.decode(member_metadata).user_data
         url = json.loads(user_data)["url"]
@@ -216,7 +216,7 @@ def worker_address(member_metadata: bytes) -> str | None:
 
 
 def member_rules(member_metadata: bytes) -> dict[str, str] | None:
-    """Return the rules in one member's metadata, or None where there are none that can be read."""
+    """Return the stream settings in one member's metadata; None if missing or unreadable."""
     try:
         user_data = ConsumerProtocolMemberMetadata.decode(member_metadata).user_data
         rules = json.loads(user_data)[RULES]
@@ -226,9 +226,9 @@ def member_rules(member_metadata: bytes) -> dict[str, str] | None:
 
 
 def accepted_url(url: object) -> str | None:
-    """Return an acceptable `http://host:port`, else None.
+    """Return an address if it is a plain `http://host:port`; else None.
 
-    There may be no other scheme, no user, path, query or link-local host.
+    Another scheme, a user, path, query or link-local host is refused.
     """
     if not isinstance(url, str) or len(url) > MAX_URL_CHARACTERS:
         return None

@@ -39,11 +39,11 @@ PARTITIONS_MOST: Final = 200
 class Points:
     """Counts of one stream by step of time.
 
-    times: beginning of each step in seconds since the epoch, rising; steps without any row are left out.
-    covered: seconds of partitions served in the step: a worker with 4 partitions covers 40 in 10 seconds.
-    counts: for each of COUNTS the records committed in the step.
+    times: start of each step in seconds since the epoch, rising; steps without data are omitted.
+    covered: seconds served in the step, summed over partitions: 4 partitions in a step of 10 seconds give 40.
+    counts: records committed in the step, by name in COUNTS.
     arrived: input offsets added in the step.
-    lag: records, at the end of the step; lag_ms: the longest of the partitions. None: unknown.
+    lag: records left to read at the end of the step; lag_ms: the longest lag of a partition. None: unknown.
     """
 
     times: list[int] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class HistoryAnswer:
-    """The body of GET /status/history. step_s: seconds of each step; lags: by partition, (time, records)."""
+    """Body of GET /status/history. step_s: seconds of each step; lags: (time, records) by partition."""
 
     stream: str
     step_s: int
@@ -66,10 +66,10 @@ class HistoryAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Event in a worker.
+    """Event in a worker's life, such as a start or a halt.
 
     at: seconds since the epoch; kind: started, stopped, assigned, restored, restarted, halted, running; stream,
-    partitions: those of the event, if any; text: for display
+    partitions: stream and partitions concerned, if any; text: for display
     """
 
     at: float
@@ -81,7 +81,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class EventsAnswer:
-    """The body of GET /status/events, the newest last."""
+    """Body of GET /status/events, the newest event last."""
 
     version: str
     started_at: float
@@ -105,40 +105,40 @@ class HistoryQuery:
 
 
 def parse_history_query(query: Mapping[str, str]) -> HistoryQuery:
-    """Read what `HistoryQuery.parameters` wrote; `to` is now where it is left out, `from` an hour before.
+    """Parse the parameters of a history query; `to` defaults to now, `from` to an hour before.
 
     Raises:
-        QueryError: it cannot be read, or asks for more than one answer may have.
+        QueryError: a parameter is invalid, or the query is too large for one answer.
     """
     end = _number(query, "to", int(time.time()))
     begin = _number(query, "from", end - 3_600)
     step = _number(query, "step", EVERY_S)
     if step < EVERY_S or step % EVERY_S:
-        raise QueryError(f"step is in seconds, {EVERY_S} or a multiple of it")
+        raise QueryError(f"step must be in seconds, {EVERY_S} or a multiple of it")
     if not 0 <= end - begin <= POINTS_MOST * step:
-        raise QueryError(f"from {begin} to {end} are more than {POINTS_MOST:,} steps of {step} s, or less than none")
+        raise QueryError(f"from {begin} to {end} must be between 0 and {POINTS_MOST:,} steps of {step} s")
     try:
         numbers = tuple(int(each) for each in query.get("partitions", "").split(",") if each)
     except ValueError:
-        raise QueryError("partitions are numbers with commas between them") from None
+        raise QueryError("partitions must be numbers with commas between them") from None
     if len(numbers) > PARTITIONS_MOST:
-        raise QueryError(f"at most {PARTITIONS_MOST} partitions at a time")
+        raise QueryError(f"more than {PARTITIONS_MOST} partitions are requested. Ask for fewer at a time")
     return HistoryQuery(query.get("stream", ""), begin, end, step, numbers)
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
     text = query.get(name) or str(default)
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        raise QueryError(f"{name} is a whole number of seconds")
+        raise QueryError(f"{name} must be a whole number of seconds")
     return int(text)
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All workers' points of a stream.
+    """History of a stream, merged from all workers.
 
-    points: as of one worker, added up; a lag is not known where a partition was served twice in that moment
-    missing_s: for each step, the seconds of partitions that no worker tells about
+    points: sums over the workers; a lag is unknown at times when two workers reported a partition
+    missing_s: seconds of each step, summed over partitions, that no worker reported
     """
 
     stream: str
@@ -151,17 +151,17 @@ class History:
 
     @property
     def covered(self) -> float | None:
-        """Share of the time and the partitions that the points are about, 0 to 1; None where there is none."""
+        """Return the reported share of time and partitions, 0 to 1; None without data."""
         all_s = len(self.points.times) * self.step_s * self.partitions
         return 1 - sum(self.missing_s) / all_s if all_s else None
 
     def total(self, name: str) -> int:
-        """Records of one of COUNTS."""
+        """Return the number of records with one of the names in COUNTS."""
         return sum(self.points.counts.get(name, ()))
 
     @property
     def duplicate_ratio(self) -> float | None:
-        """Duplicates of all judged records, 0 to 1; None where none was judged."""
+        """Return the share of duplicates among judged records, 0 to 1; None without judged records."""
         judged = sum(self.total(name) for name in COUNTS if name != "unjudged")
         return self.total("duplicate") / judged if judged else None
 
@@ -169,7 +169,7 @@ class History:
 def merge_history(
     query: HistoryQuery, answers: Iterable[HistoryAnswer], partitions: int, problems: Iterable[str] = ()
 ) -> History:
-    """Put the workers' answers together. partitions: how many the stream has."""
+    """Merge the workers' answers into one history. partitions: number of the stream's partitions."""
     usable = [each for each in answers if each.stream == query.stream and each.step_s == query.step_s]
     rows: dict[int, list[tuple[Points, int]]] = {}
     for answer in usable:
@@ -199,9 +199,9 @@ def _sum(lags: list[int | None]) -> int | None:
 
 
 def _lags(answers: Iterable[HistoryAnswer]) -> dict[int, list[tuple[int, int]]]:
-    """Return one lag a partition and minute.
+    """Return the lag of each partition by minute.
 
-    Where two workers had the partition, the greater lag counts.
+    If two workers reported a partition, the greater lag counts.
     """
     found: dict[int, dict[int, int]] = {}
     for answer in answers:
@@ -218,7 +218,7 @@ INTERVALS_MOST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Input offsets of a partition under one policy: [start, end); end is None while it goes on."""
+    """Range of input offsets of a partition under one policy, [start, end); end is None while it continues."""
 
     partition: int
     number: int
@@ -236,32 +236,32 @@ class IntervalsAnswer:
 
 
 class HistoryProvider(Protocol):
-    """Past of a worker."""
+    """Interface of a worker's history for its status address."""
 
     async def history(self, query: HistoryQuery) -> HistoryAnswer | None:
-        """None where there is no such stream, or no history."""
+        """Return the history of a stream; None if the stream is unknown or has no history."""
 
     async def events(self, begin: float) -> EventsAnswer:
-        """Return the newest events from a moment on, in seconds since the epoch."""
+        """Return the newest events since a moment, given in seconds since the epoch."""
 
     def intervals(self, stream: str) -> list[Interval]:
-        """Return the intervals of the partitions at work here."""
+        """Return the policy intervals of the partitions on this worker."""
 
 
 def add_history(application: web.Application, provider: HistoryProvider) -> None:
-    """Serve these addresses."""
+    """Add the history's addresses to the status server."""
 
     async def history(request: web.Request) -> web.Response:
         query = parse_history_query(parse_query(request.rel_url.raw_query_string))
         answer = await provider.history(query)
         if answer is None:
-            raise QueryError(f"this worker keeps no history of a stream {query.stream!r:.100}")
+            raise QueryError(f"this worker has no history of stream {query.stream!r:.100}")
         return _json(answer)
 
     async def events(request: web.Request) -> web.Response:
         text = parse_query(request.rel_url.raw_query_string).get("from") or "0"
         if not (text.isascii() and text.isdigit() and len(text) <= 12):
-            raise QueryError("from is a whole number of seconds since the epoch")
+            raise QueryError("from must be a whole number of seconds since the epoch")
         return _json(await provider.events(int(text)))
 
     async def intervals(request: web.Request) -> web.Response:

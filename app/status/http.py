@@ -56,21 +56,21 @@ def reachable_host(host: str) -> str:
 
 
 def url_of(host: str, port: int, scheme: str = "http") -> str:
-    """`http://host:port`, with the brackets an IPv6 address needs."""
+    """Return `http://host:port`, with brackets around an IPv6 address."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class CannotBind(Exception):
-    """Host and port cannot be bound; the text says why."""
+    """Error for a host and port that cannot be bound; the text is the reason."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket for a process that is forked later.
+    """Return a listening socket, to be inherited by a process forked later.
 
-    port: 0 takes a free one.
+    port: 0 takes a free port.
 
     Raises:
-        CannotBind: the system refuses.
+        CannotBind: the system refuses the address.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -89,18 +89,18 @@ async def bind(
     tls: ssl.SSLContext | None = None,
     listening: socket.socket | None = None,
 ) -> str:
-    """Serve, and return the address.
+    """Start a server, and return its address.
 
     Args:
-        runner: not set up yet; it is cleaned up where this fails.
-        host: to bind.
-        port: 0 takes a free one.
-        shown: the host in the address.
-        tls: with it the address speaks HTTPS only.
+        runner: runner without a prior `setup`; it is cleaned up after a failure.
+        host: host to bind.
+        port: port to bind; 0 takes a free port.
+        shown: host to put into the returned address.
+        tls: TLS context, for HTTPS only; None: HTTP.
         listening: a bound socket; host and port are then unused.
 
     Raises:
-        CannotBind: the system refuses.
+        CannotBind: the system refuses the address.
     """
     await runner.setup()
     try:
@@ -117,13 +117,13 @@ async def bind(
 def request_checks(
     hosts: Iterable[str], refusal: Refusal, posts: Collection[str] = (), under_any: frozenset[str] = frozenset()
 ) -> Middleware:
-    """Return the outermost middleware: checks each request, and sets the headers of each answer.
+    """Return the outermost middleware, which checks each request and sets the headers of each answer.
 
     Args:
         hosts: names allowed in the Host header in addition to the loopback ones.
-        refusal: makes the answer to a refused request, from status code and sentence.
-        posts: paths that take POST; their handlers decide on each request.
-        under_any: paths that answer under any Host, for clients with other names of this address.
+        refusal: function that makes the answer to a refused request, from status code and sentence.
+        posts: paths that accept POST; their handlers check each request.
+        under_any: paths that accept any Host header, for clients that use other names of this address.
     """
     allowed = LOOPBACK_NAMES | {host.lower() for host in hosts if host}
 

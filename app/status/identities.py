@@ -22,7 +22,7 @@ from kafka_ratchet.tables.table import Sequences
 
 @dataclass(frozen=True, slots=True)
 class IdentitiesQuery:
-    """Query of names with a prefix, after `after` (None: from the first), at most limit of them."""
+    """Query for a page of identities: those with a prefix, after `after` (None: from the first), at most `limit`."""
 
     prefix: bytes = b""
     after: bytes | None = None
@@ -38,11 +38,10 @@ class IdentitiesQuery:
 class IdentityPartition:
     """State of an identity in a partition; None: unknown.
 
-    last_seen: time of its last record, ISO 8601, UTC; by the broker's clock where the stream has bounds, and by the
-        worker's
-        where it counts producers.
-    fresh, duplicate: estimates since the worker has the partition, where it counts producers.
-    missing: number of its missing sequences, where the stream is dense.
+    last_seen: time of its last record, ISO 8601, UTC; by the broker's clock if the stream has bounds, and by the
+    worker's if it counts producers.
+    fresh, duplicate: estimates since the worker took the partition, if it counts producers.
+    missing: number of its missing sequences, if the stream is dense.
     """
 
     partition: int
@@ -56,7 +55,7 @@ class IdentityPartition:
 
 @dataclass(frozen=True, slots=True)
 class IdentityEntry:
-    """Identity in the partitions that know it. identity_hex has its bytes; identity is text for display."""
+    """Identity with its state in each partition. identity_hex has its bytes; identity is text for display."""
 
     identity_hex: str
     partitions: list[IdentityPartition]
@@ -65,9 +64,9 @@ class IdentityEntry:
 
 @dataclass(frozen=True, slots=True)
 class IdentitiesAnswer:
-    """The body of GET /status/identities.
+    """Body of GET /status/identities.
 
-    more says that further ones follow; complete is False where some that came within the last seconds may be missing.
+    more is True if further identities follow; complete is False if identities of the last seconds may be missing.
     """
 
     identities: list[IdentityEntry]
@@ -78,9 +77,9 @@ class IdentitiesAnswer:
 
 @dataclass(frozen=True, slots=True)
 class IdentitiesPage:
-    """Identities of a stream in the order of their bytes.
+    """Page of a stream's identities, in the order of their bytes.
 
-    next is the `after` of the following page, in hex; None: these are the last. not_asked are partitions without an
+    next is the `after` of the following page, in hex; None: this page is the last. not_asked are partitions without an
     answering worker. problems are sentences for display.
     """
 
@@ -92,10 +91,10 @@ class IdentitiesPage:
 
 
 def parse_identities_query(asked: Mapping[str, str]) -> IdentitiesQuery:
-    """Read prefix, after and limit; prefix and after are in hex.
+    """Parse the parameters prefix, after and limit; prefix and after are in hex.
 
     Raises:
-        QueryError: one of them cannot be used.
+        QueryError: a parameter is invalid.
     """
     after = parse_identity(None, asked["after"]) if asked.get("after") else None
     prefix = parse_identity(None, asked["prefix"]) if asked.get("prefix") else b""
@@ -109,9 +108,9 @@ def merge_identities(
     partitions: Collection[int],
     problems: Iterable[str],
 ) -> IdentitiesPage:
-    """Return the workers' parts of one page, put together.
+    """Merge the workers' answers into one page.
 
-    Partitions: all of the stream's; problems: of who gave none.
+    partitions: all partitions of the stream; problems: sentences about workers without an answer.
     """
     answers, said = list(answers), list(problems)
     known: dict[bytes, dict[int, IdentityPartition]] = {}
@@ -140,12 +139,12 @@ def merge_identities(
 
 
 async def list_identities(sequences: Sequences, asked: Collection[int], query: IdentitiesQuery) -> IdentitiesAnswer:
-    """Return a worker's part. Between two partitions it lets others run.
+    """Return a worker's part of a page of identities; yields to other tasks between partitions.
 
     Args:
-        sequences: of the stream
-        asked: the partitions to look into
-        query: which identities
+        sequences: table of the stream
+        asked: partitions to search
+        query: selection of identities
     """
     found: dict[bytes, list[IdentityPartition]] = {}
     last: bytes | None = None

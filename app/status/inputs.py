@@ -26,16 +26,16 @@ SAY_EVERY_S: Final = 60.0
 
 
 def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found: Collection[str]) -> None:
-    """Refuse a stream with missing topics.
+    """Raise the error for a stream with missing topics, if any.
 
     Args:
         admin: client for the list of present topics, for the message.
         name: name of the stream.
-        stream: its settings.
-        found: its existing topics.
+        stream: settings of the stream.
+        found: existing topics of the stream.
 
     Raises:
-        TopicMissing: one is missing; the message names similar ones.
+        TopicMissing: a topic is missing; the message names topics of similar names.
         BrokerUnavailable: Kafka did not answer.
     """
     wanted = {"input": stream.input, "output": stream.output, "dead_letters": stream.dead_letters}
@@ -47,22 +47,22 @@ def refuse_missing(admin: AdminClient, name: str, stream: StreamSettings, found:
     known = all_topics(admin)
     missing = {role: topic for role, topic in wanted.items() if topic not in known}
     if not missing:
-        raise BrokerUnavailable(f"stream {name}: Kafka did not list the topics of the stream at once")
+        raise BrokerUnavailable(f"stream {name}: Kafka did not list all topics of the stream at once. Try again")
     told = "; ".join(f"{role} {topic!r}{similar(topic, known, but=wanted.values())}" for role, topic in missing.items())
     raise TopicMissing(
-        f"stream {name}: there is no topic for {told}. create_topics is false, so Ratchet creates none: correct the "
-        "name, or create the topic with as many partitions as the input has"
+        f"stream {name}: the topic for {told} does not exist, and create_topics is false, so Ratchet creates none. "
+        "Correct the name, or create the topic with as many partitions as the input has"
     )
 
 
 def similar(topic: str, known: Iterable[str], but: Collection[str] = ()) -> str:
-    """Return ' (did you mean ...?)', or nothing without a topic of a similar name. but: topics to leave out."""
+    """Return " (did you mean ...?)" if a topic has a similar name; else "". but: topics to ignore."""
     close = difflib.get_close_matches(topic, [name for name in known if name != topic and name not in but], n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def never_had_a_record(stream: str, topic: str) -> str:
-    """Return the sentence for log, status and page, about an input without records."""
+    """Return the sentence about an input without records, for log, status and page."""
     return (
         f"stream {stream}: its input {topic!r} has never had a record. Check the name if its producers are running, "
         "or set create_topics = false to have a misspelt name refused"
@@ -70,11 +70,11 @@ def never_had_a_record(stream: str, topic: str) -> str:
 
 
 class EmptyInputs:
-    """Inputs of a worker that never had a record, checked while it runs.
+    """Watch of a worker's inputs that never had a record, which may be misspelt.
 
     Args:
-        cluster: connected by the time `watch` runs.
-        inputs: input topic and its partitions, by stream.
+        cluster: client of the Kafka cluster, connected by the time `watch` runs.
+        inputs: input topic and number of partitions, by stream.
     """
 
     def __init__(self, cluster: Cluster, inputs: Mapping[str, tuple[str, int]]) -> None:
@@ -83,11 +83,11 @@ class EmptyInputs:
         self._empty: dict[str, str] = {}
 
     def problem(self, stream: str) -> str | None:
-        """Return the sentence, while that stream's input is one of them."""
+        """Return the sentence about a stream's input, if the input never had a record; else None."""
         return never_had_a_record(stream, self._empty[stream]) if stream in self._empty else None
 
     async def watch(self) -> None:
-        """Return when every input has had a record; until then say now and then which have not."""
+        """Wait until every input has had a record; log the others at intervals."""
         said_at = float("-inf")
         while self._unknown:
             for stream, (topic, partitions) in list(self._unknown.items()):

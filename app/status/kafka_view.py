@@ -24,7 +24,7 @@ HIDDEN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class InputPartition:
-    """Offsets of one input partition, and the end of the changelog that belongs to it (None: there is none yet).
+    """Offsets of one input partition, and the end of its changelog partition (None: not yet created).
 
     end: high watermark; stable_end: last stable offset, which is lower while a transaction is open. All three are None
     while the partition has no leader.
@@ -38,14 +38,14 @@ class InputPartition:
 
 
 class KafkaView:
-    """Asks Kafka for the positions of topics. Blocking: call `read` in a thread.
+    """View of the topics' offsets in Kafka. Blocking, so call `read` in a thread.
 
     Args:
         bootstrap: host:port[,host:port].
         settings: streams and client options.
 
     Raises:
-        SettingsError: the Kafka client does not take its options.
+        SettingsError: the Kafka client refuses its options.
     """
 
     def __init__(self, bootstrap: str, settings: Settings) -> None:
@@ -66,21 +66,21 @@ class KafkaView:
         listed: Mapping[str, int],
         leaderless: Mapping[str, frozenset[int]] | None = None,
     ) -> dict[str, list[InputPartition]]:
-        """Return each stream's input partitions; an empty list where the input topic does not exist.
+        """Return each stream's input partitions; an empty list if the input topic does not exist.
 
-        Streams with an input hidden from this user are missing; `problems` has the sentence.
+        Streams with an input hidden from this user are omitted; `problems` names them.
 
-        However many partitions there are, one request per topic gives the ends, and one per input the beginnings.
+        It sends one request per topic for the ends, and one per input for the beginnings.
 
         Args:
             changelogs: name of the changelog topic by stream.
-            listed: partitions by topic, as Kafka has just listed them. A missing topic is requested by name: Kafka
-                does not list hidden topics, and reveals the refusal only then.
+            listed: partitions by topic, as Kafka has just listed them. A missing topic is requested by name, because
+                Kafka does not list topics hidden from this user.
             leaderless: partitions without a leader by topic, as Kafka has just listed them.
 
         Raises:
-            BrokerUnavailable: Kafka did not answer within five seconds, or refused.
-            KafkaRefused: Kafka and this client refuse each other.
+            BrokerUnavailable: Kafka did not answer within five seconds, or refused the request.
+            KafkaRefused: Kafka refuses this client, or this client refuses Kafka's certificate.
         """
         self._leaderless = dict(leaderless or {})
         try:
@@ -148,7 +148,7 @@ class KafkaView:
         return found
 
     def _counts(self, topics: set[str], listed: Mapping[str, int]) -> dict[str, int]:
-        """Return partitions by topic, without the topics that do not exist; HIDDEN where this user may not see one."""
+        """Return the partition count of each existing topic; HIDDEN for a topic that this user may not see."""
         found = {topic: listed[topic] for topic in topics if listed.get(topic)}
         if not (unlisted := sorted(topics - found.keys())):
             return found
@@ -167,9 +167,9 @@ class KafkaView:
         return found
 
     def _offsets(self, topic: str, partitions: int, at: int, *, committed: bool = True) -> list[int | None]:
-        """Return an offset of each partition; None where it has no leader.
+        """Return an offset of each partition; None for a partition without a leader.
 
-        committed: the last stable offset is the end, not the high watermark
+        committed: True: the end is the last stable offset; False: the high watermark
         """
         if (asked := self._consumers.get(committed)) is None:
             options: dict[str, Any] = {**self._options, "error_cb": self._heard}
@@ -189,11 +189,11 @@ def partition_of_key(settings: Settings, bootstrap: str, stream: str, key: bytes
     """Return a producer's partition for a record with this key.
 
     Raises:
-        TopicMissing: there is no input.
+        TopicMissing: the input does not exist.
         BrokerUnavailable: Kafka did not answer.
     """
     topic = settings.streams[stream].input
     found = partition_counts(admin_client({"bootstrap.servers": bootstrap, **settings.kafka}), [topic])
     if topic not in found:
-        raise TopicMissing(f"stream {stream}: there is no topic {topic}")
+        raise TopicMissing(f"stream {stream}: the input topic {topic} does not exist")
     return partitioner.place(key, found[topic])

@@ -34,14 +34,14 @@ MAX_PARAMETERS = 8
 
 
 class QueryError(RatchetError):
-    """A look-up cannot be read as it was typed."""
+    """Error for a query that cannot be parsed; the text tells what to write."""
 
 
 def parse_identity(text: str | None, hexadecimal: str | None) -> bytes:
-    """Return the identity's bytes, from text (stands for its UTF-8) or from hex digits. Both empty or None give b"".
+    """Return the identity's bytes from text (as UTF-8) or from hex digits; b"" if both are empty or None.
 
     Raises:
-        QueryError: with a sentence that says what to write instead.
+        QueryError: the text or the digits are invalid; the message tells what to write.
     """
     if text and hexadecimal:
         raise QueryError("give the identity as text or as hex, not both")
@@ -70,14 +70,14 @@ def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | Non
     """Return the bytes of a stream's identity, from the text of each of its parts or from hex digits.
 
     Args:
-        identity: parts of the stream's identities
-        texts: one for each part, in their order; or one JSON list of them
-        hexadecimal: the whole identity
+        identity: parts of the stream's identities.
+        texts: text of each part, in order; or a single JSON list of these.
+        hexadecimal: hex digits of the whole identity.
 
-    Nothing given is the identity of a partition. An empty text, or no digits, is the empty key.
+    Without texts and digits it is the identity of a partition. An empty text, or empty digits, is the empty key.
 
     Raises:
-        QueryError: with a sentence about the right form.
+        QueryError: texts or digits are invalid; the message tells what to write.
     """
     parts = identity.parts
     is_empty = not hexadecimal and not any(texts)
@@ -95,8 +95,8 @@ def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | Non
     if len(texts) != len(parts):
         wanted = "one part" if len(parts) == 1 else f"{len(parts)} parts, {', '.join(map(str, parts))}"
         raise QueryError(
-            f"the identity of this stream has {wanted}, and {len(texts)} are given. Give each with an option of its "
-            'own, or all as a list such as ["a", "b"]'
+            f"the identity of this stream has {wanted}, but {len(texts)} are given. Give each part with its own "
+            'option, or all as a list such as ["a", "b"]'
         )
     if len(parts) == 1:
         return parse_identity(texts[0], None)
@@ -104,9 +104,9 @@ def parse_parts(identity: Identity, texts: Sequence[str], hexadecimal: str | Non
 
 
 def typed_identity(query: Mapping[str, str]) -> tuple[list[str], str | None]:
-    """Return identity and hex of an address, as `parse_parts` takes them.
+    """Return the parameters identity and hex of an address, for `parse_parts`.
 
-    A form sends both, empty where nothing was typed. One of them alone, and empty, is the empty key.
+    A web form sends both, empty if not filled in. A single empty parameter is the empty key.
     """
     text, hexadecimal = query.get("identity"), query.get("hex")
     if text is not None and hexadecimal is not None:
@@ -119,12 +119,12 @@ def _listed(text: str) -> list[str]:
         return msgspec.json.decode(text.encode(), type=list[str])
     except (msgspec.MsgspecError, UnicodeError):
         raise QueryError(
-            'the identity begins as a list and is none; write a list of texts such as ["a", "b"]'
+            'the identity begins like a list but is not a list; write a list of texts such as ["a", "b"]'
         ) from None
 
 
 def parse_sequence(text: str | None) -> int | None:
-    """Return the sequence, or None where nothing was typed.
+    """Parse a sequence; None for an empty text.
 
     Raises:
         QueryError: it is not a whole number from 0 to 2^63 - 1.
@@ -133,10 +133,10 @@ def parse_sequence(text: str | None) -> int | None:
 
 
 def parse_partition(text: str | None) -> int | None:
-    """Return the number of a partition, or None where nothing was typed.
+    """Parse the number of a partition; None for an empty text.
 
     Raises:
-        QueryError: it is no number that a partition can have.
+        QueryError: it is not a possible partition number.
     """
     if not text:
         return None
@@ -146,7 +146,7 @@ def parse_partition(text: str | None) -> int | None:
 
 
 def parse_offset(text: str | None) -> int | None:
-    """Return an offset, or None where nothing was typed.
+    """Parse an offset; None for an empty text.
 
     Raises:
         QueryError: it is not a whole number from 0 to 2^63 - 1.
@@ -163,7 +163,7 @@ def _number_of(text: str | None, what: str) -> int | None:
 
 
 def parse_limit(text: str | None) -> int:
-    """Return the number of names to list.
+    """Parse the number of names to list; an empty text gives the default.
 
     Raises:
         QueryError: it is not a whole number from 1 to `LIMIT_MOST`.
@@ -176,7 +176,7 @@ def parse_limit(text: str | None) -> int:
 
 
 def parse_query(raw: str, most: int = MAX_PARAMETERS) -> dict[str, str]:
-    """Return the parameters of a query string as it came over the wire, at most `most`.
+    """Parse a raw query string into its parameters, at most `most`.
 
     Raises:
         QueryError: too many parameters, one given twice, or bytes other than UTF-8.
@@ -204,10 +204,10 @@ def verdict_of(
 
     Args:
         sequence: the record's sequence.
-        persisted: the last sequence in a committed transaction; None: there is none.
-        pushed: the last sequence judged in the open transaction; None: there is none.
+        persisted: the last sequence in a committed transaction; None: without one.
+        pushed: the last sequence judged in the open transaction; None: without one.
         window: the stream's `reorder_window`; 0: none
-        seen: True where it was seen, in the window below persisted and in that below pushed
+        seen: True if the sequence was seen, in the window below persisted, and in the window below pushed
     """
     found: tuple[tuple[int | None, bool, Verdict], ...] = (
         (persisted, seen[0], "duplicate"),
@@ -234,23 +234,24 @@ def answer_of(
     partition: int | None,
     forgotten: Collection[int] = (),
 ) -> Answer:
-    """Return whether a record with this sequence has arrived, wherever it went.
+    """Return the answer whether a record with this sequence has arrived in any possible partition.
 
-    persisted   committed, or, without a reorder_window, a later one of its identity is: sent again it would be dropped
-    in flight   judged in a transaction that is still open: ask again
-    unseen      it has not come so far: it would be forwarded
-    forgotten   a sequence as high had arrived, and an operator had it forgotten: it would be forwarded again
-    depends     one thing in one partition and another in another: say which partition
-    unknown     one of its possible partitions does not answer now, or it is below the window: its arrival is
-                unknown, and it would not be forwarded
+    persisted   committed, or (without a reorder_window) a later record of the identity is: sent again it would be
+                dropped.
+    in flight   judged in a transaction still open: ask again.
+    unseen      it has not come so far: it would be forwarded.
+    forgotten   a sequence at least as high had arrived, but an operator forgot it: it would be forwarded again.
+    depends     the answer differs between partitions: name the partition.
+    unknown     a possible partition does not answer now, or the sequence is below the window and would not be
+                forwarded.
 
     Args:
-        verdicts: verdicts of the partitions that know the identity.
+        verdicts: verdicts of the partitions with the identity.
         partitions: all partitions of the stream.
-        not_asked: those without an answering worker.
+        not_asked: partitions without an answering worker.
         identity: identity of the sequence: a "key" goes to one partition, so partitions without it do not count.
         partition: the record's partition, if it is known.
-        forgotten: partitions where a last sequence as high was forgotten.
+        forgotten: partitions where a last sequence at least as high was forgotten.
     """
 
     def of(number: int) -> Answer:

@@ -39,13 +39,13 @@ HISTOGRAMS = {
 
 
 class StatusCollector(Collector):
-    """Collector of the provider's figures for Prometheus, read at each scrape."""
+    """Prometheus collector of a worker's metrics, read at each scrape."""
 
     def __init__(self, provider: StatusProvider, version: str) -> None:
         self._provider, self._version = provider, version
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the figures of the worker; `PartitionsText` has those of partitions."""
+        """Yield the metrics of the worker; `PartitionsText` has those of its partitions."""
         measures = self._provider.measures()
         build = GaugeMetricFamily("ratchet_build_info", "The worker's version; always 1.", labels=["version"])
         build.add_metric([self._version], 1)
@@ -73,10 +73,10 @@ class StatusCollector(Collector):
 
 
 class PartitionsText:
-    """The figures of streams and partitions, in Prometheus's text format, as `generate_latest` would write them.
+    """Metrics of streams and partitions in Prometheus's text format, equal to those of `generate_latest`.
 
-    A worker may have thousands of partitions, and each has some 30 samples. An object for each of them, and its labels
-    sorted and escaped each time, takes a second for 1,000 partitions; so the beginnings of the lines are kept.
+    A worker may have thousands of partitions with some 30 samples each. With one object per sample, 1,000 partitions
+    take a second; therefore the beginnings of the lines are cached.
     """
 
     def __init__(self, provider: StatusProvider) -> None:
@@ -87,7 +87,7 @@ class PartitionsText:
         """Beginnings of lines by stream and partition, then by family and further label."""
 
     def text(self) -> str:
-        """Return one family per figure, as of now."""
+        """Return the present metrics as text, grouped by metric family."""
         lines = {name: [head] for name, head in self._heads.items()}
         begun: dict[tuple[str, int], dict[tuple[str, str], str]] = {}
         for table in self._provider.tables():
@@ -113,7 +113,7 @@ def _head(family: CounterMetricFamily | GaugeMetricFamily) -> str:
 
 
 def _line(family: CounterMetricFamily | GaugeMetricFamily, labels: list[str]) -> str:
-    """Return a sample's line, up to its value.
+    """Return the line of a sample in Prometheus's text format, up to its value.
 
     `tests/app/status/test_metrics.py` compares it with `generate_latest`.
     """
@@ -136,12 +136,12 @@ class _Alone(Collector):
 
 @lru_cache(maxsize=1 << 16)
 def _number(value: float) -> str:
-    """Return a value, and the end of its line."""
+    """Return a sample's value in Prometheus's text format, with the line end."""
     return f"{floatToGoString(value)}\n"  # type: ignore[no-untyped-call]
 
 
 def cumulated(found: Histogram) -> list[tuple[str, float]]:
-    """Prometheus wants how many are at or below each bound."""
+    """Return the histogram's counts at or below each bound, as Prometheus requires."""
     total, buckets = 0, []
     for bound, count in zip([*map(str, found.bounds), "+Inf"], found.counts, strict=True):
         total += count
@@ -279,7 +279,7 @@ STATES: Final = tuple(str(state) for state in LaneState)
 
 
 def _samples(partition: PartitionStatus) -> Iterator[tuple[str, str, float]]:
-    """Yield family, third label (next to stream and partition), and value."""
+    """Yield (family, third label after stream and partition, value) for each sample of a partition."""
     for verdict in ("fresh", "duplicate", "invalid", "unjudged"):
         yield "records", verdict, getattr(partition, verdict)
     yield "records", "late", partition.too_late

@@ -56,7 +56,7 @@ SUMMED = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One live worker; error says why it did not answer, program is the digest of its program ("" without one)."""
+    """Live worker. error: reason why it did not answer; program: digest of its program, "" without one."""
 
     url: str
     name: str | None
@@ -66,13 +66,13 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Row of an input partition: its worker, its place in the input and the contents of its table.
+    """Row of an input partition on the page: its worker, its position, and its counters.
 
-    None means unknown now; deduplicate and since are those of `PartitionStatus`. lag is in records (offsets between
-    the next one to read and the end, the high watermark); an open transaction holds back blocked of them, from
-    input_stable_end on. stalled is the reason of a standstill. While a partition moves, two workers may report it:
-    the one ahead is shown, also_reported_by has the other. lag_s is the age in seconds of the first uncommitted
-    record. standbys are the workers that keep a copy.
+    None means unknown now; deduplicate and since are those of `PartitionStatus`. lag is the number of offsets from the
+    next one to read to the high watermark. blocked of them are held back by an open transaction, from input_stable_end
+    on. stalled is the reason of a standstill. While a partition moves, two workers may report it: the worker further
+    ahead is shown, and also_reported_by names the other. lag_s is the age in seconds of the first uncommitted record.
+    standbys are the workers that keep a copy.
     """
 
     partition: int
@@ -106,7 +106,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the partitions with known figures, None where there are none.
+    """Sums over the partitions with known values; None without any.
 
     unknown counts the partitions missing in the sums, because no worker reported them.
     """
@@ -127,12 +127,12 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """One stream: where it comes from, where it goes, how it is judged.
+    """Stream on the page: its topics, its deduplication settings and its partitions.
 
-    deduplicate and origin are the policy as the workers know it; None: no worker tells. setting is that of the
-    settings file; None: there is none. tables names those of one's own. recognised_for_s is for how many seconds after
-    its last record each identity is recognised, at least, in whatever partition; None: for ever so far, or unknown, and
-    window says it in words.
+    deduplicate and origin are the policy as the workers know it; None: unknown. setting is the value in the settings
+    file; None: not in the file. tables has the names of the program's tables. recognised_for_s is the shortest time in
+    seconds, after an identity's last record, before any partition forgot it; None: none was forgotten, or unknown.
+    window expresses it in words.
     """
 
     stream: str
@@ -153,17 +153,17 @@ class StreamView:
 
     @property
     def is_switched_off(self) -> bool:
-        """Return True if a policy has deduplication off, against the settings."""
+        """Return True if a policy switches deduplication off while the settings have it on."""
         return self.deduplicate is False and self.setting is not False
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Everything the first page shows.
+    """Content of the page's first view: workers, streams, problems and sinks.
 
-    taken_at is UTC, ISO 8601. group is Kafka's word for the state of the consumer group; None: Kafka was not reached.
-    problems are sentences for the reader. sinks are those of the settings; none in the terminal, which has
-    `ratchet sink status` for it. results is the first of them, or None. global_tables are names.
+    taken_at is UTC, ISO 8601. group is the state of the consumer group as Kafka names it; None: Kafka was not reached.
+    problems are sentences for the operator. sinks are the sinks of the settings; empty in the terminal, which has
+    `ratchet sink status`. results is the first sink, or None. global_tables are names.
     """
 
     app: str
@@ -190,7 +190,7 @@ class KnownIdentity:
     """Operators' requests to forget it, the oldest first; unset without any."""
 
     def had_come_to(self, sequence: int) -> bool:
-        """Return whether a last sequence as high as this one was forgotten."""
+        """Return True if a last sequence at least as high was forgotten."""
         edits = [] if self.forgotten is msgspec.UNSET else self.forgotten
         return any(each.before is not None and sequence <= each.before for each in edits)
 
@@ -200,8 +200,8 @@ class Lookup:
     """Answer to a look-up.
 
     identity_hex has the requested bytes; not_asked the partitions without an answering worker; answer the result in a
-    word (`kafka_ratchet.app.status.lookup.answer_of`), None without a sequence. Where deduplicate is False, or
-    unjudged is above 0, records passed without a sequence here.
+    word (`kafka_ratchet.app.status.lookup.answer_of`), None without a sequence. If deduplicate is False or unjudged
+    above 0, records were forwarded without recording their sequences.
     """
 
     stream: str
@@ -234,8 +234,8 @@ def merge(
 
     Args:
         settings: the streams and their order.
-        answers: what each worker told.
-        group: the committed offsets; None: not known.
+        answers: status reported by each worker.
+        group: the consumer group with its committed offsets; None: unknown.
         positions: Kafka's positions by stream.
         changelogs: name of the changelog topic by stream.
     """
@@ -258,7 +258,7 @@ def merge(
 
 
 def without_kafka(stream: StreamView) -> StreamView:
-    """Return the stream while Kafka does not answer: its lanes are not running, whatever they think of themselves."""
+    """Return the stream for display while Kafka does not answer: running partitions are shown as waiting for Kafka."""
     rows = [replace(row, state=NO_KAFKA) if row.state == "running" else row for row in stream.partitions]
     return replace(stream, partitions=rows)
 
@@ -308,7 +308,7 @@ def _recognised_for_s(rows: list[PartitionView]) -> int | None:
 
 
 def window(stream: StreamSettings, recognised_for_s: int | None, rows: list[PartitionView]) -> str:
-    """Return how long an identity is recognised at least, as a sentence."""
+    """Return the sentence about the shortest time before an identity is forgotten."""
     if not stream.is_bounded:
         return "Identities are never forgotten."
     if recognised_for_s is not None:
@@ -321,7 +321,7 @@ def window(stream: StreamSettings, recognised_for_s: int | None, rows: list[Part
 
 
 def duration(seconds: int) -> str:
-    """Seconds in the largest units that say it: 604,800 is "7 d", 5,400 "1 h 30 min"."""
+    """Format seconds in their largest units: 604,800 as "7 d", 5,400 as "1 h 30 min"."""
     said = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         if seconds >= size:
@@ -368,7 +368,7 @@ def _row(
 
 
 def _blocked(status: PartitionStatus | None, where: InputPartition | None) -> int | None:
-    """Return the offsets held back by an open transaction, by the newer of two answers; None: not known."""
+    """Return the number of offsets held back by an open transaction, by the newer of two answers; None: unknown."""
     pairs = [
         (end, stable_end)
         for end, stable_end in (
@@ -387,13 +387,16 @@ def _judged(status: PartitionStatus) -> int:
 
 
 def _further(told: int | None, asked: int | None) -> int | None:
-    """Return the greater position: worker and Kafka answered moments apart, and positions only grow."""
+    """Return the greater of two positions.
+
+    Worker and Kafka answer at different times, and positions only grow.
+    """
     known = [offset for offset in (told, asked) if offset is not None]
     return max(known, default=None)
 
 
 def _lag(position: int | None, start: int | None, end: int | None) -> int | None:
-    """Nothing committed yet: all that the topic holds is still to be read."""
+    """Return the number of offsets left to read; without a committed position, all that the topic holds."""
     begin = position if position is not None else start
     return None if begin is None or end is None else max(0, end - begin)
 
@@ -409,7 +412,7 @@ def _sum(figures: Iterable[int | None]) -> int | None:
 
 
 def known(worker: str, identities: Iterable[IdentityStatus]) -> list[KnownIdentity]:
-    """Return one worker's answer to a look-up, with its name."""
+    """Return one worker's answer to a look-up, with the worker's name added."""
     return [
         KnownIdentity(found.partition, worker, found.persisted, found.pushed, found.verdict, found.forgotten)
         for found in identities

@@ -38,12 +38,12 @@ class Blocked:
 
     @property
     def count(self) -> int:
-        """Return the number of offsets, markers included."""
+        """Return the number of offsets held back, markers included."""
         return self.end - self.start
 
     @property
     def is_old(self) -> bool:
-        """Return whether it is older than a lane's own transaction gets.
+        """Return True if the transaction is older than a lane's own transactions can get.
 
         A transaction that Kafka does not name counts as old, for its age is not known. Where Kafka answers that there
         is none, it has ended since the offsets were asked for: a topic that workers write to always has a young one.
@@ -61,7 +61,7 @@ class Blocked:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the fields as a dict for JSON."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -72,9 +72,9 @@ class Blocked:
 
 
 def ask_about(bootstrap: str, settings: Settings, ends: dict[tuple[str, int], tuple[int, int]]) -> list[Blocked]:
-    """Return the partitions held back by an open transaction, with its producer where Kafka names it.
+    """Return the partitions held back by an open transaction, with its producer if Kafka shows it.
 
-    Blocking, and not for a thread with a running event loop.
+    Blocking; not to be called in a thread with a running event loop.
 
     Args:
         bootstrap: host:port[,host:port].

@@ -19,7 +19,7 @@ KEY_MOST: Final = 2_000
 
 
 class TableQuery(NamedTuple):
-    """Query of a table: a key, as text or by its bytes, or else the keys after `after`."""
+    """Query of a table: for a key (as text or bytes), or for a page of keys after `after`."""
 
     key: str | None = None
     key_bytes: bytes | None = None
@@ -28,7 +28,7 @@ class TableQuery(NamedTuple):
 
     @property
     def lists(self) -> bool:
-        """Return True if the query has no key."""
+        """Return True if the query asks for a page of keys."""
         return self.key is None and self.key_bytes is None
 
     def parameters(self) -> dict[str, str]:
@@ -46,8 +46,8 @@ class TableQuery(NamedTuple):
 class TableValue:
     """Value of a key in one partition.
 
-    value is decoded JSON. excerpt is the beginning of its text where it is too long, or cannot be shown otherwise;
-    value is null then. bytes is its size in the table.
+    value is decoded JSON. excerpt is the beginning of its text if the value is too long or not JSON; value is null
+    then. bytes is its size in the table.
     """
 
     partition: int
@@ -58,10 +58,10 @@ class TableValue:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """Key, with its value in each partition that has it.
+    """Key of a table, with its value in each partition.
 
-    key_hex has the bytes of the key in the table. window has start and end, in seconds since the epoch, where the
-    table has windows.
+    key_hex has the bytes of the key in the table. window has start and end in seconds since the epoch, if the table has
+    windows.
     """
 
     key: Any
@@ -74,7 +74,7 @@ class TableEntry:
 class AskedPartition:
     """Searched partition, and the changelog offset of its committed table.
 
-    For a global table they are those of its topic.
+    For a global table they are partition and offset of the table's topic.
     """
 
     partition: int
@@ -85,8 +85,8 @@ class AskedPartition:
 class TableAnswer:
     """Body of GET /status/table.
 
-    reached is the last key, in hex, with all keys up to it here; None: to the end. complete is False where keys of
-    the last seconds may be missing; left_out counts keys too long for the list. problems are sentences.
+    reached is the last key, in hex, before keys may be missing from the answer; None: all keys. complete is False if
+    keys of the last seconds may be missing; left_out counts keys too long for the list. problems are sentences.
     """
 
     entries: list[TableEntry]
@@ -101,9 +101,9 @@ class TableAnswer:
 class TablePage:
     """Key of a table, or a page of its keys in byte order, from all answering partitions.
 
-    stream is the table's stream; None: a global table, or unknown. partitions have the changelog offset of each
-    value, not_asked those without an answering worker. next is the `after` of the following page, in hex; None: these
-    are the last. problems are sentences for display.
+    stream is the table's stream; None: a global table, or unknown. partitions have the changelog offset of each value,
+    not_asked those without an answering worker. next is the `after` of the following page, in hex; None: this page is
+    the last. problems are sentences for display.
     """
 
     table: str
@@ -116,7 +116,7 @@ class TablePage:
 
 
 def window_text(window: tuple[float, float] | None) -> str:
-    """Return a window's start and end for display, in UTC; seconds where they are no date."""
+    """Format a window's start and end in UTC; in seconds if they are not valid dates."""
     if window is None:
         return ""
     try:
@@ -127,10 +127,12 @@ def window_text(window: tuple[float, float] | None) -> str:
 
 
 def parse_table_query(query: Mapping[str, str]) -> TableQuery:
-    """Read key, hex, after and limit of a query string. An empty key is none: the empty text is `""`, as JSON.
+    """Parse the parameters key, hex, after and limit.
+
+    An empty key counts as missing; the empty text is `""` in JSON.
 
     Raises:
-        QueryError: one of them cannot be used.
+        QueryError: a parameter is invalid.
     """
     key, key_bytes = query.get("key") or None, _bytes_of(query, "hex")
     if key is not None and key_bytes is not None:
@@ -169,9 +171,9 @@ def merge_tables(
     """Combine the workers' answers into a page.
 
     Args:
-        table: its name
+        table: name of the table
         stream: stream of the table
-        answers: by worker
+        answers: answers by worker
         query: the query
         partitions: all partitions of the stream
         problems: problems of the workers without an answer
@@ -214,7 +216,7 @@ def merge_tables(
 
 
 def _newest(answers: Mapping[str, TableAnswer]) -> dict[int, tuple[str, int]]:
-    """Return by partition the worker furthest ahead: while it moves, two workers may have it."""
+    """Return by partition the worker furthest ahead; while a partition moves, two workers may report it."""
     newest: dict[int, tuple[str, int]] = {}
     for worker, answer in sorted(answers.items()):
         for each in answer.asked:

@@ -33,7 +33,7 @@ KEPT_MOST: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class WorkerPast:
-    """A worker with its version and start; None: it does not tell (an earlier version, or no answer).
+    """Worker with its version and start; None for an earlier version, or without an answer.
 
     program is the digest of its program; "" without one.
     """
@@ -48,7 +48,7 @@ class WorkerPast:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEvent:
-    """Event with its worker."""
+    """Event in a worker, with the worker's name."""
 
     worker: str
     event: Event
@@ -56,14 +56,14 @@ class WorkerEvent:
 
 @dataclass(frozen=True, slots=True)
 class Pasts:
-    """All workers and what happened in them, the newest first."""
+    """All workers, and the events in them, the newest first."""
 
     workers: list[WorkerPast]
     events: list[WorkerEvent] = field(default_factory=list)
 
 
 class PastView:
-    """View of the workers' past, with answers kept for some seconds."""
+    """View of all workers' histories, with answers cached for some seconds."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
@@ -71,7 +71,7 @@ class PastView:
         self._asking = asyncio.Lock()
 
     async def history(self, stream: str, span: str, partitions: int) -> History:
-        """Return a stream's history. span: of RANGES; partitions: how many the stream has."""
+        """Return a stream's history. span: one of RANGES; partitions: number of the stream's partitions."""
         async with self._asking:
             now = asyncio.get_running_loop().time()
             kept = self._kept.get((stream, span))
@@ -86,7 +86,7 @@ class PastView:
             return found
 
     async def lags(self, stream: str, numbers: Sequence[int], partitions: int) -> dict[int, list[tuple[int, int]]]:
-        """Return the lag of some partitions in the last six hours, by minute."""
+        """Return the lag of some partitions by minute, over the last six hours."""
         end = int(time.time())
         query = HistoryQuery(stream, end - 6 * 3_600, end, 6 * LAG_EVERY_S, tuple(numbers))
         return (await self._ask(query, partitions)).lags
@@ -97,13 +97,13 @@ class PastView:
         return merge_history(query, answers.values(), partitions, problems)
 
     async def intervals(self, stream: str) -> list[Interval]:
-        """Return the intervals of all partitions at work, by partition, the newest first."""
+        """Return the policy intervals of all served partitions, by partition, the newest first."""
         answers, _ = await self._cluster.ask_workers("/status/intervals", {"stream": stream}, IntervalsAnswer)
         found = {(each.partition, each.number): each for answer in answers.values() for each in answer.intervals}
         return sorted(found.values(), key=lambda each: (each.partition, -each.number))
 
     async def pasts(self, span_s: int) -> Pasts:
-        """Return the events in the workers within the last seconds."""
+        """Return all workers with their events of the last `span_s` seconds."""
         begin = str(int(time.time()) - span_s)
         overview = await self._cluster.overview()
         answers, _ = await self._cluster.ask_workers("/status/events", {"from": begin}, EventsAnswer)

@@ -20,7 +20,7 @@ HELD_BACK = "wait for an open transaction"
 
 
 def about_group(settings: Settings, group: Group | None, urls: Sequence[str]) -> list[str]:
-    """Return the problems of the settings and of the group as a whole. urls: of its workers."""
+    """Return sentences about problems of the settings, and of the group as a whole. urls: addresses of its workers."""
     said = []
     if not settings.streams:
         said.append("the settings name no streams: add a [streams.NAME] section to the settings file")
@@ -38,7 +38,7 @@ def about_group(settings: Settings, group: Group | None, urls: Sequence[str]) ->
 
 
 def about_programs(workers: Iterable[WorkerStatus]) -> list[str]:
-    """Return the problem of workers that run different code, by the digests of their programs."""
+    """Return a sentence if workers run different code, as shown by the digests of their programs."""
     found: dict[str, list[str]] = {}
     for worker in workers:
         if worker.program:
@@ -66,7 +66,7 @@ def about_foreign_offsets(group: Group | None, views: Sequence[StreamView]) -> l
 
 
 def about_input(view: StreamView) -> list[str]:
-    """Return the problem of a stream with an input that never had a record."""
+    """Return a sentence if a stream's input never had a record."""
     is_empty = bool(view.partitions) and all(row.input_end == 0 for row in view.partitions)
     is_internal = view.input.endswith(repartition_topic("", view.stream))
     return [never_had_a_record(view.stream, view.input)] if is_empty and not is_internal else []
@@ -77,8 +77,8 @@ def about_blocked(rows: Mapping[str, Sequence[PartitionView]], stream: str, part
 
     Args:
         rows: partitions by stream.
-        stream: the one in question; its records may arrive by the stream that sends them by identity.
-        partition: the one where the record is; None: not known.
+        stream: stream of the record; its records may wait in the internal stream that repartitions them.
+        partition: partition of the record; None: unknown.
     """
     own = [row for row in rows.get(stream, ()) if partition in (None, row.partition)]
     return [
@@ -90,7 +90,7 @@ def about_blocked(rows: Mapping[str, Sequence[PartitionView]], stream: str, part
 
 
 def about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int) -> list[str]:
-    """Return a sentence for each partition where the arrival of a sequence is unknown by now."""
+    """Return a sentence for each partition where it is too late to know if a sequence arrived."""
     return [
         f"partition {row.partition}: sequence {sequence} is more than {window:,} (reorder_window) below the last one, "
         f"{max(row.persisted or 0, row.pushed or 0)}: it is too late to tell whether it came. Sent again it would "
@@ -101,7 +101,7 @@ def about_late(rows: Sequence[KnownIdentity], sequence: int | None, window: int)
 
 
 def about_invalid(worker: WorkerStatus) -> list[str]:
-    """Return the problem of each partition with a jump in its share of invalid records."""
+    """Return a sentence for each partition with a jump in its share of invalid records."""
     return [
         f"stream {table.stream}, partition {status.partition}: {status.recent.invalid:,} of {status.recent.judged:,} "
         f"records within the last minute were invalid ({status.recent.now:.1%}; before: {status.recent.before:.1%}). "
@@ -119,9 +119,9 @@ LAG_LONG_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Problem with a remedy.
+    """Problem with its remedy, for the page.
 
-    is_bad: the operator has to act. page: an address; command: to copy.
+    is_bad: True if the operator has to act. page: address of a page; command: command to copy.
     """
 
     text: str
@@ -131,7 +131,7 @@ class Finding:
 
 
 def findings(overview: Overview) -> list[Finding]:
-    """Return the problems, the worst first."""
+    """Return the problems of the overview, the worst first."""
     found = [
         *(each for stream in overview.streams for each in _of_stream(stream)),
         *(

@@ -23,22 +23,26 @@ log = structlog.get_logger(__name__)
 
 
 class Acknowledged(NamedTuple):
-    """Highest sequence with everything up to it acknowledged by Kafka (-1: none yet), and the number of records."""
+    """Published progress of a producer.
+
+    sequence: the highest with all up to it acknowledged by Kafka, -1 without any; records: number of acknowledged
+    records
+    """
 
     sequence: int
     records: int
 
 
 def read_published(settings: Settings, bootstrap: str) -> dict[str, dict[bytes, Acknowledged]]:
-    """Return the progress of every name, by topic and name. Other records are left out.
+    """Return the published progress of every producer name, by topic and name.
 
     It skips unreadable ones.
 
-    In memory it takes some 300 bytes for each name.
+    The result takes some 300 bytes of memory for each name.
 
     Raises:
         BrokerUnavailable: Kafka did not answer.
-        TransportError: it refuses to give the records.
+        TransportError: Kafka refuses to return the records.
     """
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     found: dict[str, dict[bytes, Acknowledged]] = {}
@@ -74,9 +78,9 @@ def _take(found: dict[str, dict[bytes, Acknowledged]], key: bytes | None, value:
 class ProducerPartition:
     """State of a producer in one partition.
 
-    fresh and duplicate estimate its owner's verdicts since the take-over of the partition, or since it last
-    remembered the name, from a sample of each batch (`kafka_ratchet.tables.activity.Tally`); times are UTC, ISO 8601,
-    by the owner's clock. last_seen None: nothing since then.
+    fresh and duplicate are estimates of the worker's verdicts, from a sample of each batch
+    (`kafka_ratchet.tables.activity.Tally`). They count since the worker took the partition, or since it last met the
+    name. Times are UTC, ISO 8601, by the worker's clock. last_seen None: no record since then.
     """
 
     partition: int
@@ -90,7 +94,7 @@ class ProducerPartition:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatus:
-    """One producer in the partitions that know it. name_hex has the bytes of its name."""
+    """Producer with its state in each partition. name_hex has the bytes of its name."""
 
     name_hex: str
     partitions: list[ProducerPartition]
@@ -100,8 +104,8 @@ class ProducerStatus:
 class ProducersAnswer:
     """Body of GET /status/producers: names in the order of their bytes.
 
-    more says that further ones follow; complete is False where too many names of the last seconds may be missing;
-    not_tallied counts records in batches of too many producers, which are in no fresh or duplicate.
+    more is True if further names follow; complete is False if names of the last seconds may be missing; not_tallied
+    counts records in batches of too many producers, which fresh and duplicate do not include.
     """
 
     producers: list[ProducerStatus]
@@ -113,16 +117,16 @@ class ProducersAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KnownProducer:
-    """Producer name on a topic. None stands for unknown.
+    """Producer name on a topic, with its progress. None stands for unknown.
 
     None is unknown.
 
     name is text for display, name_hex its bytes. published is the producer's own watermark of acknowledged sequences
     (`kafka_ratchet.producers.Progress`), in published_records records.
 
-    A producer that sends to several partitions has a last sequence in each. persisted and pushed are the highest of
-    them, persisted_lowest is the lowest of those partitions that know it: sequences between them may be in flight in
-    a lagging one. last_seen is the newest, fresh and duplicate are the sums, since is the oldest of `partitions`.
+    A producer has a last sequence in each of its partitions. persisted and pushed are the highest, persisted_lowest is
+    the lowest; sequences in between may be in flight in a lagging partition. last_seen is the newest, fresh and
+    duplicate are the sums, since is the oldest of `partitions`.
     """
 
     name: str
@@ -143,10 +147,10 @@ class KnownProducer:
 
 @dataclass(frozen=True, slots=True)
 class ProducersPage:
-    """Producers of one topic in the order of their names' bytes.
+    """Page of a topic's producers, in the order of their names' bytes.
 
-    next is what `after` has to be for the following ones, in hex; None: these are the last. problems are sentences for
-    the reader.
+    next is the `after` of the following page, in hex; None: this page is the last. problems are sentences for the
+    operator.
     """
 
     stream: str | None
@@ -164,7 +168,7 @@ def merge_pages(
     partitions: Collection[int],
     problems: Iterable[str],
 ) -> ProducersPage:
-    """Return the workers' parts of one page, put together. problems: of those who gave none."""
+    """Merge the workers' answers into one page. problems: sentences about workers without an answer."""
     answers, problems = list(answers), list(problems)
     known: dict[bytes, list[ProducerPartition]] = {}
     for each in (producer for answer in answers for producer in answer.producers):
@@ -195,13 +199,13 @@ def merge_pages(
 def with_published(
     page: ProducersPage, published: Mapping[bytes, Acknowledged], after: bytes | None, limit: int
 ) -> ProducersPage:
-    """Return the page with the producers' own progress; names known only there are added.
+    """Return the page with the published progress added, and with names found only there.
 
     Args:
-        page: page of the workers; with no producers where no stream reads the topic
-        published: progress by name, of this topic
+        page: page from the workers; without producers if no stream reads the topic
+        published: published progress on this topic, by name
         after: `after` of the page's query
-        limit: names
+        limit: highest number of names
     """
     known = {bytes.fromhex(each.name_hex): each for each in page.producers}
     names, further = _page({**dict.fromkeys(published), **dict.fromkeys(known)}, after, limit)
@@ -254,13 +258,13 @@ def shown(name: bytes) -> str:
 
 
 def list_producers(sequences: Sequences, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
-    """Return the producers that a worker's partitions know.
+    """Return a worker's part of a page of producers.
 
     Args:
         sequences: table of the stream
-        asked: the partitions to look into
-        after: list names after this one; None: from the first
-        limit: names
+        asked: partitions to search
+        after: name after which the list starts; None: from the first name
+        limit: highest number of names
     """
     names: dict[bytes, list[int]] = {}
     """Partitions that listed a name, by name."""

@@ -47,10 +47,10 @@ PATIENCE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ResultPartition:
-    """Partition of the topic read into the table, in the words of `ratchet sink status`.
+    """Progress of a result table in one partition of its topic, named as in `ratchet sink status`.
 
-    offset is the next one to read, None: none is stored yet; lag is in offsets, lag_s the age of the oldest record
-    missing in the table. lag None: the stored offset is not in the topic, and the job does not go on.
+    offset is the next offset to read, None before the first commit; lag is in offsets, lag_s the age of the oldest
+    missing record. lag None: the topic does not hold the stored offset, so that the job cannot continue.
     """
 
     partition: int
@@ -64,9 +64,11 @@ class ResultPartition:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A sink of the settings. taken_at is UTC, ISO 8601; None: nothing was learnt yet. error is for the reader.
+    """Sink of the settings with its progress. taken_at is UTC, ISO 8601; None: not yet asked.
 
-    name is the section's in [sinks.NAME], and the job's in [sink]. command starts the job.
+    error is for the operator.
+
+    name is the section's name in [sinks.NAME], and the job's name in [sink]. command starts the job.
     """
 
     job: str
@@ -86,7 +88,7 @@ class Results:
 
 
 class SinksView:
-    """Sinks of the settings, each with its own requests.
+    """View of all sinks of the settings, for the page.
 
     Args:
         bootstrap: host:port[,host:port].
@@ -107,7 +109,7 @@ class SinksView:
         return [results for results in found if results is not None]
 
     async def one(self, name: str) -> tuple[Results, Settings] | None:
-        """Return the sink of that section or job name, with its settings; None: there is none."""
+        """Return the sink of that section or job name, with its settings; None if the settings have none."""
         for section, view in self._views.items():
             if name in {section, view.settings.sink.name} and (results := await view.latest()) is not None:
                 return results, view.settings
@@ -115,12 +117,12 @@ class SinksView:
 
 
 class ResultsView:
-    """View of a result table, with requests to store and Kafka now and then.
+    """View of one result table, with requests to store and Kafka at intervals.
 
     Args:
         bootstrap: host:port[,host:port].
-        settings: settings with the `[sink]`, if there is one.
-        name: name of the sink; None: its job's.
+        settings: settings with the `[sink]`, if any.
+        name: name of the sink; None: the job's name.
         command: command that starts the job; None: without a name.
     """
 
@@ -147,7 +149,7 @@ class ResultsView:
         """Time of the store's last answer without an error."""
 
     async def latest(self) -> Results | None:
-        """Return the state, some seconds old at most; None where the settings have no `[sink]`."""
+        """Return the state of the table, at most some seconds old; None without `[sink]` in the settings."""
         if not self._is_wanted:
             return None
         now = asyncio.get_running_loop().time()

@@ -27,7 +27,7 @@ from kafka_ratchet.spark_sink.stores.store import ResultStore
 
 
 class Rule(TypedDict, total=False):
-    """Rule of judgement for a raw topic; see `JobSpec`."""
+    """Deduplication settings of a raw topic, for Spark; see `JobSpec`."""
 
     from_input: bool
     identity: str
@@ -51,10 +51,10 @@ class RunOptions(TypedDict, total=False):
 
 
 def result_stream(settings: Settings, name: str | None = None) -> tuple[str, StreamSettings]:
-    """Return the stream with the output read into the table.
+    """Return the stream with the topic that the sink reads.
 
     Raises:
-        SettingsError: the settings leave it open; the text names the line to add.
+        SettingsError: the settings do not determine the stream; the message names the line to add.
     """
     if name is None and settings.sink.stream is None and (missing := missing_stream(settings)):
         raise SettingsError(missing)
@@ -62,7 +62,10 @@ def result_stream(settings: Settings, name: str | None = None) -> tuple[str, Str
 
 
 def missing_stream(settings: Settings) -> str:
-    """Return the sentence that names the line which a sink lacks; "" where none lacks it, or one stream judges."""
+    """Return the message about a sink without a stream, in a file of several streams.
+
+    "" if the sink's stream is clear.
+    """
     judged = list(judging(settings.streams))
     if len(judged) < 2 or all(each.stream is not None for each in settings.every_sink().values()):
         return ""
@@ -73,27 +76,29 @@ def missing_stream(settings: Settings) -> str:
 
 
 def topic_of(settings: Settings, stream: StreamSettings) -> str:
-    """Return the topic of a stream that the one sink of the settings reads."""
+    """Return the topic that the only sink of the settings reads."""
     return stream.input if settings.sink.from_input else stream.output
 
 
 def reading_input(settings: Settings, *, asked: bool) -> Settings:
-    """Return the settings of one sink, with `from_input` where the command line asks for it."""
+    """Return the settings of one sink, with `from_input` set if the command line asks for it."""
     if not asked:
         return settings
     return settings.model_copy(update={"sink": settings.sink.model_copy(update={"from_input": True})})
 
 
 def rule_of(settings: Settings, topic: str) -> Rule:
-    """Return Spark's rule for a raw topic: the settings of the stream with that input.
+    """Return the deduplication settings of the stream with a raw topic as input, for Spark.
 
     Raises:
-        OptionRefused: the stream has a setting for workers only.
-        SettingsError: no stream of the settings has it.
+        OptionRefused: the stream has a setting that only workers support.
+        SettingsError: no stream of the settings has that input.
     """
     name, stream = next(((name, each) for name, each in settings.streams.items() if each.input == topic), (None, None))
     if name is None or stream is None:
-        raise SettingsError(f"from_input: no stream of the settings has the input {topic!r}")
+        raise SettingsError(
+            f"from_input: no stream of the settings has the input {topic!r}. Add the stream, or remove from_input"
+        )
     deduplicate = settings.deduplicate if stream.deduplicate is None else stream.deduplicate
     said = {
         "deduplicate = false": deduplicate is False,
@@ -117,12 +122,12 @@ def rule_of(settings: Settings, topic: str) -> Rule:
 
 
 def _shown(text: str) -> str:
-    """Write a setting as the settings do."""
+    """Format a setting's value as in the settings file."""
     return text.lower() if text in ("True", "False") else repr(text)
 
 
 def sinks_of(settings: Settings, stream: str) -> list[Settings]:
-    """Return the settings with one sink each, of those sinks that the output of a stream is read into."""
+    """Return the settings with a single sink, for each sink that reads a stream's output."""
     found = [settings.of_sink(name) for name in settings.every_sink()] or [settings]
     judged = judging(settings.streams)
     only = next(iter(judged)) if len(judged) == 1 else None
@@ -130,15 +135,15 @@ def sinks_of(settings: Settings, stream: str) -> list[Settings]:
 
 
 def settings_for_results(settings: Settings, stream: str | None, sink: str | None) -> Settings:
-    """Return the settings with the one sink for the compared table.
+    """Return the settings with a single sink, the one of the table to compare.
 
     Args:
-        settings: all of them.
-        stream: stream of the results; None: the sink's.
-        sink: its name; None: `[sink]`, or the only one of the stream.
+        settings: settings with all sinks.
+        stream: stream of the results; None: the stream of the sink.
+        sink: name of the sink; None: `[sink]`, or the stream's only sink.
 
     Raises:
-        SettingsError: there is no such sink, or the settings leave it open.
+        SettingsError: the sink does not exist, or the settings do not determine it.
     """
     if sink is not None or stream is None or not settings.sinks:
         return settings.of_sink(sink)
@@ -149,11 +154,13 @@ def settings_for_results(settings: Settings, stream: str | None, sink: str | Non
         missing = missing_stream(settings)
         raise SettingsError(f"no sink of the settings reads stream {stream!r}" + (f"; {missing}" if missing else ""))
     names = [name for name, kept in settings.every_sink().items() if any(kept is each.sink for each in found)]
-    raise SettingsError(f"stream {stream!r} is read into several tables; say which: --sink {' or --sink '.join(names)}")
+    raise SettingsError(
+        f"stream {stream!r} is read into several tables. Name the sink: --sink {' or --sink '.join(names)}"
+    )
 
 
 def access_of(settings: Settings) -> Access:
-    """Return the access to Kafka and the store, beyond the command line."""
+    """Return the addresses, passwords and keys of Kafka and the store, which are not on the command line."""
     kept = settings.sink
     return Access(
         kafka_options(settings),
@@ -172,7 +179,7 @@ def _registry_of(settings: Settings) -> dict[str, str]:
 
 
 def _subject_of(settings: Settings, topic: str) -> str | None:
-    """Return the subject of the schemas of a stream's records: its producers' topic is the stream's input."""
+    """Return the registry's subject for the schemas of a stream's records, which depends on the stream's input."""
     if settings.sink.schema_registry is None or settings.sink.schema_subject is not None:
         return settings.sink.schema_subject
     inputs = {stream.output: stream.input for stream in settings.streams.values()}
@@ -244,7 +251,7 @@ def spec_of(settings: Settings, topic: str, bootstrap: str, **run_options: Unpac
 
 
 def kafka_options(settings: Settings) -> dict[str, str]:
-    """Client options as librdkafka takes them: all of them text."""
+    """Return the client options as librdkafka needs them, all as text."""
     return as_texts(settings.kafka)
 
 
@@ -259,11 +266,11 @@ def planner_of(bootstrap: str, settings: Settings, topic: str, timeout_s: float 
 
 
 def store_of(spec: JobSpec, access: Access, topic_id: int) -> ResultStore:
-    """Return the store, for reading offsets only: it does not import the user's own transformation.
+    """Return the store for reading offsets; the user's `transform` is not imported.
 
     Args:
-        spec: of the job.
-        access: how the store is reached.
+        spec: description of the job.
+        access: addresses, passwords and keys.
         topic_id: `TopicPlanner.topic_id()`.
 
     Raises:
@@ -275,11 +282,11 @@ def store_of(spec: JobSpec, access: Access, topic_id: int) -> ResultStore:
 def require_startable_of(spec: JobSpec, access: Access, topic_id: int) -> None:
     """Raise the error of a job that would refuse to start, as far as known without Spark.
 
-    A transformation of the user's own is not imported, and says nothing here.
+    A job with `transform` is not checked, because the user's function is not imported.
 
     Args:
-        spec: of the job.
-        access: how the store is reached.
+        spec: description of the job.
+        access: addresses, passwords and keys.
         topic_id: `TopicPlanner.topic_id()`.
 
     Raises:
@@ -294,7 +301,7 @@ def require_startable_of(spec: JobSpec, access: Access, topic_id: int) -> None:
 
 @contextmanager
 def sink_errors_translated() -> Iterator[None]:
-    """Raise errors of the job, which has an error tree of its own, as `SetupError`."""
+    """Convert errors of the job, which have their own class tree, into `SetupError`."""
     try:
         yield
     except SinkError as error:
@@ -302,7 +309,7 @@ def sink_errors_translated() -> Iterator[None]:
 
 
 def secret_of(value: Any) -> str | None:
-    """Return the text of a secret setting; None where it is not set."""
+    """Return the text of a secret setting; None if it is not set."""
     return None if value is None else str(value.get_secret_value())
 
 
@@ -316,10 +323,10 @@ SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class SinkCommit:
-    """One commit: the store's name for it, the next offset of each partition, and how many offsets it moved on.
+    """Commit in a result table: its name in the store, next offset of each partition, and number of offsets read.
 
-    offsets_read counts markers and aborted records too; None: the commit before it is not known. rows, rejects and
-    seconds are null: stores do not keep them, and the job serves them while it runs (`sink.metrics_port`).
+    offsets_read counts markers and aborted records too; None: the previous commit is unknown. rows, rejects and seconds
+    are null, because stores do not keep them; the job serves them while it runs (`sink.metrics_port`).
     """
 
     name: str
@@ -331,10 +338,10 @@ class SinkCommit:
 
 
 def read_commits(settings: Settings, bootstrap: str, most: int = SHOWN) -> list[SinkCommit]:
-    """Return the newest commits, the newest first; none where the store does not keep them apart.
+    """Return the newest commits, the newest first; empty if the store keeps no list of commits.
 
     Raises:
-        SettingsError: the settings leave the stream open.
+        SettingsError: the settings do not determine the stream.
         SinkError: store or Kafka does not answer.
     """
     _, stream = result_stream(settings)

@@ -66,22 +66,22 @@ UNDER_ANY_HOST = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 def worker_name() -> str:
-    """Return a worker's own name: machine and process, as an operator would look for it."""
+    """Return a worker's name: machine and process id."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 class StatusServer:
-    """Server of a worker's status.
+    """HTTP server of a worker's status.
 
     Args:
-        provider: the worker.
+        provider: interface of the worker.
         host: address to bind; a wildcard is published under this machine's name.
-        port: to bind; 0 takes a free one.
+        port: port to bind; 0 takes a free port.
         worker: the worker's name; None: machine and process.
-        registry: registry for /metrics; None: the figures of `provider`.
-        history: the worker's past; None: none is kept.
+        registry: registry for /metrics; None: the metrics of `provider`.
+        history: the worker's history; None: not kept.
         listening: a socket bound to the host; port is then unused.
-        pages: address of the pages of a hosted Faust app; None: there are none.
+        pages: address of the pages of a hosted Faust app; None: without pages.
         program: digest of the worker's program; "" without one.
     """
 
@@ -106,7 +106,7 @@ class StatusServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
-        """Bind and serve. Returns the URL others reach it by.
+        """Start the server; return the URL under which others reach it.
 
         Raises:
             SetupError: host or port cannot be bound.
@@ -146,7 +146,7 @@ class StatusServer:
         )
 
     async def stop(self) -> None:
-        """Stop serving; does nothing where it is not started."""
+        """Stop the server; does nothing if it was not started."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -182,7 +182,7 @@ class StatusServer:
         query = parse_query(request.rel_url.raw_query_string)
         name, table, asked = self._asked(query)
         if table.identity != "producer":
-            raise QueryError(f"the identity of stream {name!r} is the {table.identity}: it knows no producers")
+            raise QueryError(f"the identity of stream {name!r} is the {table.identity}, so it has no list of producers")
         after = parse_identity(None, query["after"]) if query.get("after") else None
         return _json(self._provider.producers(name, asked, after, parse_limit(query.get("limit"))))
 
@@ -190,7 +190,7 @@ class StatusServer:
         query = parse_query(request.rel_url.raw_query_string)
         name, table, asked = self._asked(query)
         if table.identity == "partition":
-            raise QueryError(f"stream {name!r} has one sequence for each partition: there are no identities to list")
+            raise QueryError(f"stream {name!r} has one sequence for each partition, and so no identities to list")
         return _json(await self._provider.identities(name, asked, parse_identities_query(query)))
 
     async def _own_table(self, request: web.Request) -> web.Response:
@@ -200,11 +200,11 @@ class StatusServer:
             return _json(self._provider.global_table(name, parse_table_query(query)))
         stream, status, asked = self._asked(query)
         if name not in status.tables:
-            raise QueryError(f"stream {stream!r} has no table {name!r:.100} here")
+            raise QueryError(f"stream {stream!r} has no table {name!r:.100} on this worker")
         return _json(self._provider.own_table(stream, asked, name, parse_table_query(query)))
 
     def _asked(self, query: Mapping[str, str]) -> tuple[str, TableStatus, list[int]]:
-        """Return the stream of a query, its table, and its partitions that can answer."""
+        """Return the stream that a query names, its status, and its partitions on this worker."""
         name = query.get("stream", "")
         table = next((table for table in self._provider.tables() if table.stream == name), None)
         if table is None:
@@ -227,7 +227,7 @@ class StatusServer:
 
     @cached_property
     def _figures(self) -> Callable[[], bytes]:
-        """Return the writer of /metrics. Prometheus's client is loaded at its first use, not at the start."""
+        """Return the function that writes /metrics; Prometheus's client is loaded at the first call."""
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
         from kafka_ratchet.app.status.metrics import PartitionsText, StatusCollector

@@ -46,29 +46,29 @@ Shown = tuple[Any, str | None, int]
 
 
 class Part(Protocol):
-    """Partition of a table: `CommittedTable`, or the contents of a global table's topic."""
+    """Interface of a table's partition for queries: `CommittedTable`, or the contents of a global table's topic."""
 
     codec: Codec
 
     @property
     def is_complete(self) -> bool:
-        """Return True if `entries` has every key."""
+        """Return True if `entries` yields every key."""
 
     def get(self, kept: Any) -> bytes | None:
-        """Return the value's bytes, of a key as the codec keeps it; None where it is not in the table."""
+        """Return the value's bytes for a key in the codec's form; None if the table lacks the key."""
 
     def starts(self) -> tuple[Iterable[int], bool]:
-        """Return the starts of windows that may have keys, and True if there may be more."""
+        """Return the starts of windows that may have keys, and True if further windows may exist."""
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield bytes of keys and values after a key, in the order of the keys' bytes (None: from the first)."""
+        """Yield key and value bytes after a key, in the order of the keys' bytes (None: from the first)."""
 
 
 def read_table(partitions: Mapping[int, tuple[Part, int]], query: TableQuery) -> TableAnswer:
-    """Return a worker's answer.
+    """Return a worker's answer to a query of a table.
 
     Args:
-        partitions: tables by number, each with the offset of its changelog, or topic
+        partitions: partitions of the table by number, each with the offset of its changelog or topic
         query: key or page
 
     Raises:
@@ -100,7 +100,7 @@ def _found(tables: Mapping[int, Part], codec: Codec, keys: Iterable[Any]) -> lis
 def _in_windows(
     tables: Mapping[int, Part], codec: WindowCodec, query: TableQuery
 ) -> tuple[list[TableEntry], list[str]]:
-    """Return a key in the newest windows that have it, and notes on the others."""
+    """Return a key's values in the newest windows with it, and notes on the others."""
     keys, entries = _keys_of(codec.inner, query), list[TableEntry]()
     try:
         looked = [table.starts() for table in tables.values()]
@@ -120,7 +120,7 @@ def _in_windows(
 
 
 def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:
-    """Return the possible keys, as the codec keeps them: 7 may be the number or the text."""
+    """Return the possible keys for a query, in the codec's form: 7 may be the number or the text."""
     if query.key_bytes is not None:
         candidates = [query.key_bytes]
     elif codec.key_type is bytes:
@@ -137,7 +137,7 @@ def _keys_of(codec: Codec, query: TableQuery) -> list[Any]:
         if found not in kept:
             kept.append(found)
     if not kept:
-        raise QueryError(f"no key of table {codec.table} is written so: its keys are {codec.key_type}, given as JSON")
+        raise QueryError(f"table {codec.table} cannot have such a key: its keys are {codec.key_type}, written as JSON")
     return kept
 
 
@@ -194,7 +194,10 @@ def _entry(codec: Codec, key: bytes, values: Iterable[tuple[int, bytes]], most: 
 
 
 def _shown(data: bytes, most: int, *, packed: bool) -> Shown:
-    """(the value, the beginning of its text where it is not shown as a value, its bytes)."""
+    """Return the value, the beginning of its text, and its size in bytes.
+
+    The text is set only if the value cannot be shown as such.
+    """
     try:
         value = msgspec.msgpack.decode(data) if packed else msgspec.json.decode(data)
         text = msgspec.json.encode(value)

@@ -32,11 +32,11 @@ _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
 class Together:
-    """Answers for several processes.
+    """Joint server of a worker's processes, for probes and Prometheus.
 
     Args:
         addresses: `http://host:port` of each process, as this machine reaches it
-        replaced: how often each was started again
+        replaced: number of restarts of each process
     """
 
     def __init__(self, addresses: Sequence[str], replaced: Sequence[int]) -> None:
@@ -79,7 +79,7 @@ class Together:
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _ask(self, address: str, path: str, within_s: float) -> tuple[int, str]:
-        """Status code and body; 0 where there is no answer."""
+        """Ask one process; return the status code and body, with code 0 if it does not answer."""
         assert self._client is not None  # noqa: S101 - it is served
         try:
             limit = aiohttp.ClientTimeout(total=within_s)
@@ -90,7 +90,7 @@ class Together:
 
 
 def merged(texts: Mapping[str, str]) -> str:
-    """Prometheus text of several processes as one. texts: by process, which becomes a label of each sample."""
+    """Merge the Prometheus texts of several processes. texts: text by process, which becomes a label of each sample."""
     families: dict[str, list[str]] = {}
     for process, text in texts.items():
         family, is_new = list[str](), False

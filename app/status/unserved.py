@@ -15,10 +15,10 @@ FORGOTTEN_AFTER_S: Final = 60.0
 
 
 class Unserved:
-    """Names a cause for each waiting partition without a worker or Kafka.
+    """Finder of causes for waiting partitions without a worker, or without Kafka.
 
-    A first look names it at once. Where an earlier look found a worker at the partition, it gets as much time as
-    a standstill of a running lane: every restart of a worker leaves its partitions alone for some seconds.
+    The first call reports a cause at once. If an earlier call found a worker for the partition, the cause is reported
+    only after a delay, because every restart of a worker leaves its partitions unserved for some seconds.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class Unserved:
     def name(
         self, stream: StreamView, group: Group | None, silent: Mapping[str, str], now_s: float, unread: str = ""
     ) -> StreamView:
-        """Return the stream with these causes added.
+        """Return the stream with the causes of unserved partitions added.
 
         Args:
-            stream: with the stalls that workers name.
-            group: of the workers; None: Kafka does not tell.
-            silent: reason by address of each worker in the group without an answer.
+            stream: stream with the stalls that workers report.
+            group: consumer group of the workers; None: unknown.
+            silent: reason for each worker without an answer, by address.
             now_s: seconds since 1970.
             unread: error of an attempt to read the group
         """
@@ -67,7 +67,7 @@ class Unserved:
 def stall_of_unserved(
     topic: str, row: PartitionView, group: Group | None, silent: Mapping[str, str], unread: str = ""
 ) -> tuple[Cause, str] | None:
-    """Return the cause and its sentence; None: a worker has the partition, or nothing waits there."""
+    """Return cause and sentence for an unserved partition; None if a worker has it, or no record waits."""
     place = f"{topic}, partition {row.partition}"
     if row.state == NO_KAFKA:
         return Cause.NO_ANSWER, f"{place}: Kafka does not answer"

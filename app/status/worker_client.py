@@ -23,7 +23,7 @@ Body = TypeVar("Body")
 
 
 class WorkerClient:
-    """An async context manager, because it keeps connections."""
+    """HTTP client for requests to all workers at once. An async context manager, because it keeps connections."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -43,7 +43,7 @@ class WorkerClient:
             self._session = None
 
     async def ask_all(self, urls: Iterable[str], path: str, body: type[Body]) -> tuple[dict[str, Body], dict[str, str]]:
-        """Return each worker's answer, and for those that gave none the reason."""
+        """Ask all workers; return the answers, and the reasons of workers without an answer, by address."""
         urls = list(urls)
         outcomes = await asyncio.gather(*(self._ask(url + path, body) for url in urls), return_exceptions=True)
         answers: dict[str, Body] = {}
@@ -74,7 +74,7 @@ class WorkerClient:
 
 
 def _refused(body: bytes) -> str:
-    """Return the sentence of a worker that does not take the question."""
+    """Return the error message of a worker that refuses the query."""
     try:
         sentence = msgspec.json.decode(body, type=dict[str, str])["error"]
     except (msgspec.MsgspecError, KeyError):

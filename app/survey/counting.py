@@ -26,7 +26,7 @@ FUTURE_MS: Final = 86_400_000
 
 
 class Table:
-    """One growing table. slots_most: a power of two."""
+    """Hash table of the identities seen, which grows up to a limit. slots_most: the limit, a power of two."""
 
     def __init__(self, slots_most: int) -> None:
         self.rows = np.zeros((min(SLOTS_LEAST, slots_most), seen.COLUMNS), np.int64)
@@ -34,16 +34,16 @@ class Table:
 
     @property
     def most(self) -> int:
-        """Entries that it may have as it is."""
+        """Return the number of entries that fit before the table must grow."""
         return int(len(self.rows) * FULL)
 
     @property
     def may_grow(self) -> bool:
-        """Return True while it is below its largest size."""
+        """Return True while the table is below its largest size."""
         return len(self.rows) < self._slots_most
 
     def refill(self, level: int, *, grow: bool) -> int:
-        """Twice the room, or as much, with the entries of that level's sample; how many these are."""
+        """Rebuild the table, twice as large if grow, with the entries of the sample's level; return their number."""
         rows = np.zeros((len(self.rows) * (2 if grow else 1), seen.COLUMNS), np.int64)
         used = int(seen.refill(self.rows, rows, level))
         self.rows = rows
@@ -51,10 +51,10 @@ class Table:
 
 
 class Seen:
-    """Records seen by one candidate.
+    """Counts of a survey for one candidate identity.
 
     Attributes:
-        level: level of its sample: one of 2^level identities
+        level: level of its sample: one of 2^level identities is counted
         verdicts, ages, ...: as `kafka_ratchet.app.survey.seen.judge` counts them
         without: records that lack the identity
     """
@@ -79,7 +79,10 @@ class Seen:
         offsets: NDArray[np.int64],
         partition: int,
     ) -> NDArray[np.uint8]:
-        """Verdicts, uint8[records]; see `kafka_ratchet.app.survey.seen.judge` for the arguments."""
+        """Judge records against those seen before; return the verdicts, uint8[records].
+
+        The arguments are those of `kafka_ratchet.app.survey.seen.judge`.
+        """
         verdicts = np.empty(len(hashes), np.uint8)
         at = 0
         while True:

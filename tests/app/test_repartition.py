@@ -86,7 +86,7 @@ def test_whoever_makes_settings_by_hand_gets_the_same() -> None:
             "[streams.hooks-arrivals]\ninput='a'\noutput='b'\ndead_letters='c'",
             "hooks-arrivals is a stream of the settings",
         ),
-        ("deduplicate = false", "repartition_by is about where records are judged, and deduplicate = false"),
+        ("deduplicate = false", "repartition_by determines where records are deduplicated, but deduplicate = false"),
     ],
 )
 def test_what_cannot_be(tmp_path: Path, more: str, says: str) -> None:

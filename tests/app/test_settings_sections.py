@@ -96,7 +96,7 @@ def test_topics_of_a_stream_must_differ(tmp_path: Path, old: str, new: str) -> N
 def test_duplicates_of_a_stream_have_a_topic_of_their_own(tmp_path: Path, topic: str) -> None:
     sentence = refusal(tmp_path, STREAM + f'duplicates = "{topic}"')
     assert sentence == (
-        f"streams.events: duplicates is {topic!r}, which is another topic of this stream already. Name a new one"
+        f"streams.events: duplicates is {topic!r}, which is already another topic of this stream. Name a new one"
     )
 
 
@@ -112,7 +112,9 @@ def test_a_stream_that_forwards_nothing_has_another_rule(tmp_path: Path) -> None
 @pytest.mark.parametrize("bound", ["max_identities = 9", "inactive_after_s = 9"])
 def test_bounds_of_a_partitions_one_identity_are_refused(tmp_path: Path, bound: str) -> None:
     said = refusal(tmp_path, STREAM + f'identity = "partition"\n{bound}')
-    assert said.startswith('streams.events: max_identities and inactive_after_s have no meaning with identity = "part')
+    assert said.startswith(
+        'streams.events: max_identities and inactive_after_s cannot be combined with identity = "part'
+    )
     assert said.endswith("Remove them")
 
 

@@ -160,7 +160,9 @@ def test_which_sinks_are_of_a_stream() -> None:
     assert [each.sink.name for each in sinks_of(settings, "orders")] == ["a"]
     assert settings_for_results(settings, "orders", None).sink.name == "a"
     assert settings_for_results(settings, None, "c").sink.name == "c"
-    with pytest.raises(SettingsError, match="'clicks' is read into several tables; say which: --sink b or --sink c"):
+    with pytest.raises(
+        SettingsError, match=r"'clicks' is read into several tables\. Name the sink: --sink b or --sink c"
+    ):
         settings_for_results(settings, "clicks", None)
     with pytest.raises(SettingsError, match="no sink of the settings reads stream 'more'"):
         settings_for_results(settings, "more", None)

@@ -44,7 +44,7 @@ def test_no_other_stream_writes_to_the_topic_of_duplicates(tmp_path: Path, topic
     streams = other_stream(**topics).replace("[streams.more]", 'duplicates = "dropped"\n[streams.more]')
     sentence = refusal(tmp_path, streams)
     assert sentence.startswith("streams: the duplicates of ")
-    assert "Give them a topic of their own" in sentence
+    assert "Name another topic for duplicates" in sentence
 
 
 def test_duplicates_are_not_the_input_of_another_stream(tmp_path: Path) -> None:

@@ -398,7 +398,7 @@ def test_an_application_that_was_renamed_over_the_same_topics(
 @pytest.mark.matrix
 def test_what_resume_does_not_take(broker: str, tmp_path: Path, workers: Callable[[Site], WorkerProcess]) -> None:
     place = site(tmp_path, broker)
-    assert "there is no topic" in place.command("resume").stderr
+    assert "does not exist" in place.command("resume").stderr
     worker = workers(place)
     worker.wait_for(lambda: "lane runs" in worker.text(), "the lane")
     publish(place, f"{place.app}.in", 1, 3)

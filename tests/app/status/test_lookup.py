@@ -66,12 +66,12 @@ def test_an_identity_by_its_parts(of: str, texts: list[str], hexadecimal: str | 
 @pytest.mark.parametrize(
     ("of", "texts", "hexadecimal", "sentence"),
     [
-        ("header:a,header:b", ["shop"], None, "has 2 parts, header:a, header:b, and 1 are given"),
-        ("header:a,header:b", ['["shop"]'], None, "has 2 parts, header:a, header:b, and 1 are given"),
-        ("header:a,header:b", ['["shop", 17]'], None, "begins as a list and is none"),
-        ("header:a,header:b", ["[shop"], None, "begins as a list and is none"),
-        ("header:a,header:b", ["[\udcff"], None, "begins as a list and is none"),
-        ("header:a", ["a", "b"], None, "has one part, and 2 are given"),
+        ("header:a,header:b", ["shop"], None, "has 2 parts, header:a, header:b, but 1 are given"),
+        ("header:a,header:b", ['["shop"]'], None, "has 2 parts, header:a, header:b, but 1 are given"),
+        ("header:a,header:b", ['["shop", 17]'], None, "begins like a list but is not a list"),
+        ("header:a,header:b", ["[shop"], None, "begins like a list but is not a list"),
+        ("header:a,header:b", ["[\udcff"], None, "begins like a list but is not a list"),
+        ("header:a", ["a", "b"], None, "has one part, but 2 are given"),
         ("header:a,header:b", ["a", "\udcff"], None, "not UTF-8"),
         ("header:a,header:b", ["a", "b"], "61", "not both"),
         ("header:a,header:b", ["x" * 600, "y" * 600], None, "has 1,204 bytes"),

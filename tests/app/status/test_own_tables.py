@@ -79,7 +79,7 @@ def test_typed_keys_and_raw_ones() -> None:
     part = CommittedTable(partition.of("points"), nowhere, lambda prefix, first: (_ for _ in ()), partition.unsaved)
     assert rows(asked(part, key=' ["a" , 1]')) == [(["a", 1], 0, {"x": 1})]
     assert rows(asked(part)) == [(["a", 1], 0, {"x": 1})]
-    with pytest.raises(QueryError, match=r"no key of table points is written so: its keys are tuple\[str, int\]"):
+    with pytest.raises(QueryError, match=r"table points cannot have such a key: its keys are tuple\[str, int\]"):
         asked(part, key="a")
 
 

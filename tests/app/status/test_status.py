@@ -400,4 +400,7 @@ async def test_a_page_that_cannot_be_read_is_a_sentence(
 async def test_a_stream_by_key_knows_no_producers(http: aiohttp.ClientSession, url: str, worker: KnownWorker) -> None:
     worker.tables_now = [table(partition(0), identity="key")]
     status, body = await get(http, f"{url}/status/producers", stream="events")
-    assert (status, body["error"]) == (400, "the identity of stream 'events' is the key: it knows no producers")
+    assert (status, body["error"]) == (
+        400,
+        "the identity of stream 'events' is the key, so it has no list of producers",
+    )

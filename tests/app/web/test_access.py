@@ -258,7 +258,7 @@ async def test_a_proxys_user_may_read_and_only_the_proxy_is_believed(settings: C
     ("page", "sentence"),
     [
         ({"write": True}, "Set token_file"),
-        ({"tls_key": "k"}, "no tls_cert"),
+        ({"tls_key": "k"}, "tls_cert is not set"),
         ({"trusted_proxy": ["10.0.0.7"]}, "Set both"),
         ({"user_header": "X-User"}, "Set both"),
         ({"trusted_proxy": ["10.0.0.7/8"], "user_header": "X-User"}, "host bits"),
