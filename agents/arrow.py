@@ -38,19 +38,19 @@ In a yielded batch, sequence and offset are left out: a new record has its own.
 
 
 class BatchAtHand:
-    """Current batch of a run.
+    """Current batch of an agent's run, as a pyarrow RecordBatch.
 
     Attributes:
-        arrow: batch that the program gets
+        arrow: batch passed to the program
     """
 
     def __init__(self, delivery: Delivery, rows: Rows, columns: Sequence[str]) -> None:
-        """Make the columns.
+        """Make the batch's columns.
 
         Args:
             delivery: delivery with the records
             rows: int64[records], indexes of the records
-            columns: of COLUMNS
+            columns: names of columns, out of COLUMNS
         """
         batch = delivery.batch
         self._delivery, self._rows = delivery, rows
@@ -62,14 +62,14 @@ class BatchAtHand:
 
     @property
     def newest(self) -> int:
-        """Return the index of the record with the latest timestamp, which the output of the batch gets."""
+        """Return the index of the record with the latest timestamp, which the outputs of the batch inherit."""
         return int(self._rows[np.argmax(known_times(self._delivery.batch.timestamps[self._rows]))])
 
     def emit(self, output: Any) -> None:
-        """Take one output that the program yields for this batch.
+        """Add one output that the program yields for this batch.
 
         Raises:
-            TypeError: it is no mask and no table of records.
+            TypeError: the output is neither a mask nor a table of records.
             RecordTooLarge: a record does not fit the output topic.
         """
         if output is self.arrow:
@@ -87,15 +87,18 @@ class BatchAtHand:
             output = output.combine_chunks()
         if isinstance(output, pa.BooleanArray):
             if output.null_count:
-                raise TypeError(f"yielded a mask with {output.null_count} nulls: say of each record whether it goes on")
+                raise TypeError(f"yielded a mask with {output.null_count} nulls. Give true or false for each record")
             output = output.to_numpy(zero_copy_only=False)
         if not isinstance(output, np.ndarray) or output.dtype != np.bool_:
             raise TypeError(
-                f"yielded {type(output).__name__} for a batch: yield a boolean mask (numpy or pyarrow), or a "
+                f"yielded {type(output).__name__} for a batch. Yield a boolean mask (numpy or pyarrow), or a "
                 "pyarrow RecordBatch or Table with the columns key and value"
             )
         if output.shape != self._rows.shape:
-            raise TypeError(f"yielded a mask of shape {output.shape} for a batch of {len(self._rows)} records")
+            raise TypeError(
+                f"yielded a mask of shape {output.shape} for a batch of {len(self._rows)} records. Give one value "
+                "for each record"
+            )
         return output
 
     def _forward(self, rows: Rows) -> None:
@@ -110,8 +113,8 @@ class BatchAtHand:
         unknown = sorted(set(names) - {*COLUMNS, ID})
         if unknown or len(set(names)) < len(names) or not {KEY, VALUE} <= set(names):
             raise TypeError(
-                f"yielded columns {', '.join(names)}: new records have key and value, and timestamp and headers if "
-                "you like"
+                f"yielded columns {', '.join(names)}. New records need key and value, and may have timestamp and "
+                "headers"
             )
         if not count:
             return
@@ -127,23 +130,28 @@ class BatchAtHand:
 
 
 def require_columns(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns that a program asks for; None: all of them but ids.
+    """Return the columns that a program asks for; None selects all except ids.
 
     Raises:
-        SettingsError: pyarrow is missing, or there is no such column.
+        SettingsError: pyarrow is missing, or a column is unknown.
     """
     if pa is None:
-        raise SettingsError("batches() hands out pyarrow's RecordBatch: pip install pyarrow (it is in the extra spark)")
+        raise SettingsError(
+            "batches() returns pyarrow's RecordBatch, but pyarrow is missing: pip install pyarrow (it is in the "
+            "extra spark)"
+        )
     if unknown := [name for name in names or () if name not in _MAKE]:
-        raise SettingsError(f"batches(columns=...): no column {', '.join(unknown)}; there are {', '.join(_MAKE)}")
+        raise SettingsError(
+            f"batches(columns=...): unknown column {', '.join(unknown)}; write some of {', '.join(_MAKE)}"
+        )
     return COLUMNS if names is None else tuple(dict.fromkeys(names))
 
 
 def _gather(data: NDArray[np.uint8], starts: Rows, lengths: Rows, floor: Rows) -> Any:
-    """Spans of some bytes as a binary array; a negative length is null.
+    """Return spans of a buffer as a binary array; a negative length is null.
 
-    Arrow takes elements that follow one another, so what lies between two spans is made an element as well, and left
-    out by `take`, which copies. floor: int64[spans], rising; where a null stands among the others.
+    Arrow needs contiguous elements, so the bytes between two spans become an element too, and `take` drops it while
+    copying. floor: int64[spans], rising; the position to use for a null.
     """
     is_null = lengths < 0
     ends = np.zeros(2 * len(starts) + 1, np.int32)  # a batch has 1 GiB at most (max_batch_mb)
@@ -169,7 +177,7 @@ def _sequences(delivery: Delivery, rows: Rows) -> Any:
 
 
 def _headers(delivery: Delivery, rows: Rows) -> Any:
-    """Names and values as a map: in their order, and a name may come more than once."""
+    """Return the headers of each record as a map, in their order; a name may occur several times."""
     batch: RecordBatch = delivery.batch
     begins, ends = batch.columns[records.HEADERS, rows], batch.columns[records.BODY_END, rows]
     offsets = np.zeros(len(rows) + 1, np.int32)
@@ -200,7 +208,7 @@ def spans_of(array: Any, name: str) -> Spans:
     """Return the bytes of a binary or text array, in the form of `encode_rows`.
 
     Raises:
-        TypeError: it is an array of something else.
+        TypeError: the array has another type.
     """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -209,7 +217,7 @@ def spans_of(array: Any, name: str) -> Spans:
         try:
             array = array.cast(pa.large_binary())
         except pa.ArrowNotImplementedError:
-            raise TypeError(f"yielded column {name} of {array.type}: make it binary or string") from None
+            raise TypeError(f"yielded column {name} of type {array.type}. Convert it to binary or string") from None
     _, offsets, data = array.buffers()
     kind = np.int64 if array.type in wide else np.int32
     ends = np.frombuffer(offsets, kind)[array.offset : array.offset + len(array) + 1].astype(np.int64)
@@ -230,22 +238,24 @@ def _times(array: Any) -> Rows:
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("ms"), safe=False)
     elif not pa.types.is_integer(array.type):
-        raise TypeError(f"yielded column timestamp of {array.type}: make it int64 (ms since the epoch) or a timestamp")
+        raise TypeError(
+            f"yielded column timestamp of type {array.type}. Convert it to int64 (ms since the epoch) or a timestamp"
+        )
     if array.null_count:
-        raise TypeError(f"yielded column timestamp with {array.null_count} nulls: each record has one")
+        raise TypeError(f"yielded column timestamp with {array.null_count} nulls. Give each record a timestamp")
     times: Rows = array.cast(pa.int64()).to_numpy().astype(np.int64)
     return times
 
 
 def packed_headers(array: Any) -> Spans:
-    """Return the headers of each row as they stand in a record: their count, then themselves.
+    """Return the headers of each row as encoded in a record, count first.
 
     Raises:
-        TypeError: the array is no map, or one without a name.
+        TypeError: the array is not a map, or a header has no name.
     """
     kind = array.type
     if not pa.types.is_map(kind):
-        raise TypeError(f"yielded column headers of {kind}: make it map<string, binary>")
+        raise TypeError(f"yielded column headers of type {kind}. Convert it to map<string, binary>")
     offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
     first, counts = offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64)
     if array.null_count:

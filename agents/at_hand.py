@@ -25,18 +25,17 @@ FAR_MS: Final = 3_600_000
 
 
 class AtHand:
-    """The record that a run works on; satisfies `kafka_ratchet.tables.values.windows.EventAtHand`.
+    """Current record of a run, for tables with event time; implements `tables.values.windows.EventAtHand`.
 
-    The stream time along the batch is found when a table first asks for it, so that programs without windows do not
-    pay for it.
+    The stream time is computed when a table first asks for it, so that programs without windows need not compute it.
     """
 
     def __init__(self, partition: PartitionTables, reading: Reading) -> None:
         """Start without a batch.
 
         Args:
-            partition: knows the stream time before the batch
-            reading: knows the batch, and its current record
+            partition: tables of the partition, with the stream time before the batch
+            reading: reading of the run, with the batch and the current record
         """
         self._partition, self._reading = partition, reading
         self._rows = NO_ROWS
@@ -44,12 +43,12 @@ class AtHand:
         self._times: list[int] | None = None
 
     def take(self, rows: NDArray[np.int64]) -> None:
-        """Begin another batch, with the records that the run takes of it."""
+        """Begin another batch. rows: indexes of the records that the run takes."""
         self._rows, self._stamps, self._times = rows, None, None
 
     @property
     def timestamp(self) -> int | None:
-        """See `EventAtHand`."""
+        """Return the current record's timestamp, as described in `EventAtHand`."""
         delivery, index = self._reading.delivery, self._reading.index
         if delivery is None or index == NO_RECORD:
             return None
@@ -59,7 +58,7 @@ class AtHand:
 
     @property
     def stream_time(self) -> int:
-        """See `EventAtHand`."""
+        """Return the stream time at the current record, as described in `EventAtHand`."""
         delivery, index = self._reading.delivery, self._reading.index
         if delivery is None or index == NO_RECORD:
             return self._partition.stream_time
@@ -73,20 +72,23 @@ class AtHand:
 
     @property
     def place(self) -> str:
-        """See `EventAtHand`."""
+        """Return the current record's place for messages, as described in `EventAtHand`."""
         return self._reading.place
 
 
 class StreamClock:
-    """Stream time of a partition, moved batch by batch; reports an event far ahead of the others."""
+    """Stream time of a partition, advanced batch by batch. It logs an event far ahead of the others."""
 
     def __init__(self, partition: PartitionTables, clock: Callable[[], float] = time.monotonic) -> None:
-        """clock: seconds that only rise; by it lines of the log are spared."""
+        """Start with the partition's stream time. clock: monotonic seconds, used to limit log lines."""
         self._partition, self._clock = partition, clock
         self._said_at = -SAY_AGAIN_S
 
     def advance(self, batch: RecordBatch, rows: NDArray[np.int64]) -> None:
-        """Push the time that these records bring the partition to. rows: int64[records], of the batch; at least one."""
+        """Advance the stream time by the records of a batch.
+
+        rows: int64[records], indexes in the batch; at least one.
+        """
         rows = rows[batch.timestamps[rows] != NO_TIMESTAMP]
         if not len(rows):
             return

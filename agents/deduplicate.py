@@ -39,12 +39,12 @@ Then = Callable[[Delivery, NDArray[np.bool_]], Awaitable[None]]
 
 
 async def forward(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
-    """Forward fresh records as they are."""
+    """Forward the fresh records unchanged. fresh: bool[batch.count]."""
     delivery.forward(fresh)
 
 
 async def withhold(delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
-    """Forward nothing, in a stream for its counts alone."""
+    """Forward no record, in a stream that only counts."""
 
 
 SHOWN = 80
@@ -52,15 +52,15 @@ SHOWN = 80
 
 
 class FormCheck:
-    """Check of judged batches in a stream without a stated form of sequences."""
+    """Check of judged batches for a wrong sequence format, in a stream that does not set the format."""
 
     def __init__(self, stream: str, header: str, identity: Identity) -> None:
-        """Look at nothing yet.
+        """Start without any sequence read.
 
         Args:
-            stream: name
-            header: name, with the sequence
-            identity: setting of the stream
+            stream: name of the stream
+            header: name of the header with the sequence
+            identity: the stream's identity setting
         """
         self._stream, self._header, self._identity = stream, header, identity
         self._watches: dict[int, FormWatch] = {}
@@ -73,19 +73,19 @@ class FormCheck:
         against: NDArray[np.int64],
         identities: Identities | None,
     ) -> None:
-        """Compare each sequence of a batch with the last one of its identity.
+        """Compare each sequence of a batch with the last sequence of its identity.
 
-        Nothing of the batch may be committed after an error.
+        After an error the caller must commit nothing of the batch.
 
         Args:
             batch: the records.
-            verdicts: uint8[batch.count].
-            reasons: uint8[batch.count], of invalid ones.
+            verdicts: uint8[batch.count], verdict on each record.
+            reasons: uint8[batch.count], reason for each invalid record.
             against: int64[batch.count], last sequence before each record; -1 for none.
-            identities: identities of the records; None: the columns of the batch have them.
+            identities: identities of the records; None: they are in the columns of the batch.
 
         Raises:
-            FormUnclear: a sequence seems to have another form; the text names the settings.
+            FormUnclear: a sequence seems to have another format; the message names the settings.
         """
         columns = batch.columns
         starts, lengths = columns[records.FIRST], columns[records.FIRST_LENGTH]
@@ -107,14 +107,14 @@ class FormCheck:
 
 
 def form_check(stream: str, source: SequenceSource, form: SequenceForm, identity: Identity) -> FormCheck | None:
-    """Return the check of a stream; None where nothing is guessed."""
+    """Return the format check of a stream; None if its settings state the format."""
     if source.kind != "header" or form is not SequenceForm.GUESS:
         return None
     return FormCheck(stream, source.name, identity)
 
 
 class Deduplicator:
-    """Processor of a stream's batches: judges each in a Faust agent, and then makes the outputs of fresh records."""
+    """Processor of a stream's batches: finds duplicates in a Faust agent, then makes the outputs of fresh records."""
 
     def __init__(
         self,
@@ -128,12 +128,13 @@ class Deduplicator:
         """Store the parts of the step, without connecting it.
 
         Args:
-            sequences: the stream's table
-            read: reads the sequences of a batch
-            then: makes the outputs of fresh records
-            lettered: reason of the dead letter, by verdict. Other records, neither fresh nor invalid, are dropped
-            read_identities: reads the identities of a batch; None: its columns have them
-            check: checks the form of sequences; None: the settings state it
+            sequences: table with the stream's last sequences
+            read: function that reads the sequences of a batch
+            then: function that makes the outputs of fresh records
+            lettered: reason of the dead letter, by verdict. Records with other verdicts, neither fresh nor invalid, are
+                dropped.
+            read_identities: function that reads the identities of a batch; None: they are in its columns
+            check: check of the sequence format; None: the settings state the format
         """
         self._sequences, self._read, self._then = sequences, read, then
         self._lettered, self._read_identities, self._check = lettered, read_identities, check
@@ -144,15 +145,15 @@ class Deduplicator:
 
         Args:
             app: the Faust app
-            name: of the stream
-            partitions: of the input, the output and the changelog
+            name: name of the stream
+            partitions: partition count of input, output and changelog
         """
         app.tables.add(SequenceTable(app, name=name, sequences=self._sequences, partitions=partitions))
         channel = LaneChannel(app, maxsize=QUEUE)
         app.agent(channel, name=f"deduplicate-{name}")(self.connect(channel).agent)
 
     def connect(self, channel: CallChannel) -> AgentCalls[NDArray[np.bool_]]:
-        """Return the calls through a channel. The caller must run the channel's agent."""
+        """Return the calls to the deduplicating agent through a channel. The caller must run the agent."""
         self._calls = AgentCalls(self._sequences.changelog, channel, self.judge)
         return self._calls
 
@@ -163,10 +164,10 @@ class Deduplicator:
         return delivery.outputs
 
     def judge(self, delivery: Delivery) -> NDArray[np.bool_]:
-        """Judge a batch, and make outputs of all but the fresh records.
+        """Judge a batch, and make the outputs of all records except fresh ones.
 
         Returns:
-            bool[batch.count], the fresh ones
+            bool[batch.count], True for fresh records
         """
         batch, spec = delivery.batch, delivery.spec
         partition = self._sequences.partition(batch.partition)

@@ -23,20 +23,20 @@ ID_MOST: Final = 1024
 class Event(msgspec.Struct, eq=False, frozen=True):
     """Immutable record of the input; yielded, it is forwarded byte for byte.
 
-    It cannot be changed: yielded, it goes on byte for byte, and a change would be left out.
+    It cannot be changed, because a change would not be forwarded.
 
     Attributes:
-        key: bytes; None where it is null.
+        key: bytes; None for a null key.
         value: decoded by the stream's value_type.
-        timestamp: ms since the epoch; -1 where the record has none.
-        partition, offset: where it is in the input.
-        producer: producer of the sequence, where the stream is judged by producer; else None.
-        sequence: sequence that decided the verdict; None where the stream is not judged.
-        packed_headers: as they stand in the record, with their number before them.
+        timestamp: ms since the epoch; -1 without one.
+        partition, offset: place of the record in the input.
+        producer: name of the producer, if it is the stream's identity; else None.
+        sequence: sequence of the record; None in a stream without deduplication.
+        packed_headers: headers as encoded in the record, count first.
         topic: name of the input.
         topic_id: id of that topic, as Kafka's tools print it.
-        id_header: header with the event's id; "" where the stream has none.
-        known_id: id of a re-sent event; None for others.
+        id_header: header with the event's id; "" if the stream has no such header.
+        known_id: id of a re-sent event; None for other events.
     """
 
     # A Struct, because one is made for each record: that takes a third of the time of a class of one's own.
@@ -55,12 +55,12 @@ class Event(msgspec.Struct, eq=False, frozen=True):
 
     @property
     def headers(self) -> tuple[Header, ...]:
-        """Return the headers in their order; a name may come more than once."""
+        """Return the headers in their order; a name may occur several times."""
         return tuple(unpack_headers(self.packed_headers))
 
     @property
     def id(self) -> str:
-        """Name of the event: TOPIC-ID/PARTITION/OFFSET of the record that brought it first.
+        """Return the event's id: TOPIC-ID/PARTITION/OFFSET of the first record with the event.
 
         It stays the same through `group_by` and when its dead letter is sent again. No two events share one.
         """
@@ -74,14 +74,14 @@ class Event(msgspec.Struct, eq=False, frozen=True):
 
 
 def own_id(topic_id: str, partition: int, offset: int) -> str:
-    """Return the id of the record at a place of a topic. topic_id: as Kafka's tools print it."""
+    """Return the id of the record at a place of a topic. topic_id: in the base64 text of Kafka's tools."""
     return f"{topic_id}/{partition}/{offset}"
 
 
 def id_in(headers: Iterable[tuple[str, bytes | None]], name: str) -> str | None:
     """Return the id in the last header of a name.
 
-    None where it is missing, empty, no UTF-8 or too long.
+    None if it is missing, empty, not UTF-8 or too long.
     """
     found = [value for each, value in headers if each == name]
     if not found or not found[-1] or len(found[-1]) > ID_MOST:
@@ -95,7 +95,8 @@ def id_in(headers: Iterable[tuple[str, bytes | None]], name: str) -> str | None:
 def ids_sent_again(delivery: Delivery) -> dict[int, str]:
     """Return the ids of a batch's re-sent dead letters, by index of the record.
 
-    The header counts only where the record names a dead letter of this stream: records copied from an output have both.
+    The header with the id counts only if the record also names a dead letter of this stream, because records copied
+    from an output may carry both.
     """
     batch, letters = delivery.batch, delivery.spec.letters
     found: dict[int, str] = {}
@@ -119,6 +120,6 @@ def event_ids(delivery: Delivery, indices: Iterable[int]) -> list[str]:
 
 
 def known_times(stamps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return timestamps, with NO_TIME for events without one."""
+    """Return timestamps, with NO_TIME in place of missing ones."""
     known: NDArray[np.int64] = np.where(stamps == NO_TIMESTAMP, NO_TIME, stamps)
     return known

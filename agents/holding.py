@@ -23,7 +23,7 @@ They are counted, not measured: a suspended process has not blocked anything.
 
 
 def line_of(result: Any, function: Any) -> str:
-    """Return the line of a coroutine or async generator, in the file of its function."""
+    """Return the line where a coroutine or async generator now stands, in the file of its function."""
     file = function.__code__.co_filename if hasattr(function, "__code__") else None
     line: int | None = None
     while result is not None:
@@ -35,12 +35,12 @@ def line_of(result: Any, function: Any) -> str:
 
 
 def _first(thing: Any, *names: str) -> Any:
-    """Return the first of these attributes present."""
+    """Return the first of the named attributes with a value other than None."""
     return next((found for name in names if (found := getattr(thing, name, None)) is not None), None)
 
 
 class _Watch:
-    """Looks from a thread of its own whether the event loop goes on."""
+    """Watch of the event loop by a separate thread, which finds the code that blocks the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, every_s: float) -> None:
         self.beats, self.stop = 0, threading.Event()
@@ -70,7 +70,7 @@ class _Watch:
 
 
 async def watch_loop(every_s: float = LOOK_EVERY_S) -> None:
-    """Say who blocks the event loop, until cancelled."""
+    """Log the code that blocks the event loop, until cancelled."""
     watch = _Watch(asyncio.get_running_loop(), every_s)
     threading.Thread(target=watch.run, name="event loop watch", daemon=True).start()
     try:

@@ -14,7 +14,7 @@ I64 = NDArray[np.int64]
 
 @compiled()
 def count_headers(data: U8, begins: I64, ends: I64, offsets: NDArray[np.int32]) -> None:
-    """Count the headers before each record's own into offsets int32[records + 1], from 0.
+    """Fill offsets, int32[records + 1], with the number of headers before each record, from 0.
 
     begins, ends: int64[records], start of a record's headers with their count, and end of the record
     """
@@ -47,8 +47,8 @@ def find_headers(data: U8, begins: I64, ends: I64, names: I64, values: I64) -> N
 def find_header(data: U8, columns: I64, name: U8, begins: I64, lengths: I64, times: I64) -> None:
     """Find the value of the header with this name in sound records.
 
-    Fills begins, lengths and times, each int64[records], as the columns FIRST, FIRST_LENGTH and FIRST_TIMES: the last
-    of several headers counts.
+    Fills begins, lengths and times, each int64[records], like the columns FIRST, FIRST_LENGTH and FIRST_TIMES. Of
+    several headers the last counts.
     """
     for i in range(columns.shape[1]):
         begins[i], lengths[i], times[i] = 0, records.ABSENT, 0
@@ -84,20 +84,20 @@ def write_headers(
     starts: I64,
     lengths: I64,
 ) -> None:
-    """Write the headers of records in their wire form, one record after the other.
+    """Encode the headers of records, one record after the other.
 
     Args:
         first: int64[records], index of the record's first header.
-        counts: int64[records].
-        names: uint8[bytes] of the names.
-        name_starts: int64[headers].
-        name_lengths: int64[headers].
-        values: uint8[bytes] of the values.
-        value_starts: int64[headers].
-        value_lengths: int64[headers]; -1 is null.
-        out: uint8[bytes], room for all.
-        starts: int64[records], filled.
-        lengths: int64[records], filled.
+        counts: int64[records], number of headers.
+        names: uint8[bytes], the names one after the other.
+        name_starts: int64[headers], where each name begins.
+        name_lengths: int64[headers], length of each name.
+        values: uint8[bytes], the values one after the other.
+        value_starts: int64[headers], where each value begins.
+        value_lengths: int64[headers], length of each value; -1 is null.
+        out: uint8[bytes] to write into, large enough for all headers.
+        starts: int64[records], receives the start of each record's headers.
+        lengths: int64[records], receives their length.
     """
     at = 0
     for i in range(len(first)):

@@ -19,12 +19,12 @@ encode_json: Final = msgspec.json.Encoder().encode
 
 
 def output_value(output: Any) -> bytes | None:
-    """Return an output as bytes to send: bytes as they are, None null, all else as JSON."""
+    """Return an output as bytes to send: bytes unchanged, None as null, other values as JSON."""
     return output if output is None or type(output) is bytes else encode_json(output)
 
 
 class Outputs:
-    """Outputs of one batch, in the order of their yields."""
+    """Outputs of an agent for one batch, in the order of their yields."""
 
     def __init__(self) -> None:
         self.indices: list[int] = []
@@ -42,7 +42,7 @@ class Outputs:
         del self.indices[length:], self.values[length:]
 
     def flush(self, delivery: Delivery) -> None:
-        """Hand everything to the delivery.
+        """Encode the outputs and add them to the delivery.
 
         Raises:
             RecordTooLarge: a record does not fit the output topic.

@@ -25,18 +25,18 @@ def regroup(name: str, topic: Topic, key: Any) -> Callable[[Any], Coroutine[Any,
     """Return the agent that forwards each event of a stream to an internal one, under another key.
 
     Args:
-        name: name of the internal stream
-        topic: its topic
-        key: function from a value to the new key; or a field of the value's class, as `Order.user`
+        name: name of the internal stream.
+        topic: topic of the internal stream.
+        key: function from a value to the new key; or a field of the value's class, such as `Order.user`
 
     Raises:
-        SettingsError: it is neither.
+        SettingsError: the key is neither.
     """
     if not callable(key):
         field = getattr(key, "__name__", None)
         if field is None or not hasattr(key, "__get__"):
             raise SettingsError(
-                f"group_by {name}: key is {key!r:.100}: give a function of the value, or a field of its class"
+                f"group_by {name}: key is {key!r:.100}. Give a function of the value, or a field of its class"
             )
         key = attrgetter(field)
     key_of: Key = key
@@ -67,11 +67,11 @@ INSTEAD: Final = {
 
 
 def refuse(name: str) -> NoReturn:
-    """Raise for an attribute that an App does not have.
+    """Raise the error for an attribute that an App lacks.
 
     Raises:
-        NotInApp: Faust's has it.
-        AttributeError: no App has it.
+        NotInApp: Faust's App has the attribute; the message names the replacement.
+        AttributeError: neither App has it.
     """
     if name in INSTEAD:
         raise NotInApp(f"app.{name}: {INSTEAD[name]}. docs/guide/from-faust.md has Faust's names side by side")
@@ -84,12 +84,12 @@ Function = Callable[[Any], Any]
 
 @dataclass(eq=False)
 class Agent:
-    """Function over the events of a stream, as `App.agent` registered it.
+    """Agent: a function over the events of a stream, registered by `App.agent`.
 
     Attributes:
-        function: an async generator function, or a coroutine function where nothing is yielded.
+        function: an async generator function, or a coroutine function without yields.
         stream: stream of its events.
-        on_error: treatment of a record that makes it raise.
+        on_error: treatment of a record after an error of the function.
         deterministic: True if equal events give equal outputs; see `ratchet verify --replay`.
         name: name of the function.
     """
@@ -113,8 +113,8 @@ class StreamDefinition:
     Attributes:
         app: app of the program.
         name: `[streams.NAME]` of the settings.
-        value_type: type into which msgspec decodes values; None: any JSON; bytes: as they are.
-        agents: agents in the order of their registration, which each batch follows.
+        value_type: type into which msgspec decodes values; None: any JSON; bytes: undecoded.
+        agents: agents in the order of registration; they process each batch in this order.
         timers: timers called for each of its partitions.
         topic: the internal topic that it reads, filled by agents of other streams; None: an input of the settings.
         fed_by: streams that `group_by` forwards to it.
@@ -131,19 +131,19 @@ class StreamDefinition:
     def group_by(self, name: str, key: Any, *, value_type: Any = None, on_error: OnError = "halt") -> StreamDefinition:
         """Forward each event under another key, in the same transaction, to an internal stream.
 
-        Several streams may be grouped into one, which is how two of them are joined.
+        Several streams may be grouped into one, in order to join them.
 
         Args:
             name: name of the internal stream.
-            key: function from a value to the new key; or a field of the value's class, as `Order.user`.
-            value_type: type of the internal stream; None: this stream's.
+            key: function from a value to the new key; or a field of the value's class, such as `Order.user`.
+            value_type: type of the internal stream; None: the type of this stream.
             on_error: treatment of an event without a computable key, as in `App.agent`.
 
         Returns:
             the internal stream, for agents and tables.
 
         Raises:
-            SettingsError: the name is taken, or the events would go round.
+            SettingsError: the name is already used, or the events would come back to this stream.
         """
         step, topic = _step_of(self.app, self, name, self.value_type if value_type is None else value_type)
         self.app.agent(self, on_error=on_error)(regroup(name, topic, key))
@@ -152,7 +152,7 @@ class StreamDefinition:
 
     @property
     def has_own_agents(self) -> bool:
-        """Return True if it has agents other than those of `group_by`."""
+        """Return True if the stream has agents other than those of `group_by`."""
         return any(not agent.is_step for agent in self.agents)
 
     @property
@@ -164,8 +164,8 @@ class StreamDefinition:
         """
         if self.topic is None:
             raise SettingsError(
-                f"stream {self.name}: reads a topic of the settings: send to app.topic(NAME of its input), or declare "
-                "the stream with internal=True"
+                f"stream {self.name} reads a topic of the settings. Send to app.topic(NAME of its input), or "
+                "declare the stream with internal=True"
             )
         return self.topic.send
 
@@ -195,32 +195,32 @@ class App(Timers):
         Args:
             name: `[streams.NAME]` of the settings.
             value_type: a msgspec.Struct, a dataclass, `dict`, `bytes`, ...; None: any JSON.
-            internal: it reads a topic of Ratchet's own, filled by agents of other streams with its `send`; it needs
-                no section in the settings.
+            internal: True for a stream that other streams' agents fill by `send`; it has an internal topic and no
+                section in the settings.
 
         Raises:
-            SettingsError: it was declared before.
+            SettingsError: the stream is already declared.
         """
         if name in self.streams:
-            raise SettingsError(f"stream {name} is declared twice: declare it once, and use it for each agent")
+            raise SettingsError(f"stream {name} is declared twice. Declare it once, and use it for each agent")
         # Its name in Kafka has the application's in it, which the settings say (kafka_ratchet.app.worker.steps).
         topic = Topic(f"{name}-repartition") if internal else None
         self.streams[name] = StreamDefinition(self, name, value_type, topic=topic)
         return self.streams[name]
 
     def check_own(self, stream: TimedStream) -> None:
-        """See that a stream is one of this app.
+        """Check that a stream belongs to this app.
 
         Raises:
-            SettingsError: it is not.
+            SettingsError: it belongs to another app.
         """
         if self.streams.get(stream.name) is not stream:
-            raise SettingsError(f"stream {stream.name} is not one of this app: declare it with its `stream`")
+            raise SettingsError(f"stream {stream.name} does not belong to this app. Declare it with the app's `stream`")
 
     def of(self, stream: str) -> list[Agent]:
         """Return the agents of a stream, in the order of their registration.
 
-        There are none where the program does not know the stream.
+        The list is empty if the program does not declare the stream.
         """
         return self.streams[stream].agents if stream in self.streams else []
 
@@ -231,37 +231,40 @@ class App(Timers):
         return [table for name, table in self.tables.items() if self._owners[name] in theirs]
 
     def check(self, streams: Collection[str]) -> None:
-        """Verify that the program fits the settings.
+        """Check that the program fits the settings.
 
         Args:
             streams: names of `[streams.NAME]` in the settings
 
         Raises:
-            SettingsError: it names a stream that they do not have, has no agent, or has a table that may belong to
-                several streams.
+            SettingsError: the program declares a stream missing in the settings, has no agent, or has a table without a
+                clear stream.
         """
         for name in self.streams:
             if name not in streams:
                 has = ", ".join(sorted(streams)) or "none"
-                raise SettingsError(f"streams.{name}: the program names it, and the settings do not; they have {has}")
+                raise SettingsError(
+                    f"streams.{name}: the program declares it, but the settings have only {has}. Add the section, "
+                    "or remove the stream"
+                )
         busy = [name for name, stream in self.streams.items() if stream.has_own_agents]
         if not any(map(self.of, self.streams)):
-            raise SettingsError("the program has no agent: write `@app.agent(stream)` above a function")
+            raise SettingsError("the program has no agent. Write `@app.agent(stream)` above a function")
         for name, stream in self.streams.items():
             if stream.timers and not stream.agents:
                 raise SettingsError(
-                    f"streams.{name}: has a timer ({stream.timers[0].name}) and no agent: a timer of a stream runs "
-                    "with its agents"
+                    f"streams.{name}: has a timer ({stream.timers[0].name}) but no agent, and a stream's timer "
+                    "needs agents. Add an agent, or remove the stream from the timer"
                 )
         for name, owner in self._owners.items():
             if owner is None and len(busy) > 1:
                 raise SettingsError(
-                    f"table {name}: streams {', '.join(busy)} have agents, and each would have a table of its own. Say "
-                    "which stream's it is: app.Table(..., stream=...)"
+                    f"table {name}: streams {', '.join(busy)} have agents, and each would have its own table. Name "
+                    "the stream of the table: app.Table(..., stream=...)"
                 )
 
     def rules(self) -> dict[str, str]:
-        """Return the rules that workers of one group must agree on."""
+        """Return the properties of the program that must be equal on all workers of a group."""
         agents = {
             f"agents of {name}": ", ".join([agent.name for agent in self.of(name)])
             for name in sorted(self.streams)
@@ -289,10 +292,10 @@ class App(Timers):
     ) -> Table:
         """Declare a table; see `kafka_ratchet.tables.values.table.Table`.
 
-        stream: the stream of its agents; needed where several streams have agents
+        stream: stream with the agents that use the table; needed if several streams have agents
 
         Raises:
-            SettingsError: there is one of that name, or a type cannot be used.
+            SettingsError: a table of that name exists, or a type is not supported.
         """
         self._refuse_twice(name)
         self._owners[name] = stream
@@ -320,10 +323,10 @@ class App(Timers):
     ) -> GlobalTable:
         """Declare a table for look-ups; see `kafka_ratchet.tables.values.global_table.GlobalTable`.
 
-        topic: None: the topic with the table's name
+        topic: topic with the contents; None: the topic of the table's name
 
         Raises:
-            SettingsError: there is a table of that name, or a type cannot be used.
+            SettingsError: a table of that name exists, or a type is not supported.
         """
         self._refuse_twice(name)
         where = topic.name if isinstance(topic, Topic) else topic or name
@@ -333,34 +336,36 @@ class App(Timers):
 
     def _refuse_twice(self, table: str) -> None:
         if table in self.tables or table in self.global_tables:
-            raise SettingsError(f"table {table} is declared twice: declare it once")
+            raise SettingsError(f"table {table} is declared twice. Declare it once")
 
     def agent(
         self, stream: StreamDefinition, *, on_error: OnError = "halt", deterministic: bool = True
     ) -> Callable[[Function], Function]:
         """Register a function over the events of a stream.
 
-        Each partition of the input has its own run of it, which takes the partition's events in the order of their
-        offsets. A run restarts after each rollback of a transaction, and loses its state outside tables.
+        The function runs once for each input partition, and takes the partition's events in the order of offsets. A run
+        restarts after each rollback of a transaction, and loses its state outside tables.
 
         Args:
-            stream: of this app.
-            on_error: "halt": the partition halts at a record that makes the function raise, until the program is
-                corrected; "dead-letter": the record goes to the dead-letter topic with the reason, its table
-                changes and outputs are undone, and the next record follows.
-            deterministic: False: its outputs or tables depend on more than its events and tables (a clock, chance,
-                another service), so that `ratchet verify --replay` cannot compute them again.
+            stream: stream of this app.
+            on_error: "halt": an error halts the partition at that record, until the program is corrected.
+                "dead-letter": the record goes to the dead-letter topic with the reason, and its table changes and
+                outputs are undone.
+            deterministic: False: outputs or tables depend on more than events and tables (a clock, chance, another
+                service), so that `ratchet verify --replay` cannot compute them again.
 
         Raises:
-            SettingsError: the function or the stream cannot be used.
+            SettingsError: the function or the stream is not suitable.
         """
         if on_error not in ("halt", "dead-letter"):
-            raise SettingsError(f"on_error is {on_error!r}; there are halt and dead-letter")
+            raise SettingsError(f"on_error is {on_error!r}. Write halt or dead-letter")
         self.check_own(stream)
 
         def register(function: Function) -> Function:
             if not (inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)):
-                raise SettingsError(f"agent {function!r}: write `async def` with one parameter, the stream")
+                raise SettingsError(
+                    f"agent {function!r} is not suitable. Write `async def` with one parameter, the stream"
+                )
             stream.agents.append(Agent(function, stream, on_error, deterministic))
             return function
 
@@ -368,31 +373,40 @@ class App(Timers):
 
 
 def _step_of(app: App, parent: StreamDefinition, name: str, value_type: Any) -> tuple[StreamDefinition, Topic]:
-    """Return the internal stream for a stream's events, and its topic; created where there is none.
+    """Return the internal stream for a stream's events, and its topic; created if missing.
 
     Raises:
-        SettingsError: the name is taken, or the events would go round.
+        SettingsError: the name is already used, or the events would come back to their stream.
     """
     if not isinstance(name, str):
-        raise SettingsError(f"stream {parent.name}: group_by(NAME, key=...) begins with a name for what comes of it")
+        raise SettingsError(
+            f"stream {parent.name}: group_by needs the name of the internal stream as first argument: "
+            "group_by(NAME, key=...)"
+        )
     step = app.streams.get(name) or app.stream(name, value_type=value_type, internal=True)
     if step.topic is None:
-        raise SettingsError(f"group_by {name}: there is a stream of that name. Name the internal one otherwise")
+        raise SettingsError(
+            f"group_by {name}: a stream of that name exists. Choose another name for the internal stream"
+        )
     if step.value_type != value_type:
         raise SettingsError(
-            f"group_by {name}: its values would be of two types, {step.value_type!r} and {value_type!r}. Give "
-            "value_type=, the same each time"
+            f"group_by {name}: its values would have two types, {step.value_type!r} and {value_type!r}. Give the "
+            "same value_type= each time"
         )
     if parent in step.fed_by:
         raise SettingsError(
-            f"group_by {name}: stream {parent.name} goes there already; each event would be there twice"
+            f"group_by {name}: stream {parent.name} is already grouped into it, so that each event would come "
+            "twice. Remove one group_by"
         )
     if step in ancestors_of(parent):
-        raise SettingsError(f"group_by {name}: events of {parent.name} come from there, and would go round for ever")
+        raise SettingsError(
+            f"group_by {name}: events of {parent.name} come from that stream, so that they would circulate forever. "
+            "Group into another stream"
+        )
     step.fed_by.append(parent)
     return step, step.topic
 
 
 def ancestors_of(stream: StreamDefinition) -> list[StreamDefinition]:
-    """Return the stream, and the streams that feed it by `group_by`, step by step."""
+    """Return a stream, and all streams that feed it by `group_by`, directly or not."""
     return [stream, *(each for parent in stream.fed_by for each in ancestors_of(parent))]

@@ -49,16 +49,16 @@ COPIED_MOST: Final = 8 << 20
 
 
 class Reading:
-    """Records of one batch after the other, for a run of an agent.
+    """Reader of an agent's run, which yields the records of one batch after the other.
 
     Attributes:
-        delivery: the current batch; None where the run has none.
-        index: index of the current record; NO_RECORD where there is none.
-        event: last event read, where the run reads events.
-        event_index: index of that event; differs from `index` where values were read after it.
-        batch: the run's form of the batch, where it reads batches.
-        reads_batches: True if it does.
-        away: empty during a step of the run's own task. A list, so that a loop can hold it.
+        delivery: the current batch; None without one.
+        index: index of the current record; NO_RECORD without one.
+        event: last event read, if the run reads events.
+        event_index: index of that event; differs from `index` if values were read after it.
+        batch: the current batch as the run gets it, if the run reads batches.
+        reads_batches: True if the run reads batches.
+        away: empty while the run's own task executes, else not. A list, so that a loop can keep a reference.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class Reading:
         """Start without a batch.
 
         Args:
-            value_type: type of the stream's values
-            partition: the tables of the run
-            more: releases the batch, and returns when there is another one
-            before_record: called before each record, where one may be undone alone
+            value_type: type of the stream's values.
+            partition: tables of the partition.
+            more: function that releases the batch and waits for the next one.
+            before_record: function called before each record, if single records can be undone; else None
         """
         self.delivery: Delivery | None = None
         self.index = NO_RECORD
@@ -99,10 +99,9 @@ class Reading:
         """Place of the run while it has no batch."""
 
     async def as_own(self, program: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a program. In its own steps alone events are read, tables written and records sent.
+        """Run a program; only its own task may read events, write tables and send records.
 
-        A task that it starts runs between two of them: what that one did would belong to whichever event comes next, or
-        to none.
+        The effects of another task that it starts would belong to an arbitrary event, or to none.
         """
         await _steps(program(), self._enter, self._leave)
 
@@ -116,12 +115,12 @@ class Reading:
         self._partition.shut()
 
     def begin(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
-        """Begin a batch. fresh: int64[records], indexes to hand out."""
+        """Begin a batch. fresh: int64[records], indexes of the records to yield."""
         self.delivery, self.index, self._fresh, self._left = delivery, NO_RECORD, fresh, None
         self.held.clear()
 
     def end(self) -> None:
-        """End the batch, and keep nothing of it."""
+        """End the batch, and free its memory."""
         if self.delivery is not None:
             batch = self.delivery.batch
             self._before = f"{batch.topic}, partition {batch.partition}, after offset {batch.next - 1}"
@@ -129,7 +128,7 @@ class Reading:
         self.held.clear()
 
     def stop(self) -> None:
-        """Hand out no more: the transaction was rolled back."""
+        """Yield no further records, because the transaction was rolled back."""
         self.end()
         self._rows.clear()  # which ends the iteration that a late run is in
 
@@ -141,7 +140,7 @@ class Reading:
 
     @property
     def place(self) -> str:
-        """Return the place of the current record, or where it would be."""
+        """Return the place of the current record for messages; without one, the place after the last batch."""
         if self.delivery is None:
             return self._before
         batch = self.delivery.batch
@@ -151,7 +150,7 @@ class Reading:
         return where if self.index == NO_RECORD else f"{where}, offset {int(batch.offsets[self.index])}"
 
     def correlation(self) -> dict[str, object]:
-        """Return the fields for log lines of the program; nothing where it has no batch."""
+        """Return the fields for the program's log lines; none without a batch."""
         if self.delivery is None:
             return {}
         batch = self.delivery.batch
@@ -160,9 +159,9 @@ class Reading:
         ) | ({} if self.agent is None else {"agent": self.agent})
 
     def reject(self, reason: str, *, alone: bool = False) -> None:
-        """Make dead letters of the records held together, or of the one at hand where none is.
+        """Make dead letters of all held records, or of the current record if none is held.
 
-        alone: only of the one at hand; the others stay held
+        alone: True to make only the current record a dead letter; the others stay held
         """
         assert self.delivery is not None  # noqa: S101 - a record is at hand
         for index in [self.index] if alone or not self.held else self.held:
@@ -173,7 +172,7 @@ class Reading:
 
     @property
     def remaining(self) -> int:
-        """Number of unread records of the batch."""
+        """Return the number of unread records of the batch."""
         return 0 if self.delivery is None else length_hint(self._left_over())
 
     async def values(self) -> AsyncIterator[Any]:
@@ -215,11 +214,12 @@ class Reading:
             await self._more()
 
     def _check(self) -> None:
-        """Verify that the program may ask for more."""
+        """Check that the program may read another event."""
         if self.away:
             raise AgentFailed(
-                f"{self.place}: events are read by the agent's own task only, not by a task that it has started, as "
-                "`ensure_future`, `gather` and `wait_for` do; `async with asyncio.timeout(...)` starts none"
+                f"{self.place}: only the agent's own task may read events, not a task that it has started, as "
+                "`ensure_future`, `gather` and `wait_for` do. Use `async with asyncio.timeout(...)`, which starts "
+                "no task"
             )
         if self.delivery is not None:
             self._partition.check_lent()
@@ -259,7 +259,9 @@ class Reading:
         columns = require_columns(names)
         self.index, self.reads_batches = NO_RECORD, True
         if self._before_record is not None:
-            raise TypeError('on_error="dead-letter" is for single records: read values or events, or leave it out')
+            raise TypeError(
+                'on_error="dead-letter" works with single records only. Read values or events, or remove on_error'
+            )
         while True:
             self._check()
             if self.delivery is not None:
@@ -327,7 +329,7 @@ def _producers(delivery: Delivery) -> list[str | None] | None:
 
 
 def decoder(value_type: Any) -> tuple[Callable[[memoryview], Any], Callable[[], Any]]:
-    """Return the function that decodes a record's value, and the one for a null value.
+    """Return the function that decodes a record's value, and the function for a null value.
 
     Both raise msgspec.MsgspecError for a value of another type.
     """
@@ -338,7 +340,7 @@ def decoder(value_type: Any) -> tuple[Callable[[memoryview], Any], Callable[[], 
 
 
 def _decode_within(decode: Callable[[memoryview], Any], value: memoryview) -> Any:
-    """Decode JSON text that may be nested deeper than it may be."""
+    """Decode JSON text, and refuse text nested too deeply."""
     if is_too_deep(bytes(value)):
         raise msgspec.DecodeError(f"nested deeper than {NESTING_MOST} levels")
     return decoded(decode, value)

@@ -45,29 +45,30 @@ UNKNOWN_AGENTS: Final = (
 
 
 class Stream:
-    """Argument of an agent: its partition's events, each once, in offset order."""
+    """Argument of an agent: the events of its partition, each once, in the order of offsets."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        """Values, decoded by the stream's value_type."""
+        """Return an iterator over the values, decoded by the stream's value_type."""
         return self._reading.values()
 
     def events(self) -> AsyncIterator[Event]:
-        """Values with what else a record has."""
+        """Return an iterator over the events: the values with key, headers and the record's other fields."""
         return self._reading.events()
 
     def batches(self, columns: Sequence[str] | None = None) -> AsyncIterator[Any]:
-        """Yield records as they come from Kafka, many at a time, each as a pyarrow RecordBatch.
+        """Yield the records in batches as they come from Kafka, each as a pyarrow RecordBatch.
 
-        It has `key` and `value` (binary), `timestamp` (ms since the epoch), `sequence` (null where the stream is not
-        judged), `headers` (a map: name, value) and `offset`; topic and partition are in its schema's metadata. A batch
-        is never empty.
+        A batch has `key` and `value` (binary), `timestamp` (ms since the epoch), `sequence` (null in a stream without
+        deduplication), `headers` (a map: name, value) and `offset`; topic and partition are in its schema's metadata. A
+        batch is never empty.
 
-        An agent may yield any number of outputs for it. One is a boolean mask: those records are forwarded unchanged.
-        The batch itself stands for all of them. A RecordBatch or Table holds new records with the columns `key` and
-        `value` (binary or text), and `timestamp` and `headers` where they differ from the batch's latest and none.
+        An agent may yield any number of outputs for a batch. A boolean mask forwards the chosen records unchanged, and
+        the batch itself forwards all. A RecordBatch or Table holds new records with the columns `key` and `value`
+        (binary or text). They may have `timestamp` and `headers`; the defaults are the batch's latest timestamp and no
+        headers.
 
         Args:
             columns: names of the needed columns; None: all
@@ -76,28 +77,31 @@ class Stream:
 
     @property
     def remaining(self) -> int:
-        """Number of unread records of the batch at hand."""
+        """Return the number of unread records in the current batch."""
         return self._reading.remaining
 
     def hold(self) -> None:
-        """Hold the current record for rejection together with those that follow, until `release`."""
+        """Hold the current record, so that an error rejects it together with those that follow, until `release`."""
         self._reading.held.append(self._reading.index)
 
     def drop(self) -> None:
-        """Hold the record at hand no more: it has no effect."""
+        """Remove the current record from the held ones, because it has no effect."""
         self._reading.held.pop()
 
     def release(self) -> None:
-        """Hold no record any more: the next failure rejects the record at hand alone."""
+        """Release all held records, so that the next error rejects only the current record."""
         self._reading.held.clear()
 
     def reject(self, reason: str) -> None:
-        """Make the record at hand a dead letter, and leave those held with it."""
+        """Make the current record a dead letter; the held records stay held."""
         self._reading.reject(reason, alone=True)
 
 
 class AgentRun:
-    """One agent on one partition, from its first batch to the next rollback; then another one begins."""
+    """Run of one agent on one partition, from its first batch to the next rollback.
+
+    After a rollback a new run begins.
+    """
 
     def __init__(self, agent: Agent, tables: Sequence[Table], partition: PartitionTables) -> None:
         """Start without a running task.
@@ -105,7 +109,7 @@ class AgentRun:
         Args:
             agent: agent with the function to call
             tables: tables of the program
-            partition: their state of this partition
+            partition: state of the tables in this partition
         """
         self.agent, self._tables, self._partition = agent, tables, partition
         self._may_undo = agent.on_error == "dead-letter"
@@ -129,17 +133,17 @@ class AgentRun:
         self._at_hand = AtHand(partition, self._reading)
 
     async def take(self, delivery: Delivery, fresh: NDArray[np.int64]) -> None:
-        """Have the program take these records of a batch; return when it asks for more.
+        """Pass records of a batch to the program; return when it asks for more.
 
         Args:
             delivery: the batch
             fresh: int64[records], indexes in the batch
 
         Returns:
-            None, with its outputs in the delivery.
+            None; the program's outputs are then in the delivery.
 
         Raises:
-            AgentFailed: it raised and the record halts its partition; or it returned, or ended between two batches.
+            AgentFailed: the program raised an error that halts the partition, or it returned.
         """
         if self._failure is not None:
             raise self._failure
@@ -162,14 +166,14 @@ class AgentRun:
 
     @property
     def reads_batches(self) -> bool:
-        """Return True if the program takes batches, so that it sees where they end."""
+        """Return True if the program reads batches, so that it sees their limits."""
         return self._reading.reads_batches
 
     def abandon(self) -> None:
-        """End the run: its transaction was rolled back.
+        """End the run, because its transaction was rolled back.
 
-        A program that catches its cancellation goes on for a while, at the same time as the next run. The two share
-        nothing, and there are no more events.
+        A program that catches its cancellation may continue during the next run. Both runs share nothing, and the old
+        one gets no more events.
         """
         self._is_over, place = True, self._reading.place
         if self._task is not None:
@@ -179,10 +183,10 @@ class AgentRun:
             self._given_back.set_exception(Aborted(place + ": the agent was stopped while it held its batch"))
 
     async def _drive(self) -> None:
-        """Run the program, from its first event on, until it fails.
+        """Run the program until it fails.
 
         Raises:
-            Exception: the reason for a halt of the partition; unread after a rollback.
+            Exception: the reason for a halt of the partition; ignored after a rollback.
         """
         for table in self._tables:
             table.here.set(self._partition.of(table.name))
@@ -204,7 +208,7 @@ class AgentRun:
                 raise self._failed("returned: an agent goes on for as long as there are events")
 
     def _reject(self, error: BaseException) -> None:
-        """Make the record at hand a dead letter, or raise what halts the partition."""
+        """Make the current record a dead letter, or raise the error if it has to halt the partition."""
         if is_ended_by(error):
             raise error  # another run has its records, or the worker ends
         if self._is_over:
@@ -219,7 +223,7 @@ class AgentRun:
         self._reading.reject(f"agent {self.agent.name}: {describe_error(error)}")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Whatever ended it: the lane hears of it, now or with the next batch."""
+        """Pass the end of the run's task to the lane, now or at the next batch."""
         self._task = None
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if self._is_over:
@@ -231,7 +235,7 @@ class AgentRun:
             self._failure = failure
 
     def held_by(self) -> str:
-        """Return the agent's name and current line."""
+        """Return place, agent and current line, for messages about a slow agent."""
         line = line_of(self._result, self.agent.function)
         return f"{self._reading.place}: agent {self.agent.name}{line}"
 
@@ -243,7 +247,7 @@ class AgentRun:
         self._partition.begin_record()
 
     async def _collect(self, outputs: AsyncGenerator[Any, Any]) -> None:
-        """Keep the program's outputs, each with the current record."""
+        """Collect the program's outputs, each with its current record."""
         reading, add_index, add_value = self._reading, self._outputs.indices.append, self._outputs.values.append
         async with aclosing(outputs):  # what its `finally` writes belongs to the record at hand
             async for output in outputs:
@@ -253,9 +257,7 @@ class AgentRun:
                 kind = type(output)
                 if kind is Event:
                     if output is not reading.event or reading.event_index != reading.index:
-                        raise TypeError(
-                            "yielded an event other than the current one: yield a value of your own instead"
-                        )
+                        raise TypeError("yielded an event other than the current one. Yield a new value instead")
                     add_value(FORWARD)
                     self._outputs.forwards = True
                 elif output is None or kind is bytes:
@@ -267,14 +269,17 @@ class AgentRun:
     def _emit_for_batch(self, output: Any) -> None:
         reading = self._reading
         if reading.batch is None:
-            raise TypeError("yielded while it had no event to give the output key and timestamp")
+            raise TypeError(
+                "yielded without a current event, which gives an output its key and timestamp. Yield after reading "
+                "an event"
+            )
         if reading.delivery is not None:
             self._outputs.flush(reading.delivery)
             self._outputs.cut()
         reading.batch.emit(output)
 
     async def _more(self) -> None:
-        """Give the batch back, and wait for the next one."""
+        """Release the batch, and wait for the next one."""
         if self._is_over:
             raise asyncio.CancelledError
         if self._given_back is not None and not self._given_back.done():
@@ -285,7 +290,7 @@ class AgentRun:
 
 
 class PartitionProgram:
-    """All agents of a stream on one partition, one after the other for each batch."""
+    """Agents of a stream on one partition, which process each batch one after the other."""
 
     def __init__(self, agents: Sequence[Agent], tables: Sequence[Table], partition: PartitionTables) -> None:
         self._agents, self._tables, self._partition = agents, tables, partition
@@ -297,9 +302,9 @@ class PartitionProgram:
         return [AgentRun(agent, self._tables, self._partition) for agent in self._agents]
 
     async def take(self, delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
-        """Have all agents take a batch.
+        """Pass a batch to all agents, one after the other.
 
-        fresh: bool[batch.count].
+        fresh: bool[batch.count], True for records to process.
 
         Raises:
             AgentFailed: see `AgentRun.take`.
@@ -315,7 +320,7 @@ class PartitionProgram:
                 self._stream_clock.advance(delivery.batch, rows)
 
     def _had(self, delivery: Delivery, rows: NDArray[np.int64]) -> dict[str, list[int]]:
-        """Return by agent the re-sent records of a batch that it has had before.
+        """Return for each agent the re-sent records of a batch that it has already processed.
 
         rows: records to take; a copy of a re-sent record is dropped without further effect
         """
@@ -338,14 +343,14 @@ class PartitionProgram:
         return had
 
     def abandon(self) -> None:
-        """End every run; see `AgentRun.abandon`. The next `take` begins others."""
+        """End every run; see `AgentRun.abandon`. The next `take` begins new runs."""
         for run in self.runs:
             run.abandon()
         self.runs = self._new_runs()
 
 
 class StreamProgram:
-    """The agents of a stream in one worker."""
+    """Agents of a stream in one worker, for all its partitions."""
 
     def __init__(
         self,
@@ -357,9 +362,9 @@ class StreamProgram:
         """Start without any partition.
 
         Args:
-            agents: agents in the order of taking a batch
+            agents: agents in the order of processing a batch
             tables: tables of the stream
-            partition: state of the tables for an input partition
+            partition: function that returns the state of the tables for an input partition
             timers: timers of the stream
         """
         self._agents, self._tables, self._partition, self._timers = agents, tables, partition, timers
@@ -367,14 +372,14 @@ class StreamProgram:
         self._ticking: dict[int, PartitionTimers] = {}
 
     async def take(self, delivery: Delivery, fresh: NDArray[np.bool_]) -> None:
-        """Have the partition's runs take a batch; see `PartitionProgram.take`. fresh: bool[batch.count]."""
+        """Pass a batch to the agents of its partition; see `PartitionProgram.take`. fresh: bool[batch.count]."""
         number = delivery.batch.partition
         if number not in self._running:
             self._running[number] = PartitionProgram(self._agents, self._tables, self._partition(number))
         await self._running[number].take(delivery, fresh)
 
     def ticks(self, number: int) -> PartitionTimers | None:
-        """Return the timers of a partition; None where the stream has none."""
+        """Return the timers of a partition; None if the stream has no timers."""
         if not self._timers:
             return None
         if number not in self._ticking:

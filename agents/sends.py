@@ -42,14 +42,14 @@ and whether value and headers are the event's own, byte for byte. A plain tuple:
 
 
 class Sends:
-    """Records of one batch, in the order of their sends."""
+    """Records that an agent sends during one batch, in the order of the sends."""
 
     def __init__(self, agent: str, reading: Reading) -> None:
         """Start without records.
 
         Args:
             agent: name of the agent
-            reading: its current batch and record
+            reading: reader with the current batch and record
         """
         self._agent, self._reading = agent, reading
         self._rows: list[Row] = []
@@ -72,18 +72,20 @@ class Sends:
         partition: int | None,
         timestamp: int | None,
     ) -> None:
-        """Send a record with the event at hand; see `Topic.send`.
+        """Add a record to the current event's sends; see `Topic.send`.
 
         Raises:
-            SendRefused: no event is at hand, or the topic is not one that this stream's agents may write to.
-            TypeError, ValueError: one of the arguments cannot be sent.
+            SendRefused: no event is current, or the stream's agents must not write to the topic.
+            TypeError, ValueError: an argument is invalid.
         """
         delivery, event = self._at_hand(topic)
         partition = _partition(delivery, topic, partition)
         if timestamp is None:
             timestamp = OF_EVENT
         elif type(timestamp) is not int or not OF_EVENT < timestamp <= TIME_MOST:
-            raise ValueError(f"topic {topic}: timestamp {timestamp!r:.100}: write milliseconds since the epoch, an int")
+            raise ValueError(
+                f"topic {topic}: timestamp {timestamp!r:.100} is invalid. Give milliseconds since the epoch, an int"
+            )
         data = b"" if headers is None else _header_bytes(headers)
         row = topic, event, key_bytes(key), _value_bytes(value), data, partition, timestamp, False
         self._rows.append(row)
@@ -91,7 +93,7 @@ class Sends:
     def send_event(
         self, topic: str, key: Any, partition: int | None = None, header: tuple[str, bytes] | None = None
     ) -> None:
-        """Send the event at hand with another key, and as it is otherwise; see `Topic.send_event`."""
+        """Send the current event with another key, otherwise unchanged; see `Topic.send_event`."""
         delivery, event = self._at_hand(topic)
         number = _partition(delivery, topic, partition)
         more = b"" if header is None else _header(*header)
@@ -107,14 +109,17 @@ class Sends:
         if self._allowed[0] is delivery and self._allowed[1] == topic:
             return delivery, event
         if topic == delivery.spec.topic:
-            raise SendRefused(f"topic {topic}: agent {self._agent} reads it: it would get its own records, for ever")
+            raise SendRefused(
+                f"topic {topic}: agent {self._agent} reads this topic, so that it would get its own records "
+                "forever. Send to another topic"
+            )
         if topic not in delivery.spec.sends:
-            raise SendRefused(f"topic {topic}: is not one of the app's; declare it with its `topic`")
+            raise SendRefused(f"topic {topic}: is not declared in the app. Declare it with the app's `topic`")
         self._allowed = delivery, topic
         return delivery, event
 
     def flush(self, delivery: Delivery) -> None:
-        """Hand everything to the delivery.
+        """Encode the records and add them to the delivery.
 
         Raises:
             RecordTooLarge: a record does not fit its topic.
@@ -132,7 +137,7 @@ def _partition(delivery: Delivery, topic: str, partition: int | None) -> int:
         return BY_KEY
     count = delivery.spec.sends[topic].partitions
     if type(partition) is not int or not 0 <= partition < count:
-        raise ValueError(f"topic {topic}: there is no partition {partition!r:.100}; it has 0 to {count - 1}")
+        raise ValueError(f"topic {topic}: partition {partition!r:.100} does not exist; the topic has 0 to {count - 1}")
     return partition
 
 
@@ -170,7 +175,7 @@ def _flush(delivery: Delivery, topic: str, rows: list[Row]) -> None:
 
 
 def contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
-    """Values and headers of these records, where they are."""
+    """Return the spans of values and headers of these records in their batch, without a copy."""
     columns = batch.columns
     starts = columns[records.HEADERS, at]
     values = batch.data, columns[records.VALUE, at], columns[records.VALUE_LENGTH, at]
@@ -178,10 +183,9 @@ def contents(batch: RecordBatch, at: Ints) -> tuple[Spans, Spans]:
 
 
 def named_headers(delivery: Delivery, indices: Sequence[int]) -> list[bytes]:
-    """Return the headers of some records of a batch, each with the id of its event as the last one.
+    """Return the headers of some records of a batch, each with the event's id as last header.
 
-    An id that a record brought and that counts is not repeated. Any other header of that name comes before ours, and
-    the last one counts.
+    A valid id already in the headers is not repeated. An invalid one stays before ours, and the last header counts.
     """
     batch, spec = delivery.batch, delivery.spec
     is_internal = spec.event_header == EVENT_ID
@@ -205,7 +209,7 @@ def named_headers(delivery: Delivery, indices: Sequence[int]) -> list[bytes]:
 
 
 def _with_header(named: bytes, more: bytes) -> bytes:
-    """Return headers with one more at their end. more: as `_header` makes it."""
+    """Return encoded headers with one more header at the end. more: header encoded by `_header`."""
     if not more:
         return named
     count, after = read_varint(named, 0)
@@ -213,13 +217,13 @@ def _with_header(named: bytes, more: bytes) -> bytes:
 
 
 def spans_at(parts: Spans, mine: Ints) -> Spans:
-    """Those of some records."""
+    """Return the spans of some records. mine: their indexes."""
     data, starts, lengths = parts
     return data, starts[mine], lengths[mine]
 
 
 def key_bytes(key: Any) -> bytes | None:
-    """Return a key as bytes to send: bytes as they are, text in UTF-8, None null, all else as JSON."""
+    """Return a key as bytes to send: bytes unchanged, text in UTF-8, None as null, other values as JSON."""
     if key is None or type(key) is bytes:
         return key
     return key.encode() if isinstance(key, str) else encode_json(key)
@@ -227,14 +231,14 @@ def key_bytes(key: Any) -> bytes | None:
 
 def _value_bytes(value: Any) -> bytes | None:
     if type(value) is Event:
-        raise TypeError("an event cannot be sent: send its value")
+        raise TypeError("an event cannot be sent. Send its value")
     return output_value(value)
 
 
 def _header_bytes(headers: Headers) -> bytes:
-    """Return headers as a record has them, with their count before them.
+    """Encode headers as in a record, count first.
 
-    An event's id is left out: a new record is another event, and its headers may be copied from this one.
+    A header with an event's id is omitted, because a new record is another event even if its headers are copied.
     """
     given = headers.items() if isinstance(headers, Mapping) else headers
     pairs = [(name, value) for name, value in given if name != EVENT_ID]
@@ -243,7 +247,7 @@ def _header_bytes(headers: Headers) -> bytes:
 
 def _header(name: str, value: bytes | str | None) -> bytes:
     if not isinstance(name, str) or not isinstance(value, bytes | str | None):
-        raise TypeError(f"header {name!r:.100}: {value!r:.100}: write a name, and bytes, text or None")
+        raise TypeError(f"header {name!r:.100}: {value!r:.100} is invalid. Give a name, and bytes, text or None")
     key, data = name.encode(), value.encode() if isinstance(value, str) else value
     return varint(len(key)) + key + (varint(-1) if data is None else varint(len(data)) + data)
 
@@ -251,12 +255,12 @@ def _header(name: str, value: bytes | str | None) -> bytes:
 def router(identity: Identity, topic: str) -> Callable[[Delivery, NDArray[np.bool_]], Awaitable[None]]:
     """Return the function that sends a batch's records to their partitions.
 
-    A record with an unreadable identity becomes a dead letter here, and goes no further. In another partition a
-    function that fails now and then might read it all the same.
+    A record with an unreadable identity becomes a dead letter here, because a user's function that fails at times might
+    read it in the target partition.
 
     Args:
-        identity: identity of records judged together
-        topic: one of the lane's `sends`
+        identity: identity that determines the partition
+        topic: target topic, one of the lane's `sends`
 
     Raises:
         SettingsError: the user's function cannot be imported.

@@ -34,9 +34,9 @@ It is not sent; a timer's outputs have its key and its timestamp.
 
 
 class PartitionTimers:
-    """Timers of a partition; satisfies `kafka_ratchet.transport.delivery.Ticks`.
+    """Timers of a stream in one partition; implements `kafka_ratchet.transport.delivery.Ticks`.
 
-    A rolled-back call has not happened: the timer is due at once.
+    After a rollback of its call, a timer is due again at once.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class PartitionTimers:
         Args:
             timers: timers of the stream
             tables: tables of the stream
-            partition: their state of this partition
-            clock: seconds that only rise
+            partition: state of the tables in this partition
+            clock: monotonic seconds
         """
         self.timers, self._tables, self._partition, self._clock = timers, tables, partition, clock
         self._due: dict[Timer, float] = {}
@@ -67,16 +67,16 @@ class PartitionTimers:
         partition.committed.append(self._open.clear)
 
     def restart(self) -> None:
-        """Another lane begins: each timer is due when its interval has passed."""
+        """Restart the intervals for a new lane: each timer is due after its interval."""
         self._due = {timer: self._clock() + timer.interval_s for timer in self.timers}
         self._open.clear()
 
     def wait_s(self) -> float:
-        """See `Ticks`."""
+        """Return the seconds until the next timer is due, as described in `Ticks`."""
         return max(0.0, min(self._due.values()) - self._clock())
 
     async def process(self, delivery: Delivery) -> deque[Output]:
-        """See `Ticks`. The timers run in a task of their own, which a rollback cancels.
+        """Call the due timers in a task that a rollback cancels; see `Ticks`.
 
         Raises:
             AgentFailed: a timer raised.
@@ -96,7 +96,7 @@ class PartitionTimers:
         return delivery.outputs
 
     async def call(self, timers: Sequence[Timer], delivery: Delivery) -> None:
-        """Call these, whether they are due or not; see `process`."""
+        """Call these timers, whether due or not; see `process`."""
         for timer in self.timers:
             self._due[timer] = self._clock() + (0 if timer in timers else timer.interval_s)
         await self.process(delivery)
@@ -171,4 +171,4 @@ def _retrieve(work: asyncio.Task[None]) -> None:
 
 
 async def _no_more() -> None:
-    """Return at once: a timer reads nothing."""
+    """Return at once, because a timer reads no events."""

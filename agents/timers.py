@@ -25,7 +25,7 @@ class Timer:
     """Function called at intervals.
 
     Attributes:
-        function: function without parameters; an async generator function where it yields, as a stream's may
+        function: function without parameters; a stream's timer may be an async generator function and yield
         interval_s: seconds from one call to the next
         name: name of the function
     """
@@ -39,7 +39,7 @@ class Timer:
         return getattr(self.function, "__name__", repr(self.function))
 
     def after(self, due_s: float, now_s: float) -> float:
-        """Return its next due time: a later multiple of the interval. Missed times are left out.
+        """Return the next due time after `now_s`, in steps of the interval; missed times are skipped.
 
         Args:
             due_s: last due time
@@ -50,14 +50,14 @@ class Timer:
 
 
 class TimedStream(Protocol):
-    """A `StreamDefinition`."""
+    """Interface of `StreamDefinition` for timers."""
 
     name: str
     timers: list[Timer]
 
 
 class Timers:
-    """Timers and tasks of an App."""
+    """Timers and tasks of an App, with the decorators that declare them."""
 
     def __init__(self) -> None:
         self.timers: list[Timer] = []
@@ -66,26 +66,26 @@ class Timers:
         """Begun in each worker once it has started."""
 
     def check_own(self, stream: TimedStream) -> None:
-        """Raise where a stream is not one of this app."""
+        """Check that a stream belongs to this app."""
         raise NotImplementedError
 
     def timer(
         self, interval: float | timedelta, *, stream: TimedStream | None = None
     ) -> Callable[[Function], Function]:
-        """Call a function at intervals, the first time when one has passed.
+        """Call a function at intervals, first after one interval.
 
         Args:
             interval: seconds, or a timedelta.
-            stream: call it for each partition of this stream, in the partition's transaction: it may use its tables,
-                send and yield, and an error halts the partition as it does in an agent. None: call it once in each
-                worker, outside transactions; an error there is logged, and the next call comes all the same.
+            stream: call the function for each partition of this stream, in the partition's transaction: it may use
+                tables, send and yield, and an error halts the partition as in an agent. None: call it in each worker,
+                outside transactions; an error is logged, and later calls follow.
 
         Raises:
-            SettingsError: the interval, the stream or the function cannot be used.
+            SettingsError: the interval, the stream or the function is not suitable.
         """
         interval_s = interval.total_seconds() if isinstance(interval, timedelta) else float(interval)
         if not interval_s > 0:
-            raise SettingsError(f"timer: interval is {interval!r}: write seconds, more than 0")
+            raise SettingsError(f"timer: interval is {interval!r}. Give seconds, more than 0")
         if stream is not None:
             self.check_own(stream)
 
@@ -99,10 +99,10 @@ class Timers:
         return register
 
     def task(self, function: Function) -> Function:
-        """Start a function once in each worker, for as long as the worker runs at most.
+        """Run a function once in each worker, as a task that ends with the worker.
 
         Raises:
-            SettingsError: the function cannot be used.
+            SettingsError: the function is not suitable.
         """
         if not is_async(function):
             raise SettingsError(f"task {function!r}: write `async def` without parameters" + _no_yield(function))
@@ -113,12 +113,12 @@ class Timers:
 
 
 def is_async(function: Function) -> bool:
-    """Return True if it is an `async def` that yields nothing and takes nothing."""
+    """Return True if a function is an `async def` without yields and parameters."""
     return inspect.iscoroutinefunction(function) and takes_nothing(function)
 
 
 def takes_nothing(function: Function) -> bool:
-    """Return True if it can be called without arguments."""
+    """Return True if a function can be called without arguments."""
     parameters = inspect.signature(function).parameters.values()
     return all(
         each.default is not each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters
@@ -132,7 +132,7 @@ def _no_yield(function: Function) -> str:
 
 
 class WorkerTimers:
-    """Timers and tasks at work in one worker."""
+    """Runner of timers and tasks in one worker, outside transactions."""
 
     def __init__(
         self,
@@ -141,11 +141,11 @@ class WorkerTimers:
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Start without running timers. clock: seconds that only rise; None: the event loop's."""
+        """Start without running timers. clock: monotonic seconds; None: the event loop's clock."""
         self._timers, self._tasks, self._clock, self._sleep = list(timers), list(tasks), clock, sleep
 
     async def run(self) -> None:
-        """Run them until cancelled."""
+        """Run the timers and tasks until cancelled."""
         await asyncio.gather(
             *(self._call("task", task.__name__, task) for task in self._tasks),
             *(self._repeat(timer) for timer in self._timers),
@@ -161,7 +161,7 @@ class WorkerTimers:
 
     @staticmethod
     async def _call(what: str, name: str, function: Function) -> None:
-        """Call the function; an error ends this call, and neither the worker nor the other timers."""
+        """Call a function; an error is logged, and ends neither the worker nor other timers."""
         result = function()
         if (running := asyncio.current_task()) is not None:
             HOLDERS[running] = lambda: f"{what} {name}{line_of(result, function)}"

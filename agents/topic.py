@@ -11,7 +11,7 @@ from kafka_ratchet.errors import SendRefused
 
 
 class Sender(Protocol):
-    """Sender for the running agent."""
+    """Interface for the sends of the running agent."""
 
     def send(
         self,
@@ -22,12 +22,12 @@ class Sender(Protocol):
         partition: int | None,
         timestamp: int | None,
     ) -> None:
-        """See `Topic.send`."""
+        """Send a record; see `Topic.send`."""
 
     def send_event(
         self, topic: str, key: Any, partition: int | None = None, header: tuple[str, bytes] | None = None
     ) -> None:
-        """See `Topic.send_event`."""
+        """Send the current event; see `Topic.send_event`."""
 
 
 at_hand: Final = ContextVar[Sender | None]("sender", default=None)
@@ -35,7 +35,10 @@ at_hand: Final = ContextVar[Sender | None]("sender", default=None)
 
 
 class _Sent:
-    """Nothing is left to wait for. The record was taken when `send` was called: also where `await` was forgotten."""
+    """Awaitable result of a send, which has nothing to wait for.
+
+    The record is taken when `send` is called, even if `await` is forgotten.
+    """
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -46,7 +49,7 @@ _SENT: Final = _Sent()
 
 
 class Topic:
-    """Topic for sends of agents, as `App.topic` declares it.
+    """Topic that agents send to, declared by `App.topic`.
 
     name: name in Kafka
     """
@@ -66,37 +69,40 @@ class Topic:
         """Send a record in the transaction of the current event.
 
         Args:
-            key: bytes as they are, text in UTF-8, None null, all else as JSON.
-            value: bytes as they are, None null, all else as JSON.
+            key: bytes unchanged, text in UTF-8, None as null, other values as JSON.
+            value: bytes unchanged, None as null, other values as JSON.
             headers: names with bytes, text or None.
-            partition: of this topic; None: that of the key, as Java's producers choose it (murmur2). Without a key it
-                is the number of the input's partition, modulo the count.
-            timestamp: ms since the epoch; None: that of the current event.
+            partition: partition of this topic; None: chosen from the key like Java's producers (murmur2). Without a key
+                it is the input's partition number modulo the topic's partition count.
+            timestamp: ms since the epoch; None: the timestamp of the current event.
 
         Raises:
-            SendRefused: there is no current event, or the topic may not be written to.
-            TypeError, ValueError: one of the arguments cannot be sent.
+            SendRefused: no event is current, or agents must not write to the topic.
+            TypeError, ValueError: an argument is invalid.
         """
         self._sender().send(self.name, key, value, headers, partition, timestamp)
         return _SENT
 
     def send_event(self, key: Any, *, partition: int | None = None, header: tuple[str, bytes] | None = None) -> None:
-        """Send the current event under another key; value, headers and timestamp stay, byte for byte.
+        """Send the current event under another key; value, headers and timestamp stay unchanged.
 
         Args:
             key: as in `send`
             partition: as in `send`
-            header: one more, after those of the event
+            header: a further header, after those of the event
 
         Raises:
-            SendRefused: there is no current event, or the topic may not be written to.
+            SendRefused: no event is current, or agents must not write to the topic.
         """
         self._sender().send_event(self.name, key, partition, header)
 
     def _sender(self) -> Sender:
         sender = at_hand.get()
         if sender is None:
-            raise SendRefused(f"topic {self.name}: records are sent inside an agent only, while it has an event")
+            raise SendRefused(
+                f"topic {self.name}: sent outside an agent's event. Send records only inside an agent, after it has "
+                "read an event"
+            )
         return sender
 
     def __repr__(self) -> str:

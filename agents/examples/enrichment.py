@@ -15,7 +15,7 @@ from kafka_ratchet import App
 
 
 class Order(msgspec.Struct):
-    """A value of the input."""
+    """Value of the input: an order."""
 
     order: str
     country: str
@@ -23,7 +23,7 @@ class Order(msgspec.Struct):
 
 
 class Country(msgspec.Struct):
-    """A value of the topic `countries`."""
+    """Value of the topic `countries`: name and tax."""
 
     name: str
     tax_percent: int
@@ -36,7 +36,7 @@ countries = app.GlobalTable("countries", topic="countries", value_type=Country)
 
 @app.agent(orders, on_error="dead-letter", deterministic=False)
 async def add_tax(orders: AsyncIterator[Order]) -> AsyncIterator[Any]:
-    """Put out each order with its country's name and tax; one from an unknown country is a dead letter."""
+    """Yield each order with its country's name and tax; an order from an unknown country becomes a dead letter."""
     async for order in orders:
         country = countries[order.country]
         tax = order.amount * country.tax_percent // 100

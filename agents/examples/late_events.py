@@ -14,7 +14,7 @@ from kafka_ratchet import App
 
 
 class View(msgspec.Struct):
-    """A value of the input; the record's timestamp says when it was."""
+    """Value of the input: a view of a page. The record's timestamp is its time."""
 
     page: str
 
@@ -26,7 +26,7 @@ counts = app.Table("counts", default=int).tumbling(60, expires=600)
 
 @app.agent(views, on_error="dead-letter")
 async def count(views: AsyncIterator[View]) -> AsyncIterator[Any]:
-    """Yield the count of the view's own minute, which is not the newest for a late view."""
+    """Yield the count of views in the minute of each view, also of a late one."""
     async for view in views:
         if counts.is_late:
             raise ValueError("more than ten minutes late")

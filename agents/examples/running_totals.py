@@ -11,7 +11,7 @@ from kafka_ratchet import App
 
 
 class Order(msgspec.Struct):
-    """A value of the input, as `{"user": "ann", "amount": 3}`."""
+    """Value of the input, such as `{"user": "ann", "amount": 3}`."""
 
     user: str
     amount: int
@@ -24,7 +24,7 @@ totals = app.Table("totals", default=int)
 
 @app.agent(orders)
 async def add_up(orders: AsyncIterator[Order]) -> AsyncIterator[Any]:
-    """Put out the user's total with each order."""
+    """Yield the user's total after each order."""
     async for order in orders:
         totals[order.user] += order.amount
         yield {"user": order.user, "total": totals[order.user]}

@@ -17,21 +17,21 @@ from kafka_ratchet import App
 
 
 class Order(msgspec.Struct):
-    """A value of the stream orders."""
+    """Value of the stream orders."""
 
     number: str
     amount: int
 
 
 class Payment(msgspec.Struct):
-    """A value of the stream payments."""
+    """Value of the stream payments."""
 
     order: str
     paid: int
 
 
 class Half(msgspec.Struct):
-    """Known fields of an order."""
+    """Known fields of an order, from the order or its payment."""
 
     number: str
     amount: int | None = None
@@ -48,21 +48,21 @@ waiting = app.Table("waiting", value_type=Half, stream=halves)
 
 @app.agent(orders)
 async def send_orders(orders: AsyncIterator[Order]) -> None:
-    """Send the fields that an order has."""
+    """Send the fields known from an order to the joined stream."""
     async for order in orders:
         await halves.send(key=order.number, value=Half(order.number, amount=order.amount))
 
 
 @app.agent(payments)
 async def send_payments(payments: AsyncIterator[Payment]) -> None:
-    """Send the fields that a payment has."""
+    """Send the fields known from a payment to the joined stream."""
     async for payment in payments:
         await halves.send(key=payment.order, value=Half(payment.order, paid=payment.paid))
 
 
 @app.agent(halves)
 async def join(halves: AsyncIterator[Half]) -> AsyncIterator[Any]:
-    """Yield an order when its second half is there, and forget it. A re-sent order begins again."""
+    """Yield an order once both halves have come, then delete it. A re-sent order begins again."""
     async for half in halves:
         other = waiting.get(half.number, half)
         amount = other.amount if half.amount is None else half.amount

@@ -18,7 +18,7 @@ MINUTE_MS = 60_000
 
 
 class Payment(msgspec.Struct):
-    """A value of the input; the record's timestamp says when it was."""
+    """Value of the input: a payment. The record's timestamp is its time."""
 
     card: str
     amount: int
@@ -32,7 +32,7 @@ recent = app.Table("recent", default=list, value_type=list[int])
 
 @app.agent(payments)
 async def watch(payments: Any) -> AsyncIterator[Any]:
-    """Yield an alert for the third payment of a minute, and for each later one."""
+    """Yield an alert for the third payment within a minute, and for each later one."""
     async for payment in payments.events():
         card, now = payment.value.card, payment.timestamp
         times = sorted([*recent[card], now])

@@ -215,7 +215,7 @@ class Replay:
             if not left:
                 raise SettingsError(
                     f"{group.members - len(group.workers)} of {group.members} members of the workers' group do not "
-                    "show if they support replayed records, which earlier versions of Ratchet drop. Try again when "
+                    "show if they support replayed records, which an earlier Ratchet drops. Try again when "
                     "the group is stable"
                 )
             await asyncio.sleep(0.5)  # it is known only while the group is stable

@@ -113,12 +113,12 @@ async def test_new_records_before_1970() -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    ([True] * 4, "yielded list for a batch: yield a boolean mask"),
+    ([True] * 4, "yielded list for a batch. Yield a boolean mask"),
     (np.ones(4, np.int8), "yielded ndarray for a batch"),
     ({"total": 1}, "yielded dict for a batch"),
     (np.ones(3, np.bool_), r"mask of shape \(3,\) for a batch of 4 records"),
     (pa.array([True, None, True, True]), "a mask with 1 nulls"),
-    (pa.record_batch({"key": ["a"]}), "yielded columns key: new records have key and value"),
+    (pa.record_batch({"key": ["a"]}), "yielded columns key. New records need key and value"),
     (pa.record_batch({"key": ["a"], "value": ["b"], "user": ["c"]}), "yielded columns key, value, user"),
     (pa.record_batch({"key": [1], "value": ["b"]}), "column key of int64: make it binary or string"),
     (pa.record_batch({"key": ["a"], "value": ["b"], "timestamp": [1.5]}), "column timestamp of double"),
@@ -196,5 +196,7 @@ def test_a_batch_is_no_dead_letter() -> None:
         async for _ in stream.batches():
             pass
 
-    with pytest.raises(AgentFailed, match='on_error="dead-letter" is for single records: read values or events'):
+    with pytest.raises(
+        AgentFailed, match=r'on_error="dead-letter" works with single records only\. Read values or events'
+    ):
         run(app, {"in": [1]})

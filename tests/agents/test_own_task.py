@@ -136,7 +136,7 @@ async def test_a_yield_between_two_batches_halts_the_next() -> None:
     assert await program.commit(1, 2) == [1, 2]
     timeout.reschedule(0)
     await settled()
-    with pytest.raises(AgentFailed, match="raised TypeError: yielded while it had no event"):
+    with pytest.raises(AgentFailed, match="raised TypeError: yielded without a current event"):
         await program.commit(3)
 
 
@@ -183,7 +183,7 @@ def test_events_are_not_read_ahead_in_another_task(on_error: Any, first: bool) -
             following = asyncio.ensure_future(anext(numbers))
             yield number.value
 
-    with pytest.raises(AgentFailed, match="events are read by the agent's own task only, not by a task that it has"):
+    with pytest.raises(AgentFailed, match="only the agent's own task may read events, not a task that it has"):
         run(app, {"numbers": [1, 2, 3]}, batch=2)
 
 

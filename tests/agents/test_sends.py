@@ -180,17 +180,17 @@ def test_a_dead_letter_has_sent_nothing(batch: int) -> None:
         number for number in range(8) if number not in (3, 5) for _ in range(2)
     ]
     reasons = [dict(letter.headers)["ratchet-reason"] or b"" for letter in ran.dead_letters]
-    assert b"ValueError: topic alerts: there is no partition 1; it has 0 to 0" in reasons[0]
+    assert b"ValueError: topic alerts: partition 1 does not exist; the topic has 0 to 0" in reasons[0]
     assert b"ValueError: no" in reasons[1]
 
 
 @pytest.mark.parametrize(
     ("record", "says"),
     [
-        ({"timestamp": 1.5}, r"timestamp 1\.5: write milliseconds since the epoch"),
+        ({"timestamp": 1.5}, r"timestamp 1\.5 is invalid\. Give milliseconds since the epoch"),
         ({"timestamp": -(2**63)}, "timestamp -9223372036854775808"),
-        ({"partition": "0"}, "there is no partition '0'"),
-        ({"headers": {"a": 1}}, "header 'a': 1: write a name, and bytes, text or None"),
+        ({"partition": "0"}, "partition '0' does not exist"),
+        ({"headers": {"a": 1}}, "header 'a': 1 is invalid. Give a name, and bytes, text or None"),
         ({"value": object()}, "Encoding objects of type object is unsupported"),
     ],
 )
@@ -224,7 +224,7 @@ def test_where_no_event_is_at_hand() -> None:
     app = App()
     alerts = app.topic("alerts")
     assert app.topic("alerts") is alerts
-    with pytest.raises(SendRefused, match="topic alerts: records are sent inside an agent only"):
+    with pytest.raises(SendRefused, match="topic alerts: sent outside an agent's event"):
         alerts.send(value=1)
 
     @app.agent(app.stream("in"))
@@ -237,7 +237,7 @@ def test_where_no_event_is_at_hand() -> None:
         run(app, {"in": [1]})
 
 
-@pytest.mark.parametrize(("topic", "says"), [("in", "agent send reads it"), ("strange", "is not one of the app's")])
+@pytest.mark.parametrize(("topic", "says"), [("in", "agent send reads it"), ("strange", "is not declared in the app")])
 def test_where_it_may_not_go_is_no_dead_letter(topic: str, says: str) -> None:
     app = App()
     target = App().topic(topic) if topic == "strange" else app.topic(topic)

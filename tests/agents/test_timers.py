@@ -160,7 +160,7 @@ async def test_a_timer_of_a_worker_goes_on_after_an_error_that_is_logged_with_it
     async def every_three() -> None:
         with pytest.raises(TableError, match="is read and written inside an agent"):
             table["a"] += 1
-        with pytest.raises(SendRefused, match="inside an agent only"):
+        with pytest.raises(SendRefused, match="only inside an agent"):
             await topic.send(value=1)
         called.append(f"three at {now:g}")
 
@@ -250,7 +250,7 @@ def test_what_cannot_be_a_timer() -> None:
 
     async def takes(value: Any) -> None: ...
 
-    with pytest.raises(SettingsError, match="interval is 0: write seconds, more than 0"):
+    with pytest.raises(SettingsError, match="interval is 0. Give seconds, more than 0"):
         app.timer(0)
     with pytest.raises(SettingsError, match="Only a timer of a stream yields"):
         app.timer(1)(yields)
@@ -258,7 +258,7 @@ def test_what_cannot_be_a_timer() -> None:
         app.timer(1, stream=stream)(takes)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="without parameters"):
         app.task(takes)  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="not one of this app"):
+    with pytest.raises(SettingsError, match="does not belong to this app"):
         app.timer(1, stream=App().stream("in"))
     app.timer(1, stream=stream)(yields)
     app.agent(app.stream("other"))(takes)

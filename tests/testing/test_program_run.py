@@ -169,11 +169,11 @@ def test_what_cannot_be_registered() -> None:
     app.Table("t")
     with pytest.raises(SettingsError, match="declared twice"):
         app.Table("t")
-    with pytest.raises(SettingsError, match="not one of this app"):
+    with pytest.raises(SettingsError, match="does not belong to this app"):
         App().agent(stream)
     with pytest.raises(SettingsError, match="on_error is 'ignore'"):
         app.agent(stream, on_error="ignore")  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="write `async def`"):
+    with pytest.raises(SettingsError, match="Write `async def`"):
         app.agent(stream)(lambda values: values)
     with pytest.raises(SettingsError, match="there is no stream 'out'; the program has in"):
         run(app, {"out": []})
@@ -227,7 +227,7 @@ def test_an_output_without_an_event_is_refused() -> None:
         async for value in stream:
             yield value
 
-    with pytest.raises(AgentFailed, match="yielded while it had no event"):
+    with pytest.raises(AgentFailed, match="yielded without a current event"):
         run(app, {"in": [1, 2]})
 
 

@@ -97,7 +97,7 @@ PROGRAMS = {
         ("../shop:app", "write MODULE:NAME, as shop:app"),
         ("shop_broken:app", "shop_broken cannot be imported: ZeroDivisionError"),
         ("shop_wants:app", "shop_wants imports no_such_package, which is not installed"),
-        ("shop_other:app", "streams.payments: the program names it, and the settings do not; they have orders"),
+        ("shop_other:app", "streams.payments: the program declares it, but the settings have only orders"),
         ("shop_idle:app", "the program has no agent"),
     ],
 )

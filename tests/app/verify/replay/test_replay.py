@@ -266,7 +266,7 @@ SETTINGS = Settings(
             "timer tick uses the clocks of workers",
         ),
         (SHOP, "payments", "streams.payments: shop:app has no agent for it; it has agents for orders"),
-        (SHOP.replace('"orders"', '"nowhere"'), None, "streams.nowhere: the program names it"),
+        (SHOP.replace('"orders"', '"nowhere"'), None, "streams.nowhere: the program declares it"),
     ],
 )
 def test_what_cannot_be_run_again_is_said_before_kafka_is_asked(text: str, stream: str | None, says: str) -> None:
