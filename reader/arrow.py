@@ -24,7 +24,7 @@ SCHEMA = pa.schema(
 
 
 def batch_of(events: Sequence[Event]) -> pa.RecordBatch:
-    """Return the batch of `Transaction.arrow`: a row per event, in their order."""
+    """Return the records as the batch of `Transaction.arrow`: a row for each event, in order."""
     keys, values, headers, times, partitions, offsets = zip(*events, strict=True) if events else ((),) * 6
     columns = [
         pa.array(keys, pa.binary()),

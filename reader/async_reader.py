@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 
 class AsyncTransaction:
-    """Transaction of an async reader: its statements are awaited.
+    """Transaction of an async reader, with awaitable statements.
 
     Args:
         transaction: the wrapped transaction.
-        call: runs a function in the reader's thread.
+        call: function that runs another function in the reader's thread.
     """
 
     def __init__(self, transaction: Transaction, call: Callable[..., Any]) -> None:
@@ -37,16 +37,16 @@ class AsyncTransaction:
         return self._transaction.events
 
     async def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """Execute a statement; raises as `Transaction.execute`.
+        """Execute a statement; raises the errors of `Transaction.execute`.
 
         Returns:
-            its rows; empty for a statement that gives none
+            rows of the statement; empty for a statement without rows
         """
         found: list[Any] = await self._call(_rows, self._transaction, statement, parameters)
         return found
 
     async def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement once per sequence of parameters; raises as `Transaction.execute`."""
+        """Execute a statement for each sequence of parameters; raises the errors of `Transaction.execute`."""
         await self._call(self._transaction.executemany, statement, list(parameters))
 
     async def commit(self) -> None:
@@ -64,7 +64,7 @@ def _rows(transaction: Transaction, statement: str, parameters: Sequence[Any]) -
 
 
 class AsyncReader:
-    """Reader for an event loop, by the rules and with the errors of `Reader`.
+    """Reader for asyncio, with the rules and errors of `Reader`.
 
     ::
 
@@ -73,11 +73,11 @@ class AsyncReader:
                 for event in transaction.events:
                     await transaction.execute("insert into bill values (?, ?)", (event.key, event.value))
 
-    Requests to Kafka and the database run in one thread of the reader's own, so the loop is never blocked.
+    Requests to Kafka and the database run in the reader's own thread, so that the event loop is never blocked.
 
     Args:
-        arguments: those of `Reader`.
-        options: likewise.
+        arguments: positional arguments of `Reader`.
+        options: keyword arguments of `Reader`.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -86,11 +86,11 @@ class AsyncReader:
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         if self._thread is None:
-            raise ReaderMisused("an AsyncReader is used within 'async with'")
+            raise ReaderMisused("an AsyncReader is used outside 'async with'. Use it within 'async with'")
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, *arguments))
 
     async def __aenter__(self) -> AsyncReader:
-        """Connect, and take over the partitions. Raises as `Reader.__enter__`."""
+        """Connect, and take over the partitions; raises the errors of `Reader.__enter__`."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ratchet-reader")
         try:
             await self._call(self._reader.__enter__)
@@ -112,7 +112,7 @@ class AsyncReader:
                 self._thread = None
 
     async def transactions(self, *, until_end: bool = False) -> AsyncIterator[AsyncTransaction]:
-        """Yield transactions as `Reader.transactions` does: one commits when the next is requested."""
+        """Yield transactions; each commits when the next is requested, as in `Reader.transactions`."""
         found = await self._call(partial(self._reader.transactions, until_end=until_end))
         try:
             while (transaction := await self._call(next, found, None)) is not None:

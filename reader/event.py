@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Event(NamedTuple):
-    """A committed record of the topic."""
+    """Committed record of the topic."""
 
     key: bytes | None
     value: bytes | None

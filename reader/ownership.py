@@ -21,13 +21,13 @@ SAY_EVERY_S: Final = 5.0
 
 
 class Ownership:
-    """The partitions that this process has taken over.
+    """Partitions that this process has taken over in the database.
 
     Args:
-        store: the database.
-        positions: of the reader.
-        owner: of the sessions; 32 hexadecimal digits.
-        name: the reader's, for the log.
+        store: database with the positions.
+        positions: positions of the reader.
+        owner: id of this process in the database; 32 hexadecimal digits.
+        name: name of the reader, for the log.
     """
 
     def __init__(self, store: Store, positions: Positions, owner: str, name: str) -> None:
@@ -45,17 +45,17 @@ class Ownership:
             ReaderMisused: there is no open connection.
         """
         if self._database is None:
-            raise ReaderMisused("a Reader is used within 'with'")
+            raise ReaderMisused("a Reader is used outside 'with'. Use it within 'with'")
         return self._database
 
     def connect(self, limit_s: float | None) -> None:
-        """Connect, again where a connection is open; wait for an absent database.
+        """Connect to the database, in place of an open connection; wait while the database is unreachable.
 
         Args:
             limit_s: longest wait, in seconds; None: without limit.
 
         Raises:
-            DatabaseUnavailable: it does not answer within the limit.
+            DatabaseUnavailable: the database does not answer within the limit.
         """
         self._disconnect()
         begun, said = time.monotonic(), 0.0
@@ -81,13 +81,13 @@ class Ownership:
         """Fence other owners of these partitions and hold them in addition to the present ones.
 
         Args:
-            partitions: all have a row.
+            partitions: partitions to take over; each has a row.
             topic_id: id of the topic to read.
-            limit_s: longest wait for an absent database or locked rows, in seconds.
+            limit_s: longest wait for an unreachable database or locked rows, in seconds.
 
         Raises:
             TopicReplaced: see `Positions.take_over`.
-            Exception: the driver's own, when the limit is over.
+            Exception: the driver's error, after the limit.
         """
         begun = time.monotonic()
         while True:
@@ -112,7 +112,10 @@ class Ownership:
         return held
 
     def give_back(self) -> None:
-        """Give the partitions back. A crash does not: the next owner then ends our sessions."""
+        """Release the partitions in the database.
+
+        After a crash they stay owned, and the next owner ends this process's sessions.
+        """
         held, self.held = self.held, {}
         if not held or self._database is None:
             return
@@ -122,9 +125,9 @@ class Ownership:
             self._log.warning("partitions could not be released", why=str(error).strip())
 
     def look_again(self) -> list[int]:
-        """Read again from the database which partitions are held, and their positions.
+        """Read from the database which partitions this process still holds, and their positions.
 
-        A partition that moved under our own generation did so by a commit of ours with a lost answer.
+        A position that moved under our own generation was moved by a commit with a lost answer.
 
         Returns:
             the partitions that another process has taken over
@@ -140,6 +143,6 @@ class Ownership:
         return lost
 
     def close(self) -> None:
-        """Give everything back, and disconnect."""
+        """Release all partitions, and disconnect."""
         self.give_back()
         self._disconnect()

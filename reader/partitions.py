@@ -15,15 +15,15 @@ log = structlog.get_logger(__name__)
 
 
 class Partitions:
-    """Owned partitions, kept in step with topic, consumer group and database.
+    """Owned partitions of a reader, kept consistent with topic, consumer group and database.
 
     Args:
         name: the reader's name.
-        group: consumer group; None: all partitions are this process'.
+        group: consumer group; None: this process reads all partitions.
         topic: topic to read.
         positions: positions of the reader.
         ours: partitions that this process has taken over.
-        where: the database, for messages.
+        where: name of the database, for messages.
     """
 
     def __init__(
@@ -46,27 +46,30 @@ class Partitions:
             ReaderMisused: there is no connection.
         """
         if self._source is None:
-            raise ReaderMisused("a Reader is used within 'with'")
+            raise ReaderMisused("a Reader is used outside 'with'. Use it within 'with'")
         return self._source
 
     @property
     def shape(self) -> TopicShape:
-        """Return the topic, with the partitions read.
+        """Return the topic's id, with the partitions that the reader knows.
 
         Raises:
             ReaderMisused: `begin` was not called.
         """
         if self._shape is None:
-            raise ReaderMisused("a Reader is used within 'with'")
+            raise ReaderMisused("a Reader is used outside 'with'. Use it within 'with'")
         return self._shape
 
     def connect(self, source: Source) -> None:
-        """Read from this connection, once `begin` says what. Raises as `TopicReading.shape`."""
+        """Use `source` as the connection to Kafka. Reading starts after `begin`.
+
+        Raises the errors of `TopicReading.shape`.
+        """
         self._source = source
         self._shape = self._topic.shape()
 
     def begin(self, start: str) -> None:
-        """Add first positions to partitions without a row, and take over those owned without a group.
+        """Store first positions of new partitions; without a group, take over all partitions.
 
         start: first position of a new name
         """
@@ -81,9 +84,10 @@ class Partitions:
             source.close()
 
     def _add_missing(self, start: str, partitions: int) -> None:
-        """Give partitions without a row their first position, all or none of them.
+        """Store the first position of each partition without a row, in one transaction.
 
-        Only a name without any row begins at `start`: a partition that the topic got later is new to its readers too.
+        Only a name without any row begins at `start`; a partition added to the topic later begins at its earliest
+        offset.
         """
         everything = list(range(partitions))
         missing = self._positions.missing(self._ours.database, everything)
@@ -101,7 +105,7 @@ class Partitions:
             raise
 
     def _take_over(self, partitions: list[int]) -> None:
-        """Fence other owners of these partitions, and read on from where the database says."""
+        """Fence other owners of these partitions, and read from the positions in the database."""
         self._ours.take_over(partitions, self.shape.id, self.limit_s)
         self._read_on()
 
@@ -121,7 +125,7 @@ class Partitions:
         self._follow_topic()
 
     def _follow_group(self) -> None:
-        """Take over what Kafka's group has given us; tried again until it is done."""
+        """Take over the partitions that Kafka's group has assigned; repeated until it succeeds."""
         assigned = self.source.new_assignment()
         if assigned is None:
             return
@@ -135,7 +139,7 @@ class Partitions:
         self.source.followed()
 
     def _follow_topic(self) -> None:
-        """Read partitions that the topic has got. In a group, Kafka tells."""
+        """Take over partitions added to the topic; in a group, Kafka assigns them instead."""
         shape, partitions = self.shape, self.count
         if partitions <= shape.partitions or self._group is not None:
             return
@@ -145,10 +149,10 @@ class Partitions:
         self._shape = TopicShape(shape.name, shape.id, partitions)
 
     def stand_back(self, behind: list[int]) -> None:
-        """Read on from the database's positions of the partitions still owned.
+        """Continue from the positions in the database, with the partitions still owned.
 
         Args:
-            behind: partitions with positions that the database refused.
+            behind: partitions with new positions refused by the database.
 
         Raises:
             ReaderFenced: another process has taken over, and no group assigns the rest.
@@ -157,8 +161,8 @@ class Partitions:
         if lost and self._group is None:
             raise ReaderFenced(
                 f"reader {self._name!r} of topic {self._topic.topic!r}: another process has taken over partitions "
-                f"{lost} in {self._where}. Nothing of this one's transaction was kept. Let the other go on, give this "
-                "one a name of its own, or share the partitions (group=...)"
+                f"{lost} in {self._where}. Nothing of this process's transaction was kept. Let the other process "
+                "continue, give this reader another name, or share the partitions (group=...)"
             )
         if behind or lost:
             log.warning(

@@ -33,7 +33,7 @@ NO_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Next position of a partition."""
+    """Next offset of a partition to read, with the leader epoch before it."""
 
     next: int
     """Offset."""
@@ -43,7 +43,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A partition of ours, as the database has it."""
+    """Partition held by this process: its position and generation in the database."""
 
     position: Position
     generation: int
@@ -51,7 +51,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
-    """A row of the table."""
+    """Row of the positions table."""
 
     reader: str
     topic: str
@@ -66,14 +66,14 @@ class StoredPosition:
 
 
 class Positions:
-    """Rows of one reader and topic.
+    """Rows of one reader and topic in the positions table.
 
     Args:
-        reader: its name.
+        reader: name of the reader.
         topic: topic to read.
-        owner: owner of taken-over rows; 32 hexadecimal digits.
-        placeholder: parameter mark of the database's driver.
-        where: the database, for messages.
+        owner: id of this process, written into rows that it takes over; 32 hexadecimal digits.
+        placeholder: placeholder of a parameter in the driver's SQL.
+        where: name of the database, for messages.
     """
 
     def __init__(self, reader: str, topic: str, owner: str, placeholder: str, where: str) -> None:
@@ -87,7 +87,7 @@ class Positions:
         return self._reader, self._topic, partition
 
     def create(self, database: Database) -> None:
-        """Make the table where there is none."""
+        """Create the positions table if it is missing."""
         database.create(TABLE, CREATE)
 
     def others(self, database: Database, partitions: Sequence[int]) -> list[str]:
@@ -100,7 +100,7 @@ class Positions:
         return sorted(set(partitions) - {row.partition for row in self.stored(database)})
 
     def add(self, database: Database, offsets: Mapping[int, int], topic_id: str) -> None:
-        """Give partitions without a row their first position.
+        """Store the first position of partitions without a row.
 
         Raises:
             PositionNotStored: a trigger, rule or policy keeps a row from being stored as given.
@@ -119,10 +119,10 @@ class Positions:
         self._require_stored(database, list(offsets), added)
 
     def _require_stored(self, database: Database, partitions: Sequence[int], offsets: Mapping[int, int]) -> None:
-        """Raise unless each partition has a row, and those with an offset stand at it.
+        """Check that each partition has a row, with the given offset where there is one.
 
         Raises:
-            PositionNotStored: a trigger, rule or policy keeps one from being stored as given.
+            PositionNotStored: a trigger, rule or policy keeps a row from being stored as given.
         """
         database.run_deferred()
         found = {partition: held.position.next for partition, held in self.now_held(database, partitions).items()}
@@ -140,10 +140,10 @@ class Positions:
         )
 
     def take_over(self, database: Database, partitions: Sequence[int], topic_id: str) -> dict[int, Held]:
-        """Fence the owners of these partitions; within a transaction.
+        """Fence the owners of these partitions. Call it within a transaction.
 
         Returns:
-            what each stands at
+            position and generation of each partition
 
         Raises:
             TopicReplaced: the positions belong to another topic of the name.
@@ -174,10 +174,10 @@ class Positions:
         """Raise the generation of a partition, and name this process as its owner.
 
         Returns:
-            the row as it has to be from now on, and the topic's id in it
+            position and generation of the row after the change, and the topic id stored in it
 
         Raises:
-            PositionNotStored: the row is not there, or does not change.
+            PositionNotStored: the row is missing, or does not change.
         """
         before = None
         while True:
@@ -208,16 +208,16 @@ class Positions:
         return dict(found)
 
     def move(self, database: Database, held: Mapping[int, Held], to: Mapping[int, Position], now_ms: int) -> list[int]:
-        """Store positions; within the transaction of the rows, which has to be rolled back where any is returned.
+        """Store new positions, in the transaction of the program's rows. Roll it back if a partition is returned.
 
         Args:
-            database: amid the transaction.
-            held: partitions as this process knows them.
+            database: database within the transaction.
+            held: positions and generations that this process expects.
             to: new position of each partition that moves.
-            now_ms: by the clock of this process.
+            now_ms: present time by the clock of this process.
 
         Returns:
-            the partitions that do not stand where `held` says, or are another owner's
+            partitions with another position or owner than `held` expects
 
         Raises:
             PositionNotStored: a trigger, rule or policy keeps a position from being stored as given.
@@ -270,7 +270,7 @@ class Positions:
         }
 
     def release(self, database: Database, held: Mapping[int, Held]) -> None:
-        """Give partitions back, so that their next owner need not end our sessions."""
+        """Release partitions, so that their next owner need not end this process's sessions."""
         for partition, mine in held.items():
             self._run(
                 database,
@@ -281,11 +281,13 @@ class Positions:
             )
 
     def stored(self, database: Database) -> list[StoredPosition]:
-        """Return the rows, by partition."""
+        """Return the reader's rows, ordered by partition."""
         return [row for row in stored(database) if (row.reader, row.topic) == (self._reader, self._topic)]
 
     def reset(self, database: Database, offsets: Mapping[int, int], topic_id: str) -> None:
-        """Let the reader begin at these offsets, because an operator has decided so; within a transaction. Fences.
+        """Move the reader to offsets chosen by an operator, and fence its owners.
+
+        Call it within a transaction.
 
         Raises:
             PositionNotStored: a trigger, rule or policy keeps a position from being stored as given.
@@ -312,7 +314,7 @@ class Positions:
 def stored(database: Database) -> list[StoredPosition]:
     """Return all rows of the table, by reader, topic and partition.
 
-    Raises the driver's error where there is no table.
+    Raises the driver's error if the table is missing.
     """
     found = database.ask(
         "SELECT reader, topic, kafka_partition, next_offset, generation, owner, topic_id, committed_ms "  # noqa: S608

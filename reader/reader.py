@@ -47,29 +47,29 @@ POLL_S: Final = 0.5
 
 
 class _Steps(Generator[Transaction, None, None]):
-    """Transactions of a loop, for one step after the other.
+    """Iterator over a reader's transactions, which checks each step's thread.
 
     Args:
         found: the transactions.
-        begin_step: raises while another thread works on a transaction; the loop is left as it is.
+        begin_step: function that raises an error while another thread works on a transaction.
     """
 
     def __init__(self, found: Generator[Transaction, None, None], begin_step: Callable[[], None]) -> None:
         self._found, self._begin_step = found, begin_step
 
     def send(self, value: None) -> Transaction:
-        """Commit the transaction before, and return the next."""
+        """Commit the previous transaction, and return the next."""
         self._begin_step()
         return self._found.send(value)
 
     def throw(self, *error: Any) -> Transaction:
-        """Raise an error in the loop, also to close it."""
+        """Raise an error in the loop; also used to close it."""
         self._begin_step()
         return self._found.throw(*error)
 
 
 def _calling_frame() -> FrameType | None:
-    """Return the frame of the program that calls the reader, without generators around the reader's own."""
+    """Return the frame of the program that calls the reader, without the reader's own generators."""
     frame: FrameType | None = inspect.currentframe()
     while frame is not None and (
         frame.f_code.co_filename == __file__
@@ -81,7 +81,7 @@ def _calling_frame() -> FrameType | None:
 
 
 def _runs_elsewhere(frame: FrameType) -> bool:
-    """Return if another thread is within the frame."""
+    """Return True if another thread is now executing the frame."""
     here = threading.get_ident()
     for thread, innermost in sys._current_frames().items():  # noqa: SLF001  # nothing else has the frames of other threads
         each: FrameType | None = innermost if thread != here else None
@@ -105,27 +105,27 @@ class Reader:
 
     Rows and positions are committed in one transaction of the database.
 
-    A reader that starts takes over its partitions: an older process of the name is refused at its next commit, and
-    its rows are rolled back. With `group`, processes of one name share the partitions instead. Kafka gives each its
-    part, and the new owner of a partition takes it over in the same way, so that rebalances lose and double nothing.
+    A starting reader takes over its partitions: the next commit of an older process with the same name is refused, and
+    its rows are rolled back. With `group`, processes of one name share the partitions instead. Kafka assigns them, and
+    each new owner takes a partition over in the same way, so that rebalances lose and double nothing.
 
     The positions are in the table `ratchet_reader_positions` of the database, which is created if missing. The reader
     may be used by one thread at a time; each step may come from another thread, as those of `asyncio.to_thread` do.
 
     Args:
         topic: topic to read; usually a stream's output.
-        store: the database.
-        name: name of the reader: 1 to 200 letters, digits, '.', '_' or '-'. Two names have positions of their own.
+        store: database for rows and positions.
+        name: name of the reader: 1 to 200 letters, digits, '.', '_' or '-'. Each name has its own positions.
         options: librdkafka client options, at least "bootstrap.servers". Options that exactness needs cannot be
             overridden.
-        group: consumer group of the processes that share the partitions. None: all partitions are this process'.
+        group: consumer group of the processes that share the partitions. None: this process reads all partitions.
         start: first position of a new name. Partitions that the topic gets later are read from their beginning.
-        max_records: most records of one transaction.
-        timeout_s: how long to wait for Kafka or the database at the start, and within `until_end`, in seconds. A
-            reader that reads on and on waits without limit.
+        max_records: highest number of records in one transaction.
+        timeout_s: how long to wait for Kafka or the database at the start, and within `until_end`, in seconds. A reader
+            that runs without end waits without limit.
 
     Raises:
-        SettingsError: a bad name or client option.
+        SettingsError: a name or client option is invalid.
     """
 
     def __init__(
@@ -145,9 +145,9 @@ class Reader:
                 f"reader name {name!r}: use a letter or digit, then at most 199 of them, '.', '_' or '-'"
             )
         if start not in ("earliest", "latest"):
-            raise SettingsError(f"start {start!r}: write earliest or latest")
+            raise SettingsError(f"start {start!r} is invalid. Write earliest or latest")
         if max_records < 1:
-            raise SettingsError(f"max_records {max_records}: at least 1")
+            raise SettingsError(f"max_records {max_records} is too small. Write 1 or more")
         self.topic, self.name = topic, name
         self._store, self._group, self._start = store, group, start
         self._options, self._max_records, self._timeout_s = options, max_records, timeout_s
@@ -171,11 +171,11 @@ class Reader:
         """Connect, and take over the partitions.
 
         Raises:
-            TopicMissing: there is no such topic.
-            TopicReplaced: it is not the one that this name has read.
+            TopicMissing: the topic does not exist.
+            TopicReplaced: the topic is not the one that this name has read before.
             PositionNotStored: a trigger, rule or policy of the database keeps the positions from being stored.
             BrokerUnavailable, DatabaseUnavailable: no answer within `timeout_s`.
-            Exception: the database's own errors, where it refuses the reader's table.
+            Exception: the database's error, if it refuses the reader's table.
         """
         try:
             ours, reading = self._ours, self._partitions
@@ -204,7 +204,7 @@ class Reader:
                 self._partitions.close()
 
     def stop(self) -> None:
-        """Let the loop end before its next transaction, within half a second; from any thread."""
+        """Stop the loop before its next transaction, within half a second. May be called from any thread."""
         self._stopped.set()
 
     # -- reading
@@ -212,18 +212,18 @@ class Reader:
     def transactions(self, *, until_end: bool = False) -> Generator[Transaction, None, None]:
         """Yield transactions with at least one record each.
 
-        One commits when the caller requests the next. `break` and exceptions roll it back; its records come again in
-        the next loop, or at the next start. Where the database goes away between two, the reader waits for it; an
-        error of the program's own statements ends the loop, see `run`.
+        A transaction commits when the caller requests the next one. `break` and exceptions roll it back; its records
+        come again in the next loop, or at the next start. If the database is unreachable between transactions, the
+        reader waits for it. An error of the program's own statements ends the loop; see `run`.
 
         Args:
-            until_end: end with the records committed now; in a group, once all of its processes are there. False: go
-                on and on.
+            until_end: True: end after the records committed until now; in a group, once all its processes have reached
+                them. False: run without end.
 
         Raises:
             ReaderFenced: another process has taken over the partitions.
             ReaderMisused: the program has ended the transaction.
-            TopicReplaced, TopicMissing, PositionLost: the topic is another one, or has lost records.
+            TopicReplaced, TopicMissing, PositionLost: the topic was replaced or deleted, or has lost records.
             BatchUnread: librdkafka does not read a batch to its end.
             PositionNotStored: a trigger, rule or policy of the database prevents storing the positions.
             BrokerUnavailable, DatabaseUnavailable: with `until_end`, no answer within `timeout_s`.
@@ -231,10 +231,10 @@ class Reader:
         return _Steps(self._transactions(self._ends(until_end)), self._begin_step)
 
     def run(self, handle: Callable[[Transaction], object], *, until_end: bool = False) -> None:
-        """Call `handle` with each transaction, and commit it when that returns.
+        """Call `handle` with each transaction, and commit the transaction afterwards.
 
-        As a loop over `transactions`, but a database that goes away while `handle` runs is waited for too: it is then
-        called again with the same records. Raises as `transactions`, and what `handle` raises.
+        Unlike a loop over `transactions`, it also waits if the database becomes unreachable while `handle` runs;
+        `handle` is then called again with the same records. Raises the errors of `transactions` and of `handle`.
         """
         ends = self._ends(until_end)
         while True:
@@ -261,7 +261,9 @@ class Reader:
         try:
             while not self._stopped.is_set():
                 if loop != self._loop:
-                    raise ReaderMisused("another loop over this reader's transactions has begun: go on with that one")
+                    raise ReaderMisused(
+                        "another loop over this reader's transactions has begun. Continue with that loop"
+                    )
                 try:
                     self._partitions.follow()
                     if ends is not None and self._has_reached(ends):
@@ -290,7 +292,7 @@ class Reader:
                 self._roll_back()
 
     def _begin_step(self) -> None:
-        """Note who asks for the next transaction.
+        """Note the thread and the frame that request the next transaction.
 
         Raises:
             ReaderMisused: see `_require_no_other`.
@@ -299,10 +301,10 @@ class Reader:
         self._user = threading.current_thread(), _calling_frame()
 
     def _require_no_other(self) -> None:
-        """Refuse a call while another thread still runs what asked for the open transaction.
+        """Refuse a call while another thread still runs the code that requested the open transaction.
 
         Raises:
-            ReaderMisused: one does.
+            ReaderMisused: another thread does.
         """
         if self._user is None or (frame := self._user[1]) is None:
             return
@@ -315,7 +317,7 @@ class Reader:
             )
 
     def _next(self, ends: Mapping[int, int] | None) -> Transaction | None:
-        """Return the next transaction; None: there is no record yet."""
+        """Return the next transaction; None if no record has come yet."""
         fetched = self._partitions.source.fetch(self._max_records, POLL_S)
         if fetched.positions:
             self._heard_at = time.monotonic()
@@ -325,7 +327,7 @@ class Reader:
         return None
 
     def _while_idle(self, fetched: Fetched, ends: Mapping[int, int] | None) -> None:
-        """Store positions past transaction markers, and check the topic now and then."""
+        """Store positions past transaction markers, and check the topic at intervals."""
         if fetched.positions:
             self._begin(fetched, self._topic.ask()).try_commit()
         elif time.monotonic() - self._watched_at > WATCH_S:
@@ -333,12 +335,12 @@ class Reader:
             self._partitions.count = self._topic.same_shape(self._partitions.shape.id).partitions
         elif ends is not None and time.monotonic() - self._heard_at > self._timeout_s and self._group is None:
             raise BrokerUnavailable(
-                f"Kafka gave no record of topic {self.topic!r} for {self._timeout_s:g} s, and its end is not reached. "
-                "Check that the leaders of its partitions run"
+                f"Kafka returned no record of topic {self.topic!r} for {self._timeout_s:g} s, although its end is "
+                "not reached. Check that the leaders of its partitions run"
             )
 
     def _has_reached(self, ends: Mapping[int, int]) -> bool:
-        """Return True if everything up to these offsets is in the database.
+        """Return True if the database has all records up to these offsets.
 
         In a group, the positions of the other processes count as well.
         """
@@ -359,19 +361,19 @@ class Reader:
         return transaction
 
     def _commit(self, transaction: Transaction, fetched: Fetched, question: Future[Any]) -> bool:
-        """Verify the topic's id, store the positions, and commit; or roll back.
+        """Check the topic's id, store the positions, and commit; on a mismatch, roll back.
 
         Returns:
-            False: rolled back, because the database has other positions than this transaction's start.
+            False: rolled back, because the positions in the database are not those at this transaction's start.
         """
         self._require_no_other()
         database = self._ours.database
         try:
             if not database.is_in_transaction():
                 raise ReaderMisused(
-                    "the program has ended the reader's transaction: rows that it committed so are in the "
-                    f"database without their offsets, and come again ({self._range(fetched)}). Leave commit and "
-                    "rollback to the reader"
+                    "the program has ended the reader's transaction, so that rows it committed are in the database "
+                    f"without their offsets, and come again ({self._range(fetched)}). Leave commit and rollback to "
+                    "the reader"
                 )
             # Before the positions are stored, which locks their rows.
             self._partitions.count = self._topic.confirm(question, self._partitions.shape.id).partitions
@@ -404,9 +406,9 @@ class Reader:
             self._ours.database.rollback()
 
     def _go_back(self, error: Exception) -> None:
-        """Connect again after the database was away, and read on from its positions.
+        """Reconnect after the database was unreachable, and continue from its positions.
 
-        Our last commit may be among them.
+        The positions may include this process's last commit.
         """
         self._roll_back()
         begun = time.monotonic()

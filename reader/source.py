@@ -49,21 +49,21 @@ _FILL_S: Final = 0.02
 
 @dataclass(slots=True)
 class Fetched:
-    """Records in the order of their partitions' offsets, and where their partitions go on."""
+    """Fetched records in the order of offsets, with the next position of each partition."""
 
     events: list[Event] = field(default_factory=list)
     positions: dict[int, Position] = field(default_factory=dict)
 
 
 class Source:
-    """Reads one topic.
+    """Kafka consumer of one topic.
 
     Args:
-        topic: its name.
-        options: of the client.
+        topic: name of the topic.
+        options: options of the client.
         reader: the reader's name.
-        group: Kafka's consumer group that shares the partitions; None: all are ours.
-        on_revoked: called when Kafka takes our partitions back, before another process gets them.
+        group: Kafka's consumer group that shares the partitions; None: this process reads all.
+        on_revoked: function called when Kafka revokes partitions, before another process gets them.
 
     Raises:
         SettingsError: librdkafka does not accept the options.
@@ -119,22 +119,22 @@ class Source:
         return self._assigned is not None
 
     def new_assignment(self) -> list[int] | None:
-        """Return the newly assigned partitions, until `followed`; None: they are the same as before."""
+        """Return newly assigned partitions until `followed` is called; None without a new assignment."""
         return self._assigned
 
     def followed(self) -> None:
-        """Note that the assignment was taken over and `read_from` was called."""
+        """Note that the new assignment was taken over, and `read_from` called."""
         self._assigned = None
 
     # -- records
 
     @property
     def next_offsets(self) -> dict[int, int]:
-        """Offset of the record that each partition gives next; empty where `read_from` has to be called first."""
+        """Return the offset of each partition's next record; empty until `read_from` is called."""
         return dict(self._next)
 
     def read_from(self, positions: Mapping[int, Position]) -> None:
-        """Read these partitions, and no others, from these positions on."""
+        """Read exactly these partitions, starting at these positions."""
         self._next = {}  # as long as the client may still be elsewhere
         self._consumer.assign(
             [
@@ -150,14 +150,14 @@ class Source:
         """Return the next records.
 
         Args:
-            most: most records to return.
+            most: highest number of records to return.
             wait_s: longest wait for the first, in seconds.
 
         Raises:
-            PositionLost: the topic no longer holds a position, or it belongs to another log.
+            PositionLost: the topic no longer holds a position, or its log was replaced.
             TopicMissing: the topic was deleted.
             BatchUnread: librdkafka does not read a batch to its end, or reads another topic of the name.
-            ReaderError: Kafka refuses.
+            ReaderError: Kafka refuses the request.
         """
         # The client gives its records once. Until they are read there is no position, so a caller that goes
         # on after an error, Ctrl-C among them, calls `read_from` first.
@@ -177,14 +177,14 @@ class Source:
         return fetched
 
     def _refuse_stuck(self, following: Mapping[int, int]) -> None:
-        """Raise where librdkafka requests the same batch again and again."""
+        """Raise the error if librdkafka repeatedly requests the same batch."""
         stuck = self._stuck.at(following)
         if stuck is not None:
             partition, place = stuck
             raise self._unread(partition, place.offset, place.end)
 
     def _unread(self, partition: int, offset: int, end: int) -> BatchUnread:
-        """Return the error of a batch that librdkafka does not read to its end."""
+        """Return the error for a batch that librdkafka does not read to its end."""
         return BatchUnread(
             f"topic {self._topic!r} partition {partition}: committed records stand at offsets {offset} to {end - 1}, "
             f"and librdkafka requests offset {offset} again and again without giving one. It does not read the batch "
@@ -194,9 +194,9 @@ class Source:
         )
 
     def _require_lost(self, partition: int | None, position: int | None) -> None:
-        """Raise where Kafka still has the position that librdkafka calls out of range.
+        """Raise the error if Kafka still holds a position that librdkafka reports as out of range.
 
-        After a batch that it gives only in part, it may ask for an offset beyond the end.
+        After a partly read batch, librdkafka may request an offset beyond the end.
         """
         if partition is None or position is None:
             return
@@ -206,7 +206,7 @@ class Source:
                 raise self._unread(partition, position, end)
 
     def _read(self, messages: Sequence[Message], following: dict[int, int]) -> Fetched:
-        """Read them, and move `following`, the offset that each partition gives next."""
+        """Convert messages to events, and update `following`, the next offset of each partition."""
         fetched = Fetched()
         last: dict[int, Message | None] = {}
         """The record before the position; None: it is a marker of a transaction."""
@@ -238,19 +238,19 @@ class Source:
         return fetched
 
     def _look_at(self, message: Message, error: KafkaError, following: dict[int, int]) -> None:
-        """Raise errors that end reading, and log the rest."""
+        """Raise an error that ends reading; log other errors."""
         code, partition = error.code(), message.partition()
         where = f"topic {self._topic!r} partition {partition}"
         if code in _LOST:
             if code != Codes._LOG_TRUNCATION:  # noqa: SLF001
                 self._require_lost(partition, following.get(partition) if partition is not None else None)
             raise PositionLost(
-                f"{where}: offset {following.get(partition)} no longer holds its record ({error.str()}): the "
-                "records were deleted by retention, or the log lost its end. Nothing was left out silently. Compare, "
-                "and decide where to go on: `ratchet reader resume`"
+                f"{where}: offset {following.get(partition)} no longer holds its record ({error.str()}): retention "
+                "deleted the records, or the log lost its end. No record was skipped. Compare, and decide where to "
+                "continue: `ratchet reader resume`"
             )
         if code in {Codes.UNKNOWN_TOPIC_OR_PART, Codes._UNKNOWN_TOPIC, Codes._UNKNOWN_PARTITION}:  # noqa: SLF001
-            raise TopicMissing(f"{where} is not there any more. Was it deleted?")
+            raise TopicMissing(f"{where} does not exist any more. Check if the topic was deleted")
         if code == Codes._MAX_POLL_EXCEEDED:  # noqa: SLF001
             log.warning("Kafka's group has gone on without this reader, which joins again", topic=self._topic)
             return

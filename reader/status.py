@@ -20,7 +20,7 @@ LOOKING = ""
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One partition of one reader."""
+    """Progress of one reader in one partition."""
 
     stored: StoredPosition
     end: int | None
@@ -49,7 +49,7 @@ class Standing:
 
     @property
     def stalled(self) -> tuple[str, str] | None:
-        """Return cause and sentence of a standstill; None where it moves, or has nothing to read."""
+        """Return cause and message of a standstill; None if the reader progresses, or has no records to read."""
         row, begin, end = self.stored, self.beginning, self.end
         place = f"reader {row.reader}: {row.topic}, partition {row.partition}"
         if not self.has_leader:
@@ -97,10 +97,10 @@ class Standing:
 
 
 def standings(store: Store, options: Options, timeout_s: float) -> list[Standing]:
-    """Return every reader's status without taking over.
+    """Return the progress of every reader in a database, without fencing any.
 
     Args:
-        store: the database.
+        store: database with the positions.
         options: options of the Kafka client.
         timeout_s: longest wait for Kafka's answer, in seconds.
 
@@ -113,7 +113,8 @@ def standings(store: Store, options: Options, timeout_s: float) -> list[Standing
         rows = stored(database)
     except Exception as error:
         raise ReaderError(
-            f"{store.where}: no reader has used it, its table {TABLE} cannot be read ({str(error).strip()})"
+            f"{store.where}: no reader has used this database: its table {TABLE} cannot be read "
+            f"({str(error).strip()}). Check the database"
         ) from error
     finally:
         database.close()
@@ -155,24 +156,24 @@ def resume(
     Who still reads under the name is fenced.
 
     Args:
-        store: the database.
-        name: the reader's.
+        store: database with the positions.
+        name: name of the reader.
         topic: topic to read.
         source: `earliest`, `latest`, or `PARTITION:OFFSET,...` with every partition of the topic.
         options: options of the Kafka client.
         timeout_s: longest wait for Kafka's answer, in seconds.
-        execute: do it; else only look.
+        execute: True to move the reader; False to return only the plan.
 
     Returns:
         next offset of each partition.
 
     Raises:
-        SettingsError: a bad name or `source`.
-        TopicMissing: there is no such topic.
+        SettingsError: the name or `source` is invalid.
+        TopicMissing: the topic does not exist.
         DatabaseUnavailable, BrokerUnavailable: no answer.
     """
     if not NAME.fullmatch(name):
-        raise SettingsError(f"reader name {name!r}: there can be no reader of this name")
+        raise SettingsError(f"reader name {name!r} is not a possible name of a reader. Correct it")
     reading = TopicReading(topic, options, timeout_s)
     shape = reading.shape()
     offsets = _offsets(reading, source, shape.partitions)
@@ -206,14 +207,16 @@ def _offsets(reading: TopicReading, source: str, partitions: int) -> dict[int, i
         pairs = [each.split(":") for each in source.split(",")]
         offsets = {int(partition): int(offset) for partition, offset in pairs}
     except ValueError:
-        raise SettingsError(f"--from {source}: write earliest, latest, or PARTITION:OFFSET,...") from None
+        raise SettingsError(f"--from {source} is invalid. Write earliest, latest, or PARTITION:OFFSET,...") from None
     if len(offsets) != len(pairs) or set(offsets) != set(everything):
         raise SettingsError(
-            f"--from {source}: name each partition once; topic {reading.topic!r} has 0 to {partitions - 1}"
+            f"--from {source}: a partition is missing or named twice. Name each once; topic {reading.topic!r} has 0 "
+            f"to {partitions - 1}"
         )
     for partition, offset in offsets.items():
         if not beginnings[partition] <= offset <= ends[partition]:
             raise SettingsError(
-                f"--from {source}: partition {partition} holds offsets {beginnings[partition]} to {ends[partition]}"
+                f"--from {source}: the offset is not in partition {partition}, which holds offsets "
+                f"{beginnings[partition]} to {ends[partition]}"
             )
     return offsets

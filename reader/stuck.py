@@ -18,9 +18,9 @@ STANDSTILL_S: Final = 12.0
 
 
 class Standstill(NamedTuple):
-    """Position that librdkafka does not leave, although committed records follow it.
+    """Position where librdkafka makes no progress, although committed records follow.
 
-    requests: answered responses of the leader when it was first seen there; since: time in s
+    requests: number of the leader's responses when librdkafka was first seen there; since: time in s
     """
 
     offset: int
@@ -30,16 +30,16 @@ class Standstill(NamedTuple):
 
 
 class StuckPartitions:
-    """Partitions of one topic where librdkafka stands still before committed records."""
+    """Partitions of a topic where librdkafka makes no progress before committed records."""
 
     def __init__(self, topic: str) -> None:
-        """Know no partition yet."""
+        """Start without any stuck partition."""
         self._topic = topic
         self._seen: dict[int, Standstill] = {}
         self._stuck: dict[int, Standstill] = {}
 
     def take(self, statistics: str) -> None:
-        """Compare librdkafka's statistics with those before."""
+        """Compare librdkafka's statistics with earlier ones. statistics: as JSON."""
         found = json.loads(statistics)
         now = found["ts"] / 1e6
         leaders = {each["nodeid"]: each for each in found["brokers"].values()}
@@ -60,12 +60,12 @@ class StuckPartitions:
         self._stuck = {number: each for number, each in self._stuck.items() if seen.get(number) == each}
 
     def at(self, positions: Mapping[int, int]) -> tuple[int, Standstill] | None:
-        """Return a stuck partition and its standstill at one of these positions; None where there is none."""
+        """Return a stuck partition and its standstill at one of these positions; None without one."""
         return next((each for each in self._stuck.items() if positions.get(each[0]) == each[1].offset), None)
 
 
 def _waits(partition: Mapping[str, Any]) -> bool:
-    """Return whether committed records follow the position, and librdkafka holds none of them."""
+    """Return True if committed records follow the position but librdkafka holds none of them."""
     return (
         partition["fetch_state"] == "active"
         and not partition["fetchq_cnt"]

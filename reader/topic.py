@@ -36,12 +36,12 @@ LEADERS_S: Final = 5.0
 
 
 class TopicReading:
-    """Questions about one topic.
+    """Client for requests to Kafka about one topic.
 
     Args:
-        topic: its name.
-        options: of the client.
-        timeout_s: how long a question waits for Kafka, in seconds.
+        topic: name of the topic.
+        options: options of the client.
+        timeout_s: time limit of a request, in seconds.
 
     Raises:
         SettingsError: librdkafka does not accept the options.
@@ -52,16 +52,16 @@ class TopicReading:
         self._admin: AdminClient = admin_client(options)
 
     def shape(self) -> TopicShape:
-        """Id and partition count.
+        """Return the topic's id and partition count.
 
         Raises:
-            TopicMissing: there is no such topic.
+            TopicMissing: the topic does not exist.
             BrokerUnavailable: Kafka does not answer within the limit.
-            TopicError: Kafka refuses the question.
+            TopicError: Kafka refuses the request.
         """
         shape = describe_topic(self._admin, self.topic, timeout_s=self._timeout_s, say=log.warning)
         if shape is None:
-            raise TopicMissing(f"topic {self.topic!r} does not exist: correct the name, or create it")
+            raise TopicMissing(f"topic {self.topic!r} does not exist. Correct the name, or create the topic")
         return shape
 
     def ask(self) -> Future[Any]:
@@ -72,10 +72,10 @@ class TopicReading:
         return found
 
     def confirm(self, question: Future[Any], topic_id: str) -> TopicShape:
-        """Compare the topic's id in the answer to a request made after the records were fetched.
+        """Compare the topic's id in the answer to a request, made by `ask` after the records were fetched.
 
         Raises:
-            TopicReplaced: it is another topic.
+            TopicReplaced: the topic was deleted and created again.
             TopicMissing, BrokerUnavailable, TopicError: see `shape`.
         """
         try:
@@ -85,32 +85,33 @@ class TopicReading:
         return self._require_id(TopicShape(self.topic, str(answer.topic_id), len(answer.partitions)), topic_id)
 
     def same_shape(self, topic_id: str) -> TopicShape:
-        """Return the shape of the topic of this id; raises as `confirm`."""
+        """Return the topic's shape if it still has this id; raises the errors of `confirm`."""
         return self._require_id(self.shape(), topic_id)
 
     def _require_id(self, shape: TopicShape, topic_id: str) -> TopicShape:
         if shape.id != topic_id:
             raise TopicReplaced(
-                f"topic {self.topic!r} was deleted and created again while it was read: its id was {topic_id}, and is "
-                f"{shape.id}. Nothing of the new one was kept. `ratchet reader resume` decides where to begin"
+                f"topic {self.topic!r} was deleted and created again while it was read: its id was {topic_id} and "
+                f"is now {shape.id}. Nothing of the new topic was kept. Decide where to begin with `ratchet reader "
+                "resume`"
             )
         return shape
 
     def beginnings(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Offset of the first record that each partition still has. Raises as `ends`."""
+        """Return the first offset that each partition still holds; raises the errors of `ends`."""
         return self._offsets(partitions, OffsetSpec.earliest())
 
     def ends(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Offset after the last committed record of each: where the oldest open transaction begins, if one is open.
+        """Return the last stable offset of each partition.
 
         Raises:
             BrokerUnavailable: Kafka does not answer within the limit.
-            ReaderError: Kafka refuses.
+            ReaderError: Kafka refuses the request.
         """
         return self._offsets(partitions, OffsetSpec.latest())
 
     def leaderless(self) -> frozenset[int]:
-        """Return the partitions without a leader; none where Kafka does not answer."""
+        """Return the partitions without a leader; empty if Kafka does not answer."""
         try:
             found = self._admin.list_topics(self.topic, timeout=LEADERS_S).topics[self.topic].partitions
         except (KafkaException, KeyError):
@@ -118,9 +119,9 @@ class TopicReading:
         return frozenset(number for number, each in found.items() if each.leader < 0)
 
     def since(self, partitions: Sequence[int], ms: int) -> dict[int, int]:
-        """Return the first offset of each with a timestamp of this time or later; -1 where there is none.
+        """Return each partition's first offset with a timestamp from this time on; -1 without one.
 
-        Asked once: a partition without an answer is missing.
+        It sends one request; a partition without an answer is missing in the result.
         """
         wanted = {TopicPartition(self.topic, each): OffsetSpec.for_timestamp(ms) for each in partitions}
         found = {}
@@ -130,7 +131,7 @@ class TopicReading:
         return found
 
     def high_watermarks(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Return the high watermark of each, with records of open transactions. Raises as `ends`."""
+        """Return the high watermark of each partition; raises the errors of `ends`."""
         return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
 
     def _offsets(
@@ -151,11 +152,11 @@ class TopicReading:
         for partition, error in failures.items():
             where = f"topic {self.topic!r} partition {partition}"
             if error is not None and error.code() not in _NOT_YET:
-                raise ReaderError(f"{where}: Kafka does not say where it begins and ends: {explained(error)}")
+                raise ReaderError(f"{where}: Kafka refuses to return its offsets: {explained(error)}")
         if failures:
             partition, error = next(iter(failures.items()))
             raise BrokerUnavailable(
-                f"topic {self.topic!r} partition {partition}: Kafka gave no offset within {self._timeout_s:g} s "
+                f"topic {self.topic!r} partition {partition}: Kafka returned no offset within {self._timeout_s:g} s "
                 f"({no_offset(error, KafkaError.str)}). Check that the leader of the partition runs, and the option "
                 "bootstrap.servers"
             )

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """Transaction that commits when the loop requests the next one.
+    """Transaction with records, which commits when the loop requests the next one.
 
     Args:
-        events: its records.
-        database: in a transaction.
-        commit: stores the positions and commits; False: it was rolled back, because the positions were moved in
-            between.
+        events: records of the transaction.
+        database: database within the transaction.
+        commit: function that stores the positions and commits; returns False after a rollback, because the positions
+            were moved in between.
     """
 
     def __init__(self, events: list[Event], database: Database, commit: Callable[[], bool]) -> None:
@@ -42,24 +42,24 @@ class Transaction:
         return self._database.connection
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
-        """Execute a statement of the program's own.
+        """Execute a statement of the program.
 
         Args:
-            statement: with the placeholders of the driver: `?`, or `%s` for PostgreSQL.
-            parameters: their values.
+            statement: SQL with the driver's placeholders: `?`, or `%s` for PostgreSQL.
+            parameters: values of the placeholders.
 
         Returns:
             the driver's cursor
 
         Raises:
-            ReaderMisused: the statement would end the transaction, or it has ended.
+            ReaderMisused: the statement would end the transaction, or the transaction has ended.
             Exception: the driver's own errors.
         """
         self._require_allowed(statement)
         return self._database.execute(statement, parameters)
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement once per sequence of parameters; raises as `execute`."""
+        """Execute a statement for each sequence of parameters; raises the errors of `execute`."""
         self._require_allowed(statement)
         self._database.executemany(statement, parameters)
 
@@ -67,8 +67,9 @@ class Transaction:
         """Return the records as an Arrow batch.
 
         Returns:
-            the columns key and value (binary), headers (list of structs of key and value), timestamp (timestamp in ms,
-            UTC; null where a record has none), partition (int32), offset (int64).
+            batch with the columns key and value (binary), headers (list of structs of key and value), timestamp
+            (timestamp in ms,
+            UTC; null without one), partition (int32), offset (int64).
 
         Raises:
             ModuleNotFoundError: pyarrow is not installed.
@@ -82,42 +83,42 @@ class Transaction:
 
         Raises:
             ReaderMisused: the transaction has ended.
-            ReaderFenced: its partitions are another process' by now, or an earlier commit with a lost answer had
-                moved them: nothing of this one was kept.
+            ReaderFenced: another process has taken the partitions over, or an earlier commit with a lost answer has
+                moved them; nothing of this transaction was kept.
         """
         if not self.try_commit():
             raise ReaderFenced(
-                "nothing of this transaction was kept: its partitions were taken over, or moved by a commit with a "
-                "lost answer. Records that are not in the database come again"
+                "nothing of this transaction was kept: another process has taken its partitions over, or an "
+                "earlier commit with a lost answer has moved them. Records missing in the database come again"
             )
 
     def try_commit(self) -> bool:
-        """Commit for the loop; return False where nothing was kept, and records may come again."""
+        """Commit for the loop; return False if nothing was kept, so that records may come again."""
         self._require_open()
         return self._commit()
 
     def end(self) -> None:
-        """Let nothing more be executed in it."""
+        """Mark the transaction as ended, so that it refuses further statements."""
         self._is_open = False
 
     @property
     def is_open(self) -> bool:
-        """Return True if it was neither committed nor rolled back."""
+        """Return True if the transaction was neither committed nor rolled back."""
         return self._is_open
 
     def _require_open(self) -> None:
         if not self._is_open:
-            raise ReaderMisused("this transaction has ended: use the one that the loop gives")
+            raise ReaderMisused("this transaction has ended. Use the transaction that the loop yields")
 
     def _require_allowed(self, statement: str) -> None:
         self._require_open()
         if self._database.has_ended():
             raise ReaderMisused(
-                "the database or the program has ended this transaction: its earlier statements are rolled back or "
-                "committed without its offsets. Leave the loop; its records come again"
+                "the database or the program has ended this transaction: its earlier statements were rolled back, "
+                "or committed without its offsets. Leave the loop; the records come again"
             )
         if ends_transaction(statement):
             raise ReaderMisused(
                 f"{statement.split(None, 1)[0]}: the reader begins and ends transactions, so that rows and offsets "
-                "stay together. Leave the statement out; raise an exception to roll back"
+                "stay together. Remove the statement; raise an exception to roll back"
             )

@@ -11,66 +11,66 @@ class Rows(Protocol):
     """Rows of a statement: the driver's own cursor."""
 
     def fetchone(self) -> Any:
-        """Return the next row; None: there is none."""
+        """Return the next row; None after the last."""
 
     def fetchall(self) -> list[Any]:
         """Return the remaining rows."""
 
 
 class Database(Protocol):
-    """An open connection, which is in a transaction only between `begin` and `commit` or `rollback`.
+    """Interface of an open connection, which has a transaction only between `begin` and `commit` or `rollback`.
 
-    Each method but `close` raises the driver's own errors; `Store.is_away` tells which of them are the connection's.
+    All methods except `close` raise the driver's errors; `Store.is_away` recognises those of the connection.
     """
 
     connection: Any
     """The driver's own."""
 
     def create(self, table: str, statement: str) -> None:
-        """Make a table where it is missing; two processes may do so at once."""
+        """Create a table if it is missing; safe if two processes do so at once."""
 
     def begin(self) -> None:
         """Begin a transaction."""
 
     def is_in_transaction(self) -> bool:
-        """Return True if the transaction of `begin` is open: a program may have ended it."""
+        """Return True if the transaction of `begin` is still open, because the program may have ended it."""
 
     def has_ended(self) -> bool:
         """Return True if the transaction is known to have ended, without a request to the database."""
 
     def commit(self) -> None:
-        """End it, with all of its changes."""
+        """Commit the transaction."""
 
     def rollback(self) -> None:
-        """End it without its changes; also where none is open. Raises nothing."""
+        """Roll the transaction back; does nothing without one, and raises nothing."""
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
         """Execute a statement with the driver's own placeholders."""
 
     def ask(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of the reader's own statement as tuples, whatever row type the program has set."""
+        """Return the rows of one of the reader's own statements, as tuples whatever row type the program has set."""
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
-        """Execute it once per sequence of parameters."""
+        """Execute a statement for each sequence of parameters."""
 
     def run_deferred(self) -> None:
-        """Run the triggers now that would run at the commit; within a transaction."""
+        """Run the triggers deferred to the commit now, within the transaction."""
 
     def rules_of(self, table: str) -> list[str]:
         """Return triggers, rules and policies that may keep rows of a table from being stored as given."""
 
     def end_sessions(self, owners: Sequence[str]) -> None:
-        """End what these have open in this database, so that a frozen one holds no locks; within a transaction.
+        """End the database sessions of these owners, so that a suspended process holds no locks.
 
-        Where the database cannot do that, nothing happens, and its locks are waited for.
+        Call it within a transaction. A database without sessions does nothing, and later statements wait for the locks.
         """
 
     def close(self) -> None:
-        """Close it; an open transaction is rolled back."""
+        """Close the connection; an open transaction is rolled back."""
 
 
 class Store(Protocol):
-    """Store of rows and offsets: a database that this process can connect to."""
+    """Interface of a database for rows and positions."""
 
     placeholder: str
     """Mark of a parameter in a statement: `?` or `%s`."""
@@ -82,15 +82,15 @@ class Store(Protocol):
         """Connect once.
 
         Args:
-            owner: 32 hexadecimal digits, which tell this process from others.
+            owner: 32 hexadecimal digits, id of this process.
 
         Raises:
-            DatabaseUnavailable: it does not answer, or another process has it.
-            SettingsError: there can be no such database.
+            DatabaseUnavailable: the database does not answer, or another process has it open.
+            SettingsError: the path or the address is invalid.
         """
 
     def is_away(self, error: Exception) -> bool:
-        """Return True if a driver's error comes from connection or lock, so that another try may help."""
+        """Return True if a driver's error comes from the connection or a lock, so that another attempt may help."""
 
 
 FORBIDDEN = frozenset({"abort", "begin", "commit", "end", "rollback", "start"})

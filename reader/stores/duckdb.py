@@ -20,12 +20,12 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 
 class Duckdb:
-    """A DuckDB file, which is made if missing; its folder is not.
+    """DuckDB file, created if missing; its folder must exist.
 
-    DuckDB gives a file to one process: while a reader runs, no other process can open it, not even to look.
+    Only one process can open a DuckDB file: while a reader runs, no other process can even read it.
 
     Args:
-        path: the file.
+        path: path of the file.
     """
 
     placeholder = "?"
@@ -35,33 +35,35 @@ class Duckdb:
         self.where = f"DuckDB file {self._path}"
 
     def connect(self, owner: str) -> DuckdbDatabase:
-        """See `Store.connect`."""
+        """Connect once; see `Store.connect`."""
         import duckdb
 
         del owner  # the process holding the file keeps all others out
         if not self._path.parent.is_dir():
-            raise SettingsError(f"{self.where}: there is no folder {self._path.parent}. Make it, or correct the path")
+            raise SettingsError(
+                f"{self.where}: the folder {self._path.parent} does not exist. Make it, or correct the path"
+            )
         try:
             return DuckdbDatabase(duckdb.connect(str(self._path), config=CONFIG))
         except duckdb.IOException as error:
             raise DatabaseUnavailable(
-                f"{self.where} cannot be opened: {error}. End the process that holds it"
+                f"{self.where} cannot be opened: {error}. End the process that has it open"
             ) from error
         except duckdb.Error as error:
             raise SettingsError(f"{self.where}: {error}. Check the path and the file's rights") from error
 
     def is_away(self, error: Exception) -> bool:
-        """See `Store.is_away`."""
+        """Return True for an error of the file or connection; see `Store.is_away`."""
         import duckdb
 
         return isinstance(error, duckdb.IOException | duckdb.ConnectionException)
 
 
 class DuckdbDatabase:
-    """A connection.
+    """Connection to a DuckDB file; implements `Database`.
 
     Args:
-        connection: of the file.
+        connection: connection of the driver.
     """
 
     def __init__(self, connection: DuckDBPyConnection) -> None:
@@ -69,62 +71,62 @@ class DuckdbDatabase:
         self._began = -1
 
     def create(self, table: str, statement: str) -> None:
-        """See `Database.create`."""
+        """Create a table if it is missing; see `Database.create`."""
         self.connection.execute(statement)
 
     def begin(self) -> None:
-        """See `Database.begin`."""
+        """Begin a transaction; see `Database.begin`."""
         self.connection.begin()
         self._began = self._number()
 
     def _number(self) -> int:
-        """Return the number of the open transaction, or of this statement's own."""
+        """Return the number of the open transaction; outside one, a number of this statement only."""
         [(number,)] = self.connection.execute("SELECT txid_current()").fetchall()
         return int(number)
 
     def is_in_transaction(self) -> bool:
-        """See `Database.is_in_transaction`."""
+        """Return True if the transaction is still open; see `Database.is_in_transaction`."""
         return self._number() == self._began
 
     def has_ended(self) -> bool:
-        """See `Database.has_ended`: DuckDB offers no such check."""
+        """Return False, because DuckDB cannot check this without a request; see `Database.has_ended`."""
         return False
 
     def commit(self) -> None:
-        """See `Database.commit`."""
+        """Commit the transaction; see `Database.commit`."""
         self.connection.commit()
 
     def rollback(self) -> None:
-        """See `Database.rollback`."""
+        """Roll the transaction back; see `Database.rollback`."""
         import duckdb
 
         with suppress(duckdb.Error):
             self.connection.rollback()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> DuckDBPyConnection:
-        """See `Database.execute`."""
+        """Execute a statement; see `Database.execute`."""
         return self.connection.execute(statement, list(parameters))
 
     def ask(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """See `Database.ask`."""
+        """Return the rows of one of the reader's own statements; see `Database.ask`."""
         return self.connection.execute(statement, list(parameters)).fetchall()
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
-        """See `Database.executemany`."""
+        """Execute a statement for each sequence of parameters; see `Database.executemany`."""
         if rows := [list(row) for row in parameters]:
             self.connection.executemany(statement, rows)
 
     def run_deferred(self) -> None:
-        """See `Database.run_deferred`: DuckDB has no triggers."""
+        """Do nothing, because DuckDB has no triggers; see `Database.run_deferred`."""
 
     def rules_of(self, table: str) -> list[str]:
-        """See `Database.rules_of`: DuckDB has none."""
+        """Return an empty list, because DuckDB has no triggers or rules; see `Database.rules_of`."""
         del table
         return []
 
     def end_sessions(self, owners: Sequence[str]) -> None:
-        """Do nothing: no other process can have the file open."""
+        """Do nothing, because no other process can have the file open."""
 
     def close(self) -> None:
-        """See `Database.close`."""
+        """Close the connection; see `Database.close`."""
         self.connection.close()

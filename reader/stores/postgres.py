@@ -37,10 +37,10 @@ CREATE_LOCK: Final = 0x7261746368657452
 
 
 class Postgres:
-    """A PostgreSQL database.
+    """PostgreSQL database for rows and positions.
 
     Args:
-        dsn: as libpq takes it. A password is better left to PGPASSWORD or ~/.pgpass.
+        dsn: connection string of libpq. Put a password into PGPASSWORD or ~/.pgpass instead.
         connect_s: how long a connection may take, in seconds.
     """
 
@@ -53,12 +53,12 @@ class Postgres:
         try:
             known = conninfo.conninfo_to_dict(dsn)
         except ProgrammingError as error:
-            raise SettingsError(f"PostgreSQL: the connection string is none ({error}). Correct it") from None
+            raise SettingsError(f"PostgreSQL: the connection string is invalid ({error}). Correct it") from None
         host, name = known.get("host", "the default host"), known.get("dbname", "the default database")
         self.where = f"PostgreSQL {name} on {host}"
 
     def connect(self, owner: str) -> PostgresDatabase:
-        """See `Store.connect`."""
+        """Connect once; see `Store.connect`."""
         import psycopg
 
         connection: Connection | None = None
@@ -78,27 +78,28 @@ class Postgres:
                 connection.close()
             if isinstance(error, psycopg.errors.ProtocolViolation):
                 raise SettingsError(
-                    f"{self.where}: a pooler refuses transactions ({str(error).strip()}). Rows and positions are "
-                    "committed together: let it pool transactions or sessions, or connect to the server itself"
+                    f"{self.where}: a pooler refuses transactions ({str(error).strip()}), but rows and positions "
+                    "are committed together. Let it pool transactions or sessions, or connect to the server itself"
                 ) from error
             raise DatabaseUnavailable(
-                f"{self.where} cannot be reached: {str(error).strip()}. Check that it runs, and the connection string"
+                f"{self.where} cannot be reached: {str(error).strip()}. Check that the server runs, and the "
+                "connection string"
             ) from error
         return PostgresDatabase(connection, owner)
 
     def is_away(self, error: Exception) -> bool:
-        """See `Store.is_away`."""
+        """Return True for an error of the connection or a lock; see `Store.is_away`."""
         import psycopg
 
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
 class PostgresDatabase:
-    """A connection. Within the reader's transaction psycopg refuses the program's own `connection.commit()`.
+    """Connection to PostgreSQL. During the reader's transaction psycopg refuses the program's `connection.commit()`.
 
     Args:
-        connection: in autocommit mode.
-        owner: named by the session within a transaction.
+        connection: connection in autocommit mode.
+        owner: id of this process, which its session shows within a transaction.
     """
 
     def __init__(self, connection: Connection, owner: str) -> None:
@@ -109,7 +110,10 @@ class PostgresDatabase:
         self._began: Any = None
 
     def create(self, table: str, statement: str) -> None:
-        """See `Database.create`. A user without the right needs a table that an administrator has created."""
+        """Create a table if it is missing; see `Database.create`.
+
+        A user without the right needs a table that an administrator has created.
+        """
         [(there,)] = self.ask("SELECT to_regclass(%s)", (table,))
         if there is None:
             with self.connection.transaction():  # two that create a table at once may meet in the catalogue
@@ -117,19 +121,19 @@ class PostgresDatabase:
                 self.execute(statement)
 
     def begin(self) -> None:
-        """See `Database.begin`."""
+        """Begin a transaction; see `Database.begin`."""
         self._transaction = self.connection.transaction()
         self._transaction.__enter__()
         # The name is the transaction's, since a pooler gives the session to other programs afterwards.
         [(self._began, _)] = self.ask("SELECT now(), set_config('application_name', %s, true)", (self._name,))
 
     def _now(self) -> Any:
-        """Return the start time of the open transaction, by the server; another one has another time."""
+        """Return the start time of the open transaction by the server, which differs between transactions."""
         [(now,)] = self.ask("SELECT now()")
         return now
 
     def is_in_transaction(self) -> bool:
-        """See `Database.is_in_transaction`."""
+        """Return True if the transaction is still open; see `Database.is_in_transaction`."""
         from psycopg.pq import TransactionStatus
 
         status = self.connection.info.transaction_status
@@ -137,18 +141,18 @@ class PostgresDatabase:
         return status != TransactionStatus.IDLE and (status != TransactionStatus.INTRANS or self._now() == self._began)
 
     def has_ended(self) -> bool:
-        """See `Database.has_ended`."""
+        """Return True if the transaction is known to have ended; see `Database.has_ended`."""
         from psycopg.pq import TransactionStatus
 
         return self.connection.info.transaction_status == TransactionStatus.IDLE
 
     def commit(self) -> None:
-        """See `Database.commit`."""
+        """Commit the transaction; see `Database.commit`."""
         transaction, self._transaction = self._transaction, None
         transaction.__exit__(None, None, None)
 
     def rollback(self) -> None:
-        """See `Database.rollback`."""
+        """Roll the transaction back; see `Database.rollback`."""
         import psycopg
         from psycopg.pq import TransactionStatus
 
@@ -166,37 +170,37 @@ class PostgresDatabase:
                 self.connection.close()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Cursor:
-        """See `Database.execute`."""
+        """Execute a statement; see `Database.execute`."""
         # A cursor costs as much as an insert. One with rows may still be read from.
         if self._cursor is None or self._cursor.description is not None:
             self._cursor = self.connection.cursor()
         return self._cursor.execute(statement, parameters or None)
 
     def ask(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """See `Database.ask`."""
+        """Return the rows of one of the reader's own statements; see `Database.ask`."""
         from psycopg.rows import tuple_row
 
         with self.connection.cursor(row_factory=tuple_row) as cursor:
             return cursor.execute(statement, parameters or None).fetchall()
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
-        """See `Database.executemany`."""
+        """Execute a statement for each sequence of parameters; see `Database.executemany`."""
         with self.connection.cursor() as cursor:
             cursor.executemany(statement, parameters)
 
     def run_deferred(self) -> None:
-        """See `Database.run_deferred`."""
+        """Run deferred triggers now; see `Database.run_deferred`."""
         self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def rules_of(self, table: str) -> list[str]:
-        """See `Database.rules_of`."""
+        """Return triggers, rules and policies of a table; see `Database.rules_of`."""
         from psycopg.rows import tuple_row
 
         with self.connection.cursor(row_factory=tuple_row) as cursor:
             return [name for (name,) in cursor.execute(RULES, {"table": table}).fetchall()]
 
     def end_sessions(self, owners: Sequence[str]) -> None:
-        """See `Database.end_sessions`."""
+        """End the sessions of these owners; see `Database.end_sessions`."""
         self.connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
         names = [f"{APPLICATION} {owner}" for owner in owners]
         self.connection.execute(
@@ -206,5 +210,5 @@ class PostgresDatabase:
         )
 
     def close(self) -> None:
-        """See `Database.close`."""
+        """Close the connection; see `Database.close`."""
         self.connection.close()

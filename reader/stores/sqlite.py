@@ -22,12 +22,12 @@ program's COMMIT must not find ours.
 
 
 class Sqlite:
-    """A SQLite file, which is made if missing; its folder is not.
+    """SQLite file, created if missing; its folder must exist.
 
     Several processes may share it: SQLite lets one transaction write at a time, and the others wait.
 
     Args:
-        path: the file.
+        path: path of the file.
         wait_s: how long a statement waits for another process' transaction, in seconds.
     """
 
@@ -38,10 +38,12 @@ class Sqlite:
         self.where = f"SQLite file {self._path}"
 
     def connect(self, owner: str) -> SqliteDatabase:
-        """See `Store.connect`."""
+        """Connect once; see `Store.connect`."""
         del owner  # no session of another process can be ended here
         if not self._path.parent.is_dir():
-            raise SettingsError(f"{self.where}: there is no folder {self._path.parent}. Make it, or correct the path")
+            raise SettingsError(
+                f"{self.where}: the folder {self._path.parent} does not exist. Make it, or correct the path"
+            )
         try:
             connection = sqlite3.connect(
                 self._path, timeout=self._wait_s, isolation_level=None, check_same_thread=False
@@ -49,21 +51,21 @@ class Sqlite:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.DatabaseError as error:
             if self.is_away(error):
-                raise DatabaseUnavailable(f"{self.where}: {error}. Another process holds it; end that") from error
+                raise DatabaseUnavailable(f"{self.where}: {error}. End the process that has the file open") from error
             raise SettingsError(f"{self.where}: {error}. Check the path and the file's rights") from error
         return SqliteDatabase(connection)
 
     def is_away(self, error: Exception) -> bool:
-        """See `Store.is_away`."""
+        """Return True for an error of the file or a lock; see `Store.is_away`."""
         # The low byte is the primary code: https://www.sqlite.org/rescode.html
         return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _AWAY
 
 
 class SqliteDatabase:
-    """A connection. The program's own `connection.commit()` is refused by SQLite's authorizer.
+    """Connection to a SQLite file. SQLite's authorizer refuses the program's own `connection.commit()`.
 
     Args:
-        connection: in autocommit mode (`isolation_level=None`).
+        connection: connection in autocommit mode (`isolation_level=None`).
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -82,50 +84,53 @@ class SqliteDatabase:
             self._ours = False
 
     def create(self, table: str, statement: str) -> None:
-        """See `Database.create`."""
+        """Create a table if it is missing; see `Database.create`."""
         self.connection.execute(statement)
 
     def begin(self) -> None:
-        """See `Database.begin`."""
+        """Begin a transaction; see `Database.begin`."""
         self._run(f"BEGIN IMMEDIATE {OURS}")  # a deferred one may find at its first write that another was quicker
 
     def is_in_transaction(self) -> bool:
-        """See `Database.is_in_transaction`."""
+        """Return True if the transaction is still open; see `Database.is_in_transaction`."""
         return self.connection.in_transaction
 
     def has_ended(self) -> bool:
-        """See `Database.has_ended`: SQLite itself rolls back by `OR ROLLBACK`, `RAISE(ROLLBACK)` or a full disk."""
+        """Return True if the transaction has ended; see `Database.has_ended`.
+
+        SQLite itself rolls back after `OR ROLLBACK`, `RAISE(ROLLBACK)` or a full disk.
+        """
         return not self.connection.in_transaction
 
     def commit(self) -> None:
-        """See `Database.commit`."""
+        """Commit the transaction; see `Database.commit`."""
         self._run(f"COMMIT {OURS}")
 
     def rollback(self) -> None:
-        """See `Database.rollback`."""
+        """Roll the transaction back; see `Database.rollback`."""
         with suppress(sqlite3.Error):
             if self.connection.in_transaction:
                 self._run(f"ROLLBACK {OURS}")
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """See `Database.execute`."""
+        """Execute a statement; see `Database.execute`."""
         return self.connection.execute(statement, parameters)
 
     def ask(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """See `Database.ask`."""
+        """Return the rows of one of the reader's own statements; see `Database.ask`."""
         cursor = self.connection.cursor()
         cursor.row_factory = None
         return cursor.execute(statement, parameters).fetchall()
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
-        """See `Database.executemany`."""
+        """Execute a statement for each sequence of parameters; see `Database.executemany`."""
         self.connection.executemany(statement, parameters)
 
     def run_deferred(self) -> None:
-        """See `Database.run_deferred`: SQLite has no such triggers."""
+        """Do nothing, because SQLite has no deferred triggers; see `Database.run_deferred`."""
 
     def rules_of(self, table: str) -> list[str]:
-        """See `Database.rules_of`."""
+        """Return the triggers of a table; see `Database.rules_of`."""
         query = (
             "SELECT 'trigger ' || name FROM (SELECT * FROM sqlite_master UNION ALL SELECT * FROM sqlite_temp_master) "
             "WHERE type = 'trigger' AND lower(tbl_name) = ? ORDER BY name"
@@ -133,8 +138,8 @@ class SqliteDatabase:
         return [name for (name,) in self.ask(query, (table,))]
 
     def end_sessions(self, owners: Sequence[str]) -> None:
-        """SQLite knows no sessions: who holds its lock is waited for."""
+        """Do nothing, because SQLite has no sessions; statements wait for the lock instead."""
 
     def close(self) -> None:
-        """See `Database.close`."""
+        """Close the connection; see `Database.close`."""
         self.connection.close()

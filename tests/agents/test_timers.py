@@ -250,7 +250,7 @@ def test_what_cannot_be_a_timer() -> None:
 
     async def takes(value: Any) -> None: ...
 
-    with pytest.raises(SettingsError, match="interval is 0. Give seconds, more than 0"):
+    with pytest.raises(SettingsError, match=r"interval is 0\. Give seconds, more than 0"):
         app.timer(0)
     with pytest.raises(SettingsError, match="Only a timer of a stream yields"):
         app.timer(1)(yields)

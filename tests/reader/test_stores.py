@@ -152,7 +152,7 @@ def test_a_database_that_is_not_there_is_told(broker: str, new_topic: NewTopic, 
         pass
     for store in (Sqlite(tmp_path / "none" / "x.db"), Duckdb(tmp_path / "none" / "x.db")):
         with (
-            pytest.raises(SettingsError, match="there is no folder"),
+            pytest.raises(SettingsError, match="does not exist"),
             Reader(topic, store=store, name="b", options=options),
         ):
             pass

@@ -28,7 +28,7 @@ def test_status_and_resume_of_a_reader(
     sqlite3.connect(file).close()
     file.touch()
     assert run(["reader", "status", *store]) == 2
-    assert "no reader has used it" in capsys.readouterr().err
+    assert "no reader has used this database" in capsys.readouterr().err
     assert run(["reader", "status", "--store", "sqlite"]) == 2
     assert "needs --path" in capsys.readouterr().err
 
