@@ -120,10 +120,13 @@ REFUSED: list[tuple[Any, str]] = [
     (pa.array([True, None, True, True]), "a mask with 1 nulls"),
     (pa.record_batch({"key": ["a"]}), "yielded columns key. New records need key and value"),
     (pa.record_batch({"key": ["a"], "value": ["b"], "user": ["c"]}), "yielded columns key, value, user"),
-    (pa.record_batch({"key": [1], "value": ["b"]}), "column key of int64: make it binary or string"),
-    (pa.record_batch({"key": ["a"], "value": ["b"], "timestamp": [1.5]}), "column timestamp of double"),
+    (pa.record_batch({"key": [1], "value": ["b"]}), "column key of type int64. Convert it to binary or string"),
+    (pa.record_batch({"key": ["a"], "value": ["b"], "timestamp": [1.5]}), "column timestamp of type double"),
     (pa.record_batch({"key": ["a"], "value": ["b"], "timestamp": pa.nulls(1, pa.int64())}), "timestamp with 1 nulls"),
-    (pa.record_batch({"key": ["a"], "value": ["b"], "headers": ["h"]}), "headers of string: make it map<string, bin"),
+    (
+        pa.record_batch({"key": ["a"], "value": ["b"], "headers": ["h"]}),
+        "headers of type string. Convert it to map<string, bin",
+    ),
 ]
 
 
@@ -134,7 +137,7 @@ async def test_what_cannot_be_yielded_for_a_batch(output: Any, sentence: str) ->
 
 
 async def test_a_column_that_is_not_there() -> None:
-    with pytest.raises(SettingsError, match="no column user; there are key, value, timestamp, "):
+    with pytest.raises(SettingsError, match="unknown column user; write some of key, value, timestamp, "):
         await sent(columns=["key", "user"])
 
 

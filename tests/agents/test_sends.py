@@ -237,7 +237,9 @@ def test_where_no_event_is_at_hand() -> None:
         run(app, {"in": [1]})
 
 
-@pytest.mark.parametrize(("topic", "says"), [("in", "agent send reads it"), ("strange", "is not declared in the app")])
+@pytest.mark.parametrize(
+    ("topic", "says"), [("in", "agent send reads this topic"), ("strange", "is not declared in the app")]
+)
 def test_where_it_may_not_go_is_no_dead_letter(topic: str, says: str) -> None:
     app = App()
     target = App().topic(topic) if topic == "strange" else app.topic(topic)

@@ -138,7 +138,7 @@ def test_what_cannot_be_grouped() -> None:
     app = App()
     orders, others = app.stream("orders", value_type=Order), app.stream("others")
     by_user = orders.group_by("by-user", Order.user)
-    with pytest.raises(SettingsError, match="stream orders goes there already"):
+    with pytest.raises(SettingsError, match="stream orders is already grouped into it"):
         orders.group_by("by-user", Order.user)
     with pytest.raises(SettingsError, match="a stream of that name exists"):
         orders.group_by("others", Order.user)

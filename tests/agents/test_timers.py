@@ -262,6 +262,6 @@ def test_what_cannot_be_a_timer() -> None:
         app.timer(1, stream=App().stream("in"))
     app.timer(1, stream=stream)(yields)
     app.agent(app.stream("other"))(takes)
-    with pytest.raises(SettingsError, match=r"streams.in: has a timer \(yields\) and no agent"):
+    with pytest.raises(SettingsError, match=r"streams.in: has a timer \(yields\) but no agent"):
         app.check(["in", "other"])
     assert app.rules() == {"agents of other": "takes", "timers of in": "yields"}

@@ -14,12 +14,15 @@ pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")
 
 def test_two_streams_cannot_read_one_input(tmp_path: Path) -> None:
     sentence = refusal(tmp_path, other_stream(input="events"))
-    assert sentence == "streams: streams 'events' and 'more' read the same input 'events'"
+    assert sentence == "streams: streams 'events' and 'more' read the same input 'events'. Remove one of them"
 
 
 def test_two_streams_cannot_write_one_output(tmp_path: Path) -> None:
     sentence = refusal(tmp_path, other_stream(output="events-once"))
-    assert sentence == "streams: streams 'events' and 'more' write the same output 'events-once'"
+    assert (
+        sentence
+        == "streams: streams 'events' and 'more' write the same output 'events-once'. Give one of them another output"
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,7 @@ def test_no_other_stream_writes_to_the_topic_of_duplicates(tmp_path: Path, topic
 
 def test_duplicates_are_not_the_input_of_another_stream(tmp_path: Path) -> None:
     streams = other_stream(input="payments").replace("[streams.more]", 'duplicates = "payments"\n[streams.more]')
-    assert "the duplicates of 'events' are 'payments', which 'more' reads" in refusal(tmp_path, streams)
+    assert "the duplicates of 'events' are 'payments', the input of 'more'" in refusal(tmp_path, streams)
 
 
 def test_duplicates_are_no_topic_of_ratchets_own(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ async def test_over_http() -> None:
     finally:
         await server.stop()
     assert (rows(body), [each.partition for each in body.asked]) == ([("<b>", 0, {"</td>": None})], [0])
-    assert refused == (400, {"error": "stream 'events' has no table 'none' here"})
+    assert refused == (400, {"error": "stream 'events' has no table 'none' on this worker"})
 
 
 def test_a_key_of_a_table_with_windows_is_shown_in_each_window_newest_last() -> None:
