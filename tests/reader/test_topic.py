@@ -54,7 +54,7 @@ def test_an_end_that_is_no_offset_does_not_end_a_reader_early() -> None:
 
 
 def test_a_leader_that_stays_away_is_named() -> None:
-    with pytest.raises(BrokerUnavailable, match=r"'t' partition 1: Kafka gave no offset .*no leader has answered"):
+    with pytest.raises(BrokerUnavailable, match=r"'t' partition 1: Kafka returned no offset .*no leader has answered"):
         reading(_Client({0: 3, 1: -1001}), timeout_s=0).ends(range(2))
     with pytest.raises(ReaderError, match=r"'t' partition 0: Kafka refuses to return its offsets"):
         reading(_Client({0: KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)})).ends([0])
