@@ -63,10 +63,7 @@ def decode(plan: Any, restricted_values: int) -> Callable[[bytes, int], Any]:
 
 
 def message(plan: Any, restricted_values: int) -> Read:
-    """Return the decoder for a message's plan.
-
-    plan: ("message", fields by number, non-null values of absent columns).
-    """
+    """Return the decoder for a plan: ("message", fields by number, non-null values of absent columns)."""
     fields = {
         number: (name, many, others, _kind(kind, restricted_values), WIRE.get(kind[0], VARINT))
         for number, (name, many, others, kind) in plan[1].items()
