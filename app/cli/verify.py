@@ -340,6 +340,12 @@ def _show(console: Console, report: Report) -> None:
             "and not compared",
             style="bold yellow",
         )
+    if report.restamped:
+        console.print(
+            f"  {report.restamped:,} records have lost their own time, which was not compared: the output's "
+            "message.timestamp.type is or was LogAppendTime",
+            style="bold yellow",
+        )
     for skipped in report.skipped:
         console.print(f"  {skipped}", style="bold yellow")
     for number, edit in report.edits:

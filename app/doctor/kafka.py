@@ -193,6 +193,13 @@ class KafkaChecks:
                 )
             if (stamped := config["message.timestamp.type"]) != "LogAppendTime":
                 yield _error("topics", f"{topic}: message.timestamp.type is {stamped}; set LogAppendTime")
+        if topic == self._settings.streams[name].output and config["message.timestamp.type"] != "CreateTime":
+            yield Finding(
+                "topics",
+                Mark.WARNING,
+                f"{topic}: message.timestamp.type is {config['message.timestamp.type']}: Kafka replaces the events' "
+                "own times; set CreateTime to keep them",
+            )
         kept_ms = int(config["retention.ms"])
         wanted_s = self._settings.streams[name].inactive_after_s
         if topic == self._settings.streams[name].input and wanted_s and 0 <= kept_ms < wanted_s * 1000:

@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -117,6 +118,7 @@ class ExpectedPartition:
         self._sequences = array("q")
         self._owners = array("q")
         self._contents = bytearray()
+        self._timestamps = array("q")
         self._judged = bytearray()
         # A sequence rises within its identity, so the two name one fresh record ...
         self._places: dict[bytes, int] = {}
@@ -252,6 +254,7 @@ class ExpectedPartition:
         self._sequences.append(sequence)
         self._owners.append(owner)
         self._contents += digest
+        self._timestamps.append(record.timestamp_ms)
         self._judged.append(judged)
 
     def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
@@ -297,6 +300,9 @@ class ExpectedPartition:
         for number, (offset, record) in enumerate(output):
             digest = content(record)
             place = self._place(record, digest, seen)
+            if record.is_append_time and place is not None:
+                report.restamped += 1
+                digest = content(replace(record, timestamp_ms=self._timestamps[place]))
             if front is not None:
                 if not self._begins_here(front, place, digest):
                     front.take(self._rule.judge(record))

@@ -29,12 +29,12 @@ END = 1 << 63
 
 
 class DroppedRecords:
-    """Records that one input partition had to drop, in order: 25 bytes each, and the verdict's name."""
+    """Records that one input partition had to drop, in order: 33 bytes each, and the verdict's name."""
 
     def __init__(self, partition: int, *, values: bool) -> None:
         """Nothing is read yet. values: whether values are kept, or null."""
         self._partition, self._values = partition, values
-        self._offsets, self._against = array("q"), array("q")
+        self._offsets, self._against, self._timestamps = array("q"), array("q"), array("q")
         self._contents = bytearray()
         self._verdicts: list[str] = []
 
@@ -43,7 +43,8 @@ class DroppedRecords:
         kept = record if self._values else replace(record, value=None)
         self._offsets.append(offset)
         self._against.append(against)
-        self._contents += content(kept)
+        self._contents += content(kept, with_timestamp=False)
+        self._timestamps.append(record.timestamp_ms)
         self._verdicts.append(verdict)
 
     def compare(
@@ -100,6 +101,7 @@ class DroppedRecords:
         against = [UNTOLD if times[offsets[place]] > 1 else self._against[place] for place in kept]
         self._contents = bytearray().join(self._contents[16 * place : 16 * place + 16] for place in kept)
         self._verdicts = [self._verdicts[place] for place in kept]
+        self._timestamps = array("q", (self._timestamps[place] for place in kept))
         self._offsets, self._against = array("q", sorted(places)), array("q", against)
 
     def _missing(
@@ -126,7 +128,8 @@ class DroppedRecords:
 
     def _difference(self, place: int, record: RecordView) -> str:
         own = replace(record, headers=record.headers[: -len(DROPPED_HEADERS)])
-        if content(own) != bytes(self._contents[16 * place : 16 * place + 16]):
+        is_same = content(own, with_timestamp=False) == bytes(self._contents[16 * place : 16 * place + 16])
+        if not is_same or (own.timestamp_ms != self._timestamps[place] and not own.is_append_time):
             return "key, value, headers or timestamp differ"
         said = dict(record.headers[-len(DROPPED_HEADERS) :])
         against, verdict = self._against[place], self._verdicts[place]

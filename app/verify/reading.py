@@ -9,7 +9,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import structlog
-from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 
 from kafka_ratchet.app.settings import Settings, StreamSettings
 from kafka_ratchet.app.status.group import ask_group
@@ -481,7 +488,8 @@ def _view(message: Message) -> RecordView:
     for name, value in message.headers() or []:
         assert not isinstance(value, str)  # noqa: S101  (the client gives bytes or None)
         headers.append((name, value))
-    return RecordView(message.key(), message.value(), headers, message.timestamp()[1])
+    kind, timestamp_ms = message.timestamp()
+    return RecordView(message.key(), message.value(), headers, timestamp_ms, kind == TIMESTAMP_LOG_APPEND_TIME)
 
 
 HALTED = "halted"

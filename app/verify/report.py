@@ -139,6 +139,8 @@ class Report(Findings[FindingKind, Finding]):
     """Input records before the first one with remaining output or dead letters."""
     output_replaced: int = 0
     """Records of a deleted output, lost with it; an operator has accepted that, and continued with a new one."""
+    restamped: int = 0
+    """Output records with the time of Kafka's append in the place of their own, which is not compared."""
     arrivals_not_compared: int = 0
     """Partitions of `repartition_by` that were not compared.
 
@@ -329,6 +331,7 @@ class Report(Findings[FindingKind, Finding]):
             "before": self.before,
             "output_deleted": self.output_deleted,
             "output_replaced": self.output_replaced,
+            "restamped": self.restamped,
             "skipped": [asdict(each) for each in self.skipped],
             "edits": [{"partition": number, **msgspec.to_builtins(each)} for number, each in self.edits],
             "begins": [asdict(each) for each in self.begins],

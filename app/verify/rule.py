@@ -49,6 +49,8 @@ class RecordView:
     value: bytes | None
     headers: Headers
     timestamp_ms: int
+    is_append_time: bool = False
+    """True where the broker has replaced the event's own time (message.timestamp.type=LogAppendTime)."""
 
 
 class Rule:

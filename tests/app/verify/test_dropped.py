@@ -146,3 +146,10 @@ def test_a_stream_for_its_counts_alone_has_nothing_in_its_output() -> None:
 
     assert (of_output([]).counts, of_output([]).fresh, of_output([]).pending) == ({}, 3, 0)
     assert dict(of_output([INPUT[0]]).counts) == {"unexpected": 1}
+
+
+def test_a_time_that_kafka_has_replaced_is_not_compared() -> None:
+    restamped = [replace(each, timestamp_ms=1, is_append_time=True) for each in THERE]
+    assert not compared(restamped)[0].counts
+    altered = compared([*THERE[:2], replace(THERE[2], timestamp_ms=1)])[0]
+    assert dict(altered.counts) == {"altered": 1}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.admin import NewTopic as Topic
 
 from kafka_ratchet.app.cli.verify import verify as verify_command
@@ -22,7 +22,7 @@ from kafka_ratchet.errors import PartitionsDiffer, PositionLost, SettingsError, 
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
-from tests.app.written_stream import NewTopic, Stage, record
+from tests.app.written_stream import NOW_MS, NewTopic, Stage, record
 
 ROOT = Path(__file__).parents[3]
 
@@ -81,6 +81,25 @@ def test_what_went_by_while_deduplication_was_off_must_all_be_there(
     assert counts(report) == expected, report.findings
     assert (report.fresh, report.unjudged, report.duplicate, report.invalid) == (3, 4, 1, 0)
     assert report.as_dict()["unjudged_stretches"] == [[0, 2, 6]]
+
+
+def test_times_that_kafka_has_replaced_are_counted_and_not_compared(broker: str, new_topic: NewTopic) -> None:
+    stage = Stage(broker, new_topic, 1)
+    sent = [record(1), record(2), replace(record(3), timestamp_ms=NOW_MS - 5_000)]
+    stage.write(0, 0, sent)
+    stage.write(1, 0, sent[:2])
+    entry = ConfigEntry("message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, stage.topics[1], incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    stage.write(1, 0, [sent[2]])
+    stage.commit(3)
+    report = stage.verify()
+    assert (report.counts, report.restamped, report.delivered, report.exit_code()) == ({}, 1, 3, ExitCode.PROVEN)
+    stage.write(0, 0, [record(4)])
+    stage.write(1, 0, [replace(record(4), value=b"another")])
+    stage.commit(4)
+    assert dict(stage.verify().counts) == {"altered": 1}
 
 
 def test_everything_as_it_must_be(stage: Stage) -> None:
