@@ -12,10 +12,10 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 from kafka_ratchet.spark_sink.errors import Fenced, OffsetsLost, OptionRefused, TopicRecreated, first_line
 from kafka_ratchet.spark_sink.job.plan import OffsetRange, TopicPlanner, resume, warn_of_missing_beginning
@@ -28,6 +28,7 @@ from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors_named
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
 from kafka_ratchet.spark_sink.spark.micro_batch import MicroBatch, micro_batch
 from kafka_ratchet.spark_sink.spark.session import is_connect, require_release
+from kafka_ratchet.spark_sink.stores.delta.spark_writer import ENGINE, require_delta_spark
 from kafka_ratchet.spark_sink.stores.location import TableAddress, TableLocation
 from kafka_ratchet.spark_sink.stores.registry import store_class
 from kafka_ratchet.spark_sink.stores.store import NEW_TOPIC, require_local_master
@@ -83,6 +84,11 @@ class Batch:
         return f"{self.topic} {ranges(dict(self.start), dict(self.end))}"
 
 
+Engine = Literal["delta-rs", "spark"]
+ENGINES: Final[Mapping[str, str]] = {"delta-rs": "", ENGINE: ENGINE}
+"""`TableLocation.engine` by its public name."""
+
+
 class SinkOptions(TypedDict, total=False):
     """Options of a table for `exactly_once`: new columns, partitions and access to the store."""
 
@@ -96,6 +102,8 @@ class SinkOptions(TypedDict, total=False):
     """Options of a bucket."""
     catalog: Mapping[str, str]
     """Properties of an Iceberg catalog, in pyiceberg's names."""
+    engine: Engine
+    """Writer of a Delta table's files: "delta-rs" (default), or "spark" for delta-spark, which checks its rules."""
     second_job: bool
     """Allow another job's rows of the topic in the table."""
 
@@ -108,6 +116,9 @@ class Sink:
         self._write_mode, self._options = write_mode, options
         self._partition_by = partition_fields(tuple(options.get("partition_by", ())))
         self._location = _location(target, options)
+        self._engine = _engine(options)
+        if self._location is not None:
+            self._with_engine(self._location)
         self._store: ResultStore | None = None
         self._topic: tuple[str, int] = ("", 0)
         """Name and id of the topic that the store is open for."""
@@ -308,6 +319,8 @@ class Sink:
         if self._store is None or self._topic != (topic, topic_id):
             self.close()
             require_release(spark)
+            if self._engine:
+                require_delta_spark(spark)
             self._store = self._make_store(spark, topic, topic_id)
             self._topic = topic, topic_id
             require_local_master(self._store, spark.conf.get("spark.master", None))
@@ -315,6 +328,7 @@ class Sink:
 
     def _make_store(self, spark: SparkSession | None, topic: str, topic_id: int) -> ResultStore:
         location = self._location if self._location is not None else _of_catalog(self.target, spark, self._options)
+        location = self._with_engine(location)
         made = store_class(location.kind)
         if self._options.get("evolve") and not made.evolves:
             raise OptionRefused(f"store {location.kind} cannot add columns to a table. Remove evolve")
@@ -327,6 +341,11 @@ class Sink:
             evolve=self._options.get("evolve", False),
             partition_by=self._partition_by,
         )
+
+    def _with_engine(self, location: TableLocation) -> TableLocation:
+        if self._engine and location.kind != "delta":
+            raise OptionRefused(f"engine {self._engine} is for Delta tables, and not for store {location.kind}")
+        return replace(location, engine=self._engine)
 
     def _commit(self, dataframe: DataFrame, topic: str, start: dict[int, int], end: dict[int, int]) -> int:
         if self._store is None or self._topic[0] != topic:
@@ -455,6 +474,14 @@ def _described(spark: SparkSession, text: str) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperty("spark.job.description", before)
+
+
+def _engine(options: SinkOptions) -> str:
+    """Return the value of `TableLocation.engine`."""
+    named = options.get("engine", "delta-rs")
+    if named not in ENGINES:
+        raise OptionRefused(f"engine {named!r}: there are {', '.join(ENGINES)}")
+    return ENGINES[named]
 
 
 def _location(target: str, options: SinkOptions) -> TableLocation | None:

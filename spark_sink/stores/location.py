@@ -38,6 +38,8 @@ class TableLocation:
     """Options of a bucket, see `bucket.OPTIONS`."""
     catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of the catalog of store iceberg; empty: a SQLite file in the folder."""
+    engine: str = ""
+    """Writer of the files, see `delta.spark_writer.ENGINE`; empty: the store's own."""
 
     def __str__(self) -> str:
         return self.path or self.table

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +67,21 @@ def fill(broker: str, topic: str, numbers: range) -> None:
 class OwnJob:
     """The job in processes of its own, with a Spark that is set up by its `spark-defaults.conf`."""
 
-    def __init__(self, python: Path, folder: Path, arguments: list[str]) -> None:
+    def __init__(
+        self,
+        python: Path,
+        folder: Path,
+        arguments: list[str],
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder, self.log = folder, folder / "log"
         (folder / "job.py").write_text(JOB)
         conf = folder / "conf"
         conf.mkdir()
-        (conf / "spark-defaults.conf").write_text(
-            f"spark.jars {','.join(map(str, spark_jars()))}\nspark.master local[2]\nspark.ui.enabled false\n"
-            "spark.sql.shuffle.partitions 2\n"
-        )
+        chosen = {"spark.jars": ",".join(map(str, spark_jars())), "spark.master": "local[2]"}
+        chosen |= {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", **(settings or {})}
+        (conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in chosen.items()))
         self._words = [str(python), "job.py"]
         self._arguments = arguments
         kept = {name: text for name, text in os.environ.items() if not name.startswith(("RATCHET_", "PYTHON"))}
@@ -84,6 +90,7 @@ class OwnJob:
             "SPARK_CONF_DIR": str(conf),
             "SPARK_LOCAL_IP": "127.0.0.1",
             **spark_jvm(),
+            **(environment or {}),
         }
 
     def run(self, form: str, moment: str = "", wait: Callable[[], None] | None = None) -> int:

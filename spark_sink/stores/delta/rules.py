@@ -43,33 +43,32 @@ FOLLOWED = frozenset(
 """Writer features that the job follows, or that this check or another one refuses in use."""
 
 
-def require_no_rules(table: DeltaTable, folder: Folder, merges: bool) -> None:
+GENERATED = "delta.generationExpression"
+"""Key of a column's expression in the metadata of its field."""
+
+CHECKED_BY_SPARK = frozenset({"generatedColumns"})
+"""Further writer features, which delta-spark follows where it writes the files."""
+
+
+def require_no_rules(table: DeltaTable, folder: Folder, merges: bool, *, by_spark: bool = False) -> None:
     """Refuse a table with a rule that this writer does not check.
 
     Args:
         table: the table at its newest version.
         folder: the table's folder.
         merges: the write mode changes existing rows.
+        by_spark: delta-spark writes the files, and checks constraints, invariants and generated columns.
 
     Raises:
         OptionRefused: the table has one; the error names it.
     """
     properties = table.metadata().configuration
-    rules = [
-        f"the constraint {name.removeprefix(CONSTRAINT)} CHECK ({text})"
-        for name, text in sorted(properties.items())
-        if name.startswith(CONSTRAINT)
-    ]
-    rules += [
-        f"the invariant {field.metadata[INVARIANT]} of column {field.name} ({INVARIANT})"
-        for field in table.schema().fields
-        if INVARIANT in field.metadata
-    ]
+    rules = [] if by_spark else _checked_by_spark(table)
     rules += [
         f"{key} of column {field.name}"
         for field in table.schema().fields
         for key in sorted(field.metadata)
-        if key.startswith(COMPUTED)
+        if key.startswith(COMPUTED) and not (by_spark and key == GENERATED)
     ]
     if rules:
         raise OptionRefused(
@@ -81,9 +80,24 @@ def require_no_rules(table: DeltaTable, folder: Folder, merges: bool) -> None:
             f"{folder}: the table has the property {APPEND_ONLY} = 'true', and upserts and totals change its rows. "
             "Nothing was added and no offset moved. Take the property away, or choose another path"
         )
-    unknown = sorted(set(table.protocol().writer_features or ()) - FOLLOWED)
+    followed = FOLLOWED | CHECKED_BY_SPARK if by_spark else FOLLOWED
+    unknown = sorted(set(table.protocol().writer_features or ()) - followed)
     if unknown:
         raise OptionRefused(
             f"{folder}: the table has the writer feature {', '.join(unknown)}, which Ratchet does not follow. Nothing "
             "was added and no offset moved. Drop the feature, or choose another path"
         )
+
+
+def _checked_by_spark(table: DeltaTable) -> list[str]:
+    """List the constraints and invariants of a table."""
+    found = [
+        f"the constraint {name.removeprefix(CONSTRAINT)} CHECK ({text})"
+        for name, text in sorted(table.metadata().configuration.items())
+        if name.startswith(CONSTRAINT)
+    ]
+    return found + [
+        f"the invariant {field.metadata[INVARIANT]} of column {field.name} ({INVARIANT})"
+        for field in table.schema().fields
+        if INVARIANT in field.metadata
+    ]

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.files.parquet import (
     file_prefix,
     require_files,
@@ -49,6 +50,7 @@ from kafka_ratchet.spark_sink.stores.delta.partitions import (
 )
 from kafka_ratchet.spark_sink.stores.delta.repair import actions_of, require_repairable, rewrite
 from kafka_ratchet.spark_sink.stores.delta.rules import require_no_rules
+from kafka_ratchet.spark_sink.stores.delta.spark_writer import SparkFiles, SparkWriter
 from kafka_ratchet.spark_sink.stores.delta.table import (
     add_columns,
     free_columns,
@@ -87,11 +89,23 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     keeps_sequences = True
     partitions = True
 
+    _spark_writer: SparkWriter | None = None
+    """Writer of the files, if delta-spark writes them."""
+
     def _prepare(self, location: TableLocation) -> None:
         require_plain(self._write_mode)
         self._where = self._folder = table_folder(location.path, location.storage_options)
         self._transactions = TransactionReader(self._folder)
         self._consistency = ConsistencyCheck(self._folder, self._name, self._topic, self._transactions)
+        if location.engine and self._write_mode.kind != "append":
+            raise OptionRefused(
+                f"engine {location.engine} appends: rows of kind {self._write_mode.kind} are merged by delta-rs in the "
+                "driver. Leave engine out"
+            )
+        if location.engine:
+            self._spark_writer = SparkWriter(self._folder, self._partition_by)
+        self._by_spark: SparkFiles | None = None
+        """Files of this holder's next commit that delta-spark wrote."""
         self._attempt = -1
         self._table_id, self._version = "", -1
         """Id of the opened table, and version of this holder's last entry in its log."""
@@ -165,12 +179,16 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
             self._refuse(error)
 
     def _require_fits(self, table: DeltaTable, schema: StructType) -> None:
-        require_no_rules(table, self._folder, bool(self._write_mode.row_key))
+        self._require_no_rules(table)
         require_partitions(self._folder, table, self._partition_by)
         if self._evolve:
             missing_columns(self._folder, table, with_partitions(schema, self._partition_by))
         else:
             require_fits(self._folder, table, with_partitions(schema, self._partition_by))
+
+    def _require_no_rules(self, table: DeltaTable) -> None:
+        merges, by_spark = bool(self._write_mode.row_key), self._spark_writer is not None
+        require_no_rules(table, self._folder, merges, by_spark=by_spark)
 
     def _version_of(self, table: DeltaTable) -> object:
         return table.version()
@@ -219,7 +237,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     def _require_holder(self, table: DeltaTable, start: Mapping[int, int] | None) -> None:
         require_plain_log(table, self._folder)  # first: with the property, the generation may be gone already
-        require_no_rules(table, self._folder, bool(self._write_mode.row_key))
+        self._require_no_rules(table)
         super()._require_holder(table, start)
         require_columns(self._folder, types_of(table.schema()), self._columns, free=free_columns(table.schema()))
 
@@ -290,6 +308,8 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     def _stage(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
         import pyarrow as pa
 
+        if self._spark_writer is not None:
+            return self._stage_by_spark(self._spark_writer, table, dataframe)
         inner = self._staging(generation)
         self._folder.make(*inner)
         whole = pa.schema(table.schema().to_arrow())
@@ -301,6 +321,16 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
             return self._stage_partitions(table, dataframe, schema, name)
         written = write_files(dataframe, folder, schema, name, self._folder.filesystem)
         return Staged(sum(file.rows for file in written), written, aside=bool(inner))
+
+    def _stage_by_spark(self, writer: SparkWriter, table: DeltaTable, dataframe: DataFrame) -> Staged:
+        def look_again() -> None:
+            self._refresh(table)
+            self._require_holder(table, None)
+
+        names = [field.name for field in table.schema().fields if field.name in self._columns]
+        rows = dataframe.select(["`" + name.replace("`", "``") + "`" for name in names])
+        self._by_spark = writer.write(table, rows, look_again)
+        return Staged(sum(file.rows for file in self._by_spark.files), self._by_spark.files)
 
     def _stage_partitions(self, table: DeltaTable, dataframe: DataFrame, schema: pa.Schema, prefix: str) -> Staged:
         import pyarrow as pa
@@ -316,7 +346,13 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         files = [file for file, _ in found]
         return Staged(sum(file.rows for file in files), files, partitions={file.name: values for file, values in found})
 
+    def _require_own_engine(self) -> None:
+        """Refuse rows in place of others, which delta-rs writes without a look at the table's rules."""
+        if self._spark_writer is not None:
+            raise OptionRefused(f"{self._folder}: engine spark appends, and replaces no rows. Leave engine out")
+
     def _require_repairable(self, table: DeltaTable) -> None:
+        self._require_own_engine()
         require_repairable(table, self._folder)
 
     def _stage_repair(self, table: DeltaTable, rows: Replacement, generation: int) -> Staged:
@@ -369,11 +405,15 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
             name: partition_values(self._folder, table, self._partition_by, values)
             for name, values in staged.partitions.items()
         }
+        if self._spark_writer is not None and self._by_spark is not None:
+            self._spark_writer.require_same_rules(table, self._by_spark)
+            partitions = self._by_spark.partitions
         write_entry(table, self._folder, entry, staged.files, self._write_mode, partitions)
 
     def _stage_replacement(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
         import pyarrow as pa
 
+        self._require_own_engine()
         require_plain_files(table, self._folder)
         inner = [STAGING, f"{self._name}.{generation}"]
         self._folder.make(*inner)

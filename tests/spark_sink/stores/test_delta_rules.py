@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from kafka_ratchet.spark_sink.errors import OptionRefused
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
+from kafka_ratchet.spark_sink.stores.delta.rules import require_no_rules
 from kafka_ratchet.spark_sink.stores.delta.store import DeltaStore
 from kafka_ratchet.spark_sink.stores.delta.table import table_folder
 from kafka_ratchet.spark_sink.stores.optimistic import OptimisticStore
@@ -82,3 +83,18 @@ def test_a_table_with_a_rule_is_refused_to_the_job_and_read_by_verify(tmp_path: 
     assert store.generation() == 0
     assert store.offsets() == {}
     assert store.rows(["amount"]) == []
+
+
+@pytest.mark.parametrize("metadata", [INVARIANT, {"delta.generationExpression": "1"}])
+def test_rules_that_delta_spark_checks(metadata: dict[str, str], tmp_path: Path) -> None:
+    made(tmp_path, metadata).alter.add_constraint({"positive": "amount > 0"})
+    table, folder = DeltaTable(tmp_path), table_folder(str(tmp_path), {})
+    require_no_rules(table, folder, merges=False, by_spark=True)
+    with pytest.raises(OptionRefused, match="constraint positive"):
+        require_no_rules(table, folder, merges=False)
+
+
+def test_an_identity_column_is_refused_to_delta_spark(tmp_path: Path) -> None:
+    table = made(tmp_path, {"delta.identity.start": "1"})
+    with pytest.raises(OptionRefused, match=r"delta\.identity\.start of column amount"):
+        require_no_rules(table, table_folder(str(tmp_path), {}), merges=False, by_spark=True)

@@ -1,0 +1,262 @@
+"""Files of a Delta table written by delta-spark in Spark's tasks; delta-rs commits them as it commits its own.
+
+delta-spark checks each row against the table's CHECK constraints, invariants and NOT NULL, and computes generated
+columns. Its own commit is not used: on a local folder and on S3 its log store holds back writers of one JVM alone, so
+that a fenced driver could overwrite the entry of its successor. See docs/decisions/0097.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+from urllib.parse import unquote
+
+from kafka_ratchet.spark_sink.errors import OptionRefused, StoreError, refuse_rule
+from kafka_ratchet.spark_sink.files.bucket import Folder
+from kafka_ratchet.spark_sink.files.local import LocalFolder
+from kafka_ratchet.spark_sink.files.parquet import WrittenFile
+from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
+from kafka_ratchet.spark_sink.spark.errors import spark_errors
+from kafka_ratchet.spark_sink.spark.session import is_connect
+from kafka_ratchet.spark_sink.stores.delta.partitions import TYPES
+from kafka_ratchet.spark_sink.stores.optimistic import COMMIT_ATTEMPTS
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+ENGINE: Final = "spark"
+"""Value of `TableLocation.engine` for this writer."""
+
+PACKAGE: Final = "io.delta:delta-spark"
+
+SETTINGS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""Settings that delta-spark asks of a session."""
+
+VIOLATION: Final = re.compile(r"\.Delta(?:Invariant|Constraint)\w*Exception: (?:\[\w+\] )?(?P<rule>[^\n]*)")
+"""Java's text of a broken rule: class, code, and a sentence that names the rule."""
+
+DAY: Final = re.compile(r"\d{4}-\d\d-\d\d\Z")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Rules that rows of a table have to follow, as of one version."""
+
+    columns: Mapping[str, str]
+    """Description of each column by name: type, metadata and whether it may be null."""
+    others: tuple[object, ...]
+    """Properties, partition columns and protocol."""
+    free: frozenset[str]
+    """Columns without a rule, which may be null."""
+
+    def admit(self, earlier: Rules) -> bool:
+        """Return whether these rules admit rows checked against earlier ones."""
+        kept = all(self.columns.get(name) == text for name, text in earlier.columns.items())
+        return kept and self.others == earlier.others and self.columns.keys() - earlier.columns.keys() <= self.free
+
+
+@dataclass(frozen=True)
+class SparkFiles:
+    """Files of one commit, written and not yet committed."""
+
+    files: list[WrittenFile]
+    partitions: dict[str, dict[str, str | None]]
+    """Partition values of each file by name, as the log has them."""
+    rules: Rules
+    """Rules of the table that delta-spark checked the rows against."""
+
+
+def require_delta_spark(spark: SparkSession) -> None:
+    """Refuse a session without a usable delta-spark.
+
+    Raises:
+        OptionRefused: it is one of Spark Connect, or lacks the package or its settings.
+    """
+    if is_connect():
+        raise OptionRefused(
+            f"engine {ENGINE}: Spark Connect gives a script no way to delta-spark's writer. Leave engine out, or run "
+            "the job by classic Spark"
+        )
+    from py4j.java_gateway import JavaClass
+
+    found = spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]  # noqa: SLF001
+    if not isinstance(found, JavaClass):
+        raise OptionRefused(
+            f"engine {ENGINE}: this Spark {spark.version} has no delta-spark. Start it with --packages "
+            f"{PACKAGE}_... of its release, or leave engine out"
+        )
+    for name, value in SETTINGS.items():
+        if value not in (spark.conf.get(name, None) or ""):
+            raise OptionRefused(f"engine {ENGINE}: delta-spark needs the setting {name}={value} at the start of Spark")
+
+
+class SparkWriter:
+    """Writer of one table's files.
+
+    Args:
+        folder: the table's folder.
+        fields: partition columns.
+
+    Raises:
+        OptionRefused: the table is in a bucket, or has partitions by days or hours.
+    """
+
+    def __init__(self, folder: Folder, fields: Sequence[PartitionField]) -> None:
+        if not isinstance(folder, LocalFolder):
+            raise OptionRefused(
+                f"{folder}: engine {ENGINE} writes to folders that driver and executors share; it was never run on a "
+                "bucket. Leave engine out"
+            )
+        if any(field.unit for field in fields):
+            raise OptionRefused(
+                f"{folder}: engine {ENGINE} writes partitions by plain columns, and not by days or hours. Leave engine "
+                "out"
+            )
+        self._folder, self._path, self._fields = folder, f"file:{folder.path}", fields
+
+    def write(
+        self,
+        table: DeltaTable,
+        dataframe: DataFrame,
+        look_again: Callable[[], None],
+    ) -> SparkFiles:
+        """Write the rows into new files that no version names.
+
+        Args:
+            table: the table at the version of the caller's comparison.
+            dataframe: the rows, with columns of the table alone.
+            look_again: refreshes the table, and compares it once more.
+
+        Raises:
+            OptionRefused: a partition column has a type with several texts for a value.
+            RuleBroken: a row breaks a rule of the table.
+            StoreError: the rows are not counted, or their partition cannot be noted in the log.
+        """
+        _require_plain_partitions(self._folder, table, self._fields)
+        transaction = self._begin(dataframe.sparkSession, table, look_again)
+        rules = rules_of(table)
+        try:
+            # The files alone: the transaction is never committed.
+            rows = _without_empty_texts(dataframe, self._fields)._jdf  # noqa: SLF001
+            actions = transaction.writeFiles(rows)
+            found = [json.loads(actions.apply(number).json()) for number in range(actions.size())]
+        except spark_errors() as error:
+            self._refuse_violation(error)
+            raise
+        files, partitions = [], {}
+        for action in found:
+            if set(action) != {"add"} or action["add"].get("deletionVector"):
+                raise StoreError(
+                    f"{self._folder}: delta-spark wrote {sorted(action)} for appended rows. Leave engine out"
+                )
+            file = self._written(action["add"])
+            files.append(file)
+            partitions[file.name] = dict(action["add"]["partitionValues"])
+        dates = {field.name for field in table.schema().fields if getattr(field.type, "type", "") == "date"}
+        for values in partitions.values():
+            for name in dates & values.keys():
+                if values[name] is not None and not DAY.match(values[name] or ""):
+                    raise StoreError(
+                        f"{self._folder}: column {name} is a date outside the years 1 to 9999 in a row, which a "
+                        "partition of a Delta table cannot be. Nothing was committed"
+                    )
+        return SparkFiles(files, partitions, rules)
+
+    def require_same_rules(self, table: DeltaTable, written: SparkFiles) -> None:
+        """Refuse to commit rows checked against other rules than the table's.
+
+        Raises:
+            StoreError: the table was altered after `write`.
+        """
+        if not rules_of(table).admit(written.rules):
+            raise StoreError(
+                f"{self._folder}: the table was altered while Spark wrote rows for it, and they may break its new "
+                "rules. Nothing was added and no offset moved. Run the job again"
+            )
+
+    def _begin(self, spark: SparkSession, table: DeltaTable, look_again: Callable[[], None]) -> Any:
+        """Return delta-spark's transaction at the version of the table."""
+        jvm: Any = spark._jvm  # noqa: SLF001
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._path)  # noqa: SLF001
+        for _ in range(COMMIT_ATTEMPTS):
+            transaction = log.startTransaction()
+            if transaction.metadata().id() != str(table.metadata().id):
+                raise StoreError(f"{self._folder}: Spark finds another table there. Driver and Spark share the folder?")
+            if transaction.snapshot().version() == table.version():
+                return transaction
+            look_again()
+        raise StoreError(
+            f"{self._folder}: other writers were faster {COMMIT_ATTEMPTS} times in a row. Run the job again"
+        )
+
+    def _written(self, added: dict[str, Any]) -> WrittenFile:
+        rows = json.loads(added.get("stats") or "{}").get("numRecords")
+        if rows is None:
+            raise StoreError(
+                f"{self._folder}: delta-spark did not count the rows of {added['path']}. Nothing was added and no "
+                "offset moved. Set spark.databricks.delta.stats.collect to true"
+            )
+        return WrittenFile(unquote(added["path"]), int(rows), int(added["size"]), added["stats"])
+
+    def _refuse_violation(self, error: Exception) -> None:
+        """Raise `RuleBroken` if a rule of the table is the cause."""
+        cause = getattr(error, "java_exception", None)
+        while cause is not None:
+            if found := VIOLATION.search(f".{cause.toString()}"):
+                self._refuse(found["rule"])
+            cause = cause.getCause()
+        if found := VIOLATION.search(str(error)):
+            self._refuse(found["rule"])
+
+    def _refuse(self, rule: str) -> NoReturn:
+        refuse_rule(self._folder, rule.removesuffix(" violated by row with values:"))
+
+
+def rules_of(table: DeltaTable) -> Rules:
+    """Return the rules of the table as of its version."""
+    metadata, protocol, fields = table.metadata(), table.protocol(), table.schema().fields
+    others = (
+        dict(metadata.configuration),
+        tuple(metadata.partition_columns),
+        protocol.min_writer_version,
+        tuple(sorted(protocol.writer_features or ())),
+    )
+    free = frozenset(field.name for field in fields if field.nullable and not field.metadata)
+    return Rules({field.name: field.to_json() for field in fields}, others, free)
+
+
+def _require_plain_partitions(folder: Folder, table: DeltaTable, fields: Sequence[PartitionField]) -> None:
+    """Refuse partition columns of types with several texts for a value."""
+    types = {field.name: str(getattr(field.type, "type", field.type)) for field in table.schema().fields}
+    for field in fields:
+        if types.get(field.name) not in TYPES:
+            raise OptionRefused(
+                f"{folder}: column {field.name} of type {types.get(field.name)} cannot be a partition; there are "
+                f"columns of {', '.join(sorted(TYPES))}. Partition the table by others"
+            )
+
+
+def _without_empty_texts(dataframe: DataFrame, fields: Sequence[PartitionField]) -> DataFrame:
+    """Make an empty text in a partition column fail: every reader of the format would take it for null."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType
+
+    names = [field.name for field in fields if isinstance(dataframe.schema[field.name].dataType, StringType)]
+
+    def checked(rows: DataFrame, name: str) -> DataFrame:
+        column = F.col("`" + name.replace("`", "``") + "`")
+        empty = F.raise_error(
+            f"column {name} is an empty text in a row, which a partition of a Delta table cannot be: replace it, such "
+            f"as by nullif({name}, '')"
+        ).cast("string")
+        return rows.withColumn(name, F.when(column == "", empty).otherwise(column))
+
+    return reduce(checked, names, dataframe)

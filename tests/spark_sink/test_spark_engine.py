@@ -1,0 +1,110 @@
+"""`engine="spark"`: what it refuses, and in processes with delta-spark its checks and kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from kafka_ratchet.spark_sink import exactly_once
+from kafka_ratchet.spark_sink.errors import OptionRefused
+from kafka_ratchet.spark_sink.stores.delta import spark_writer
+from tests.folders import ROOT
+from tests.spark_sink.test_twenty_lines import FORMS, RECORDS, OwnJob, fill
+from tests.spark_sink.under_delta_spark import __file__ as CHECKS
+from tests.spark_sink.under_delta_spark import delta_spark_settings
+
+NewTopic = Callable[..., str]
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "named"),
+    [
+        ("/lake/t", {"engine": "flink"}, "engine 'flink': there are delta-rs, spark"),
+        ("duckdb:/lake/t.duckdb", {"engine": "spark"}, "engine spark is for Delta tables, and not for store duckdb"),
+    ],
+)
+def test_what_the_engine_cannot_do_is_refused(target: str, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(OptionRefused, match=named):
+        exactly_once(target, job="orders", **options)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "named"),
+    [
+        ("s3://lake/t", {}, "never run on a bucket"),
+        ("/lake/t", {"kind": "upsert", "key": "id"}, "engine spark appends.*kind upsert"),
+        ("/lake/t", {"kind": "totals", "key": "id"}, "engine spark appends.*kind totals"),
+        ("/lake/t", {"partition_by": ["day(at)"]}, "by plain columns, and not by days or hours"),
+    ],
+)
+def test_tables_that_the_engine_does_not_write(target: str, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(OptionRefused, match=named):
+        exactly_once(target, job="orders", engine="spark", **options).offsets("events")
+
+
+def test_a_session_without_delta_spark_and_spark_connect(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, topic = exactly_once(str(tmp_path / "t"), job="orders", engine="spark"), new_topic(1)
+    with pytest.raises(OptionRefused, match=r"has no delta-spark. Start it with --packages io\.delta:delta-spark"):
+        next(sink.batches(spark, bootstrap=broker, topic=topic))
+    monkeypatch.setattr(spark_writer, "is_connect", lambda: True)
+    with pytest.raises(OptionRefused, match="by classic Spark"):
+        next(sink.batches(spark, bootstrap=broker, topic=topic))
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1800)
+def test_the_checks_in_a_spark_with_delta_spark(broker: str) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", CHECKS]
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env={**kept, "RATCHET_BOOTSTRAP": broker},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout[-20_000:]
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(3600)  # seven starts of Spark
+def test_killed_around_each_commit_and_without_its_checkpoint(
+    broker: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic, table, total = new_topic(2), tmp_path / "orders", 0
+    spark.createDataFrame([(0, "a"), (1, "b"), (2, "c")], "town int, name string").write.parquet(
+        str(tmp_path / "towns")
+    )
+    (folder := tmp_path / "job").mkdir()
+    names = [broker, topic, str(tmp_path / "towns"), str(tmp_path / "checkpoint"), str(table)]
+    arguments = [*names, json.dumps({"engine": "spark"})]
+    job = OwnJob(Path(sys.executable), folder, arguments, delta_spark_settings(), {"PYTHONPATH": str(ROOT)})
+    seen = []
+    for form in FORMS:
+        for point in ("before-write:2", "before-commit:2", "after-commit:2"):
+            fill(broker, topic, range(total, total + RECORDS))
+            total += RECORDS
+            assert job.run(form, point) == -signal.SIGKILL, job.log.read_text()
+            seen.append(len(ids(table)))
+    # A commit of a hundred offsets before the point, two where the second one is done.
+    assert seen == [100, 200, 400, 500, 600, 800]
+    assert job.run(FORMS[0]) == 0, job.log.read_text()
+    assert ids(table) == list(range(total))
+
+
+def ids(table: Path) -> list[int]:
+    return sorted(DeltaTable(str(table)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
