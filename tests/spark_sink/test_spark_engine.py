@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def test_the_checks_in_a_spark_with_delta_spark(broker: str) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(3600)  # seven starts of Spark
+@pytest.mark.timeout(3600)  # five starts of Spark
 def test_killed_around_each_commit_and_without_its_checkpoint(
     broker: str, new_topic: NewTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -95,13 +96,14 @@ def test_killed_around_each_commit_and_without_its_checkpoint(
     job = OwnJob(Path(sys.executable), folder, arguments, delta_spark_settings(), {"PYTHONPATH": str(ROOT)})
     seen = []
     for form in FORMS:
-        for point in ("before-write:2", "before-commit:2", "after-commit:2"):
+        for point in ("before-commit:2", "after-commit:2"):
             fill(broker, topic, range(total, total + RECORDS))
             total += RECORDS
             assert job.run(form, point) == -signal.SIGKILL, job.log.read_text()
             seen.append(len(ids(table)))
     # A commit of a hundred offsets before the point, two where the second one is done.
-    assert seen == [100, 200, 400, 500, 600, 800]
+    assert seen == [100, 300, 400, 600]
+    shutil.rmtree(tmp_path / "checkpoint")
     assert job.run(FORMS[0]) == 0, job.log.read_text()
     assert ids(table) == list(range(total))
 

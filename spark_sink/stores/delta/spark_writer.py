@@ -22,7 +22,6 @@ from kafka_ratchet.spark_sink.files.parquet import WrittenFile
 from kafka_ratchet.spark_sink.rows.partition_by import PartitionField
 from kafka_ratchet.spark_sink.spark.errors import spark_errors
 from kafka_ratchet.spark_sink.spark.session import is_connect
-from kafka_ratchet.spark_sink.stores.delta.partitions import TYPES
 from kafka_ratchet.spark_sink.stores.optimistic import COMMIT_ATTEMPTS
 
 if TYPE_CHECKING:
@@ -136,11 +135,9 @@ class SparkWriter:
             look_again: refreshes the table, and compares it once more.
 
         Raises:
-            OptionRefused: a partition column has a type with several texts for a value.
             RuleBroken: a row breaks a rule of the table.
             StoreError: the rows are not counted, or their partition cannot be noted in the log.
         """
-        _require_plain_partitions(self._folder, table, self._fields)
         transaction = self._begin(dataframe.sparkSession, table, look_again)
         rules = rules_of(table)
         try:
@@ -231,17 +228,6 @@ def rules_of(table: DeltaTable) -> Rules:
     )
     free = frozenset(field.name for field in fields if field.nullable and not field.metadata)
     return Rules({field.name: field.to_json() for field in fields}, others, free)
-
-
-def _require_plain_partitions(folder: Folder, table: DeltaTable, fields: Sequence[PartitionField]) -> None:
-    """Refuse partition columns of types with several texts for a value."""
-    types = {field.name: str(getattr(field.type, "type", field.type)) for field in table.schema().fields}
-    for field in fields:
-        if types.get(field.name) not in TYPES:
-            raise OptionRefused(
-                f"{folder}: column {field.name} of type {types.get(field.name)} cannot be a partition; there are "
-                f"columns of {', '.join(sorted(TYPES))}. Partition the table by others"
-            )
 
 
 def _without_empty_texts(dataframe: DataFrame, fields: Sequence[PartitionField]) -> DataFrame:
