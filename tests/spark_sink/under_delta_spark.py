@@ -290,7 +290,7 @@ def test_partitions_and_texts_that_are_none(
     assert sink.offsets(topic) == {0: 21}
     other = exactly_once(str(tmp_path / "other"), job="orders", engine="spark", partition_by=["at"])
     batch = next(other.batches(spark, bootstrap=broker, topic=topic))
-    with pytest.raises(OptionRefused, match="column at is timestamp, and partitions are of"):
+    with pytest.raises(OptionRefused, match="column at is timestamp, but partitions need text"):
         other.commit(rows_of(batch.records).withColumn("at", F.timestamp_seconds("id")), batch)
 
 

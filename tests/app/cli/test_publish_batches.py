@@ -115,5 +115,5 @@ def test_what_cannot_be_sent_in_batches_is_refused(
     path.write_bytes(b'{"id":1}\n')
     code, _, err = publish(path, "--producer", name, "--topic", new_topic(1), "--batches", *more)
     assert code == 2
-    assert f"--batches: {said}" in err
+    assert f"--batches is not possible: {said}" in err
     assert "--no-batches" in err
