@@ -248,7 +248,7 @@ def _show_all(console: Console, report: Report, *, pending_ok: bool) -> None:
         _show_source(console, report.source)
     if report.results is not None:
         _show_results(console, report.results)
-    if report.ok and (unproven := report.unproven()):
+    if (report.ok or report.input_compacted) and (unproven := report.unproven()):
         console.print(f"not all proven: {', '.join(unproven)}", style="bold yellow")
     styles = {ExitCode.PROVEN: "bold green", ExitCode.WRONG: "bold red"}
     style = styles.get(report.exit_code(pending_ok=pending_ok), "bold yellow")
@@ -344,6 +344,12 @@ def _show(console: Console, report: Report) -> None:
         console.print(
             f"  {report.restamped:,} records have lost their own time, which was not compared: the output's "
             "message.timestamp.type is or was LogAppendTime",
+            style="bold yellow",
+        )
+    if report.input_compacted:
+        console.print(
+            "  the input is compacted: Kafka has removed records with a newer one of their key, and output of removed "
+            "input cannot be told from a fault. Set cleanup.policy=delete on the input",
             style="bold yellow",
         )
     for skipped in report.skipped:

@@ -200,6 +200,13 @@ class KafkaChecks:
                 f"{topic}: message.timestamp.type is {config['message.timestamp.type']}: Kafka replaces the events' "
                 "own times; set CreateTime to keep them",
             )
+        if topic == self._settings.streams[name].input and "compact" in config["cleanup.policy"]:
+            yield Finding(
+                "topics",
+                Mark.WARNING,
+                f"{topic}: cleanup.policy is {config['cleanup.policy']}: Kafka removes records with a newer one of "
+                "their key, also unread ones, and verify cannot compare their output; set delete",
+            )
         kept_ms = int(config["retention.ms"])
         wanted_s = self._settings.streams[name].inactive_after_s
         if topic == self._settings.streams[name].input and wanted_s and 0 <= kept_ms < wanted_s * 1000:

@@ -19,7 +19,7 @@ from kafka_ratchet.app.verify.identities import Emitted
 from kafka_ratchet.app.verify.letters import Letters, Order
 from kafka_ratchet.app.verify.policies import skipped_by_decision
 from kafka_ratchet.app.verify.reading import OffsetRanges, TopicReader, halted_partitions
-from kafka_ratchet.app.verify.report import Begin, ExitCode, Halted, NeverJudged, Report, Skipped
+from kafka_ratchet.app.verify.report import BY_COMPACTION, Begin, ExitCode, Halted, NeverJudged, Report, Skipped
 from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.run import Run, without_beginning
 from kafka_ratchet.app.verify.source import SourceComparison, SourceFiles
@@ -208,6 +208,8 @@ def _verify(
         if isinstance(arrivals := settings.streams.get(arrivals_of(name)), Arrivals):
             owned = reader.changelog(changelog_name(settings.app, arrivals_of(name)))[1]
             _compare_arrivals(reader, arrivals, owned, rule.identity_of, report)
+    if report.counts and report.counts.keys() <= BY_COMPACTION:
+        report.input_compacted = reader.is_compacted(chosen.input)
     if table is not None:
         report.results = table.finish()
     if sent is not None:

@@ -381,6 +381,9 @@ class MemoryReader:
     def blocked(self, *_: object) -> list[object]:
         return []
 
+    def is_compacted(self, topic: str) -> bool:
+        return False
+
     def published(self, _: str) -> None:
         return None
 

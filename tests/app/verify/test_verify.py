@@ -83,15 +83,39 @@ def test_what_went_by_while_deduplication_was_off_must_all_be_there(
     assert report.as_dict()["unjudged_stretches"] == [[0, 2, 6]]
 
 
+def configure(broker: str, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def test_output_of_input_that_compaction_may_have_removed_is_not_called_wrong(broker: str, new_topic: NewTopic) -> None:
+    stage = Stage(broker, new_topic, 1)
+    stage.write(0, 0, FRESH[4:])  # the first four were compacted away
+    stage.write(1, 0, FRESH)
+    stage.commit(6)
+    report = stage.verify()
+    assert (dict(report.counts), report.input_compacted, report.exit_code()) == ({"unexpected": 4}, False, 1)
+    configure(broker, stage.topics[0], "cleanup.policy", "compact,delete")
+    report = stage.verify()
+    assert (dict(report.counts), report.input_compacted, report.exit_code()) == ({"unexpected": 4}, True, 3)
+    assert report.verdict().startswith(
+        "verdict: not all is proven (4 records that compaction of the input may explain): lost 0"
+    )
+    # Compaction explains no loss.
+    stage.write(0, 0, [record(99)])
+    stage.commit(7)
+    report = stage.verify()
+    assert (report.lost, report.input_compacted, report.exit_code()) == (1, False, 1)
+
+
 def test_times_that_kafka_has_replaced_are_counted_and_not_compared(broker: str, new_topic: NewTopic) -> None:
     stage = Stage(broker, new_topic, 1)
     sent = [record(1), record(2), replace(record(3), timestamp_ms=NOW_MS - 5_000)]
     stage.write(0, 0, sent)
     stage.write(1, 0, sent[:2])
-    entry = ConfigEntry("message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, stage.topics[1], incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": broker})
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    configure(broker, stage.topics[1], "message.timestamp.type", "LogAppendTime")
     stage.write(1, 0, [sent[2]])
     stage.commit(3)
     report = stage.verify()
