@@ -343,7 +343,7 @@ class Sink:
         )
 
     def _with_engine(self, location: TableLocation) -> TableLocation:
-        if self._engine and location.kind != "delta":
+        if self._engine and self._engine not in store_class(location.kind).engines:
             raise OptionRefused(f"engine {self._engine} is for Delta tables, and not for store {location.kind}")
         return replace(location, engine=self._engine)
 

@@ -71,6 +71,9 @@ class TableStore(ResultStore):
     evolves: bool = False
     """True: `open` can add columns to an existing table."""
 
+    engines: tuple[str, ...] = ()
+    """Values of `TableLocation.engine`: other writers of the files than the store's own."""
+
     all_totals: bool = False
     """True: commits follow `WriteMode.row_key` and the rule of each of `WriteMode.aggregates`. False: only `key` and
     `sums`, so that windows, averages and so on are refused."""

@@ -50,7 +50,7 @@ from kafka_ratchet.spark_sink.stores.delta.partitions import (
 )
 from kafka_ratchet.spark_sink.stores.delta.repair import actions_of, require_repairable, rewrite
 from kafka_ratchet.spark_sink.stores.delta.rules import require_no_rules
-from kafka_ratchet.spark_sink.stores.delta.spark_writer import SparkFiles, SparkWriter
+from kafka_ratchet.spark_sink.stores.delta.spark_writer import ENGINE, SparkFiles, SparkWriter
 from kafka_ratchet.spark_sink.stores.delta.table import (
     add_columns,
     free_columns,
@@ -85,6 +85,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
 
     has_tables = False
     evolves = True
+    engines = (ENGINE,)
     all_totals = True
     keeps_sequences = True
     partitions = True
