@@ -410,9 +410,9 @@ class FileSource(FileLines):
         return None
 
     def compare(self, mark: FileMark, digest: ContentDigest | None = None) -> None:
-        """Check the file against a mark of this file alone.
+        """Check the file against a mark that covers this file alone, and no set of files.
 
-        `digest`: all up to there has just been read, and is right.
+        `digest`: of the bytes up to the mark, if the caller has just read and checked them.
         """
         if self._known == mark:
             return

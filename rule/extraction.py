@@ -327,9 +327,9 @@ def _header(name: bytes, batch: RecordBatch, reasons: NDArray[np.uint8]) -> Iden
 
 
 def identities_of(batch: RecordBatch, spans: Spans, reasons: NDArray[np.uint8]) -> Identities:
-    """Return identities in header values found before.
+    """Return the identities in header values that `find_headers` has located.
 
-    reasons: uint8[records]; where it is NONE, the reason of a missing identity is put in
+    reasons: uint8[records]; a record without an identity gets its reason here, unless it has another already
     """
     found = Identities(batch.data, *spans, least=1)
     _note(reasons, found)

@@ -90,9 +90,9 @@ async def _rejoin(client: Any, coordinator: Any) -> None:
 class LaneChannel(Channel):
     """The channel from the lanes to the agent.
 
-    Unlike Faust's own it is not emptied when a rebalance resumes the flow, and what goes through it is no Faust event:
-    a stream drops those of a former group generation. Either way a lane, which outlives generations, would wait for a
-    batch that no agent ever sees.
+    It differs from Faust's channel in two ways. It is not emptied when a rebalance resumes the flow, and it carries no
+    Faust events, because a Faust stream drops events of a former group generation. A lane outlives generations: it
+    would wait for ever for a batch that was emptied out or dropped.
     """
 
     _queue: ThrowableQueue | None

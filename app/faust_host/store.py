@@ -377,7 +377,7 @@ class LaneSets(ChangeloggedSetManager):
         return [(key, self[key]) for key in self.storage]
 
     def keys(self) -> Any:
-        """Return the keys with a set."""
+        """Return the keys that have a set stored under them."""
         return self.storage.keys()
 
     def values(self) -> Any:

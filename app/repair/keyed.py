@@ -148,7 +148,10 @@ class LastRows:
         self._mend(key, wanted, last.get(wanted[0]) == wanted[1], rows, due)
 
     def _mend(self, key: Tuple, wanted: tuple[int, int], is_row: bool, rows: list[HeldRow], due: Due) -> None:
-        """Plan the change of a key's row, so that it matches the wanted record, which may delete it."""
+        """Plan the change that makes a key's row match the wanted record.
+
+        If that record is a deletion, the row is deleted.
+        """
         named = self._keys.text_of(key)
         if not is_row:
             if rows:

@@ -145,7 +145,7 @@ class StatusProvider(Protocol):
         """Return at most `limit` producers of these partitions, by name, starting after a name."""
 
     async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
-        """Return a page of the identities of these partitions."""
+        """Return a page of the identities in the asked partitions."""
 
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
         """Return the committed contents of a program's table in these partitions."""

@@ -121,7 +121,7 @@ class Seen:
                     self._used[0] = self._table.refill(self.level, grow=False)
                     self._used[1] = self._several.refill(self.level, grow=False)
                 return
-        raise AssertionError("a table asked for room that it has")
+        raise AssertionError("a table asked to grow although it has room enough")
 
     def error(self, *verdicts: int) -> int:
         """Two standard errors of the sum of these verdicts: by how much sixty-four groups of the sample differ."""

@@ -116,7 +116,10 @@ def _range(
                 f"{stored.get(partition, 0)}. Later records belong to the next run; name an earlier end"
             )
         if first[partition] > last[partition]:
-            raise OptionRefused(f"{job.start}: partition {partition} begins after {job.until}. Name an earlier start")
+            raise OptionRefused(
+                f"{job.start}: in partition {partition} this start lies after the end, {job.until}. Name an earlier "
+                "start"
+            )
     moved = [partition for partition in last if first[partition] < last[partition]]
     return stored, {each: first[each] for each in moved}, {each: last[each] for each in moved}
 

@@ -159,7 +159,8 @@ class GlobalTable(Mapping[Any, Any]):
             return data.decode() if self.key_type is str else self._codec.key(self._codec.kept_key(data))
         except (UnicodeDecodeError, msgspec.MsgspecError) as error:
             raise TableError(
-                f"table {self.name}: topic {self.topic} has a key {data!r:.100}, no {self.key_type}: {error}"
+                f"table {self.name}: topic {self.topic} has the key {data!r:.100}, which is not of type "
+                f"{self.key_type}: {error}"
             ) from None
 
     def _value(self, key: bytes, data: bytes) -> Any:

@@ -23,7 +23,7 @@ from kafka_ratchet.tables.values.windows import (
 
 
 class DeclaredTable(Protocol):
-    """Declared `Table` of these entries."""
+    """Table that the application declared, with entries of a key and a window."""
 
     name: str
     default: Callable[[], Any] | None

@@ -155,7 +155,7 @@ class WindowCodec(Codec):
     def kept_key(self, data: bytes) -> Any:
         """See `Codec.kept_key`."""
         if len(data) < START_BYTES:
-            raise TableError(f"table {self.table}: {data!r:.100} is no key of a table with windows")
+            raise TableError(f"table {self.table}: {data!r:.100} does not have the form of a key with a window")
         return WindowKey(_START.unpack_from(data)[0] - _ZERO, self.inner.kept_key(data[START_BYTES:]))
 
     def key(self, kept: Any) -> Any:

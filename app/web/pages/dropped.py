@@ -93,7 +93,10 @@ async def dead_letters_page(request: web.Request) -> web.StreamResponse:
 
 
 async def duplicates_page(request: web.Request) -> web.StreamResponse:
-    """Return the same of dropped records, where the stream keeps them; else how to have them kept, and the counts."""
+    """Return a page of the dropped records, if the stream keeps them.
+
+    Otherwise it has their counts, and the setting that keeps them.
+    """
     return await _page(request, "duplicates")
 
 

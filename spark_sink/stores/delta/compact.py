@@ -48,7 +48,7 @@ class DeltaCompactor:
         self._require_plain()
 
     def look(self) -> list[DataFile]:
-        """List the files in the folder itself with a known number of rows."""
+        """List the files directly in the table's folder whose number of rows is known."""
         self._table.update_incremental()
         self._require_plain()
         found = self._actions().to_pylist()

@@ -178,7 +178,7 @@ class JobState(SqlJobState["Database"]):
         return next(((engine or "", comment or "") for table, engine, comment in found if table == name), None)
 
     def is_there(self, database: Database) -> bool:
-        """Return whether the job has its tables; the second is made after the first."""
+        """Return whether the job has both its tables; the one looked for is made last."""
         import pymysql
 
         try:

@@ -151,7 +151,7 @@ def test_ranges_and_tables_that_cannot_be_replayed(
     for begin, end, sentence in [
         ("0:2", "0:9", r"--to 0:9: the table has read .*/0 only up to offset 8"),
         ("0:2", "0:5,1:2", r"--from 0:2: partition 1 is not named there"),
-        ("0:5", "0:2", r"--from 0:5: partition 0 begins after --to 0:2"),
+        ("0:5", "0:2", r"--from 0:5: in partition 0 this start lies after the end, --to 0:2"),
         ("4:0", "4:1", "has no partition 4"),
     ]:
         with pytest.raises(OptionRefused, match=sentence):
