@@ -405,7 +405,7 @@ def test_what_resume_does_not_take(broker: str, tmp_path: Path, workers: Callabl
     served(place, worker, f"{place.app}.in", 3)
     for arguments, said in (
         (("--partition", "1"), "has partitions 0 to 0, not '1'"),
-        (("--partition", "x" * 200), "and no 'xxxx"),
+        (("--partition", "x" * 200), "not 'xxxx"),
         (("--partition", "9" * 5000), "not '9999"),
         (("--from", "9" * 5000), "--from takes earliest"),
         (("--from", "4"), "--from takes earliest, latest or an offset from 0 to 3 (given: '4')"),

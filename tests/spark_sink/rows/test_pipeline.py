@@ -218,7 +218,7 @@ def test_a_function_of_the_users_makes_the_rows_and_its_mistakes_are_sentences(
         assert RowPipeline(transform=function_transform("users_own:lengths")).schema(spark).names == ["n"]
         for function, sentence in [
             ("wrong", "'users_own:wrong' returned int, not a DataFrame"),
-            ("raises", r"'users_own:raises' raised ZeroDivisionError: .*, in users_own.py line 11\. Fix it"),
+            ("raises", r"'users_own:raises' raised ZeroDivisionError: .*, in users_own.py line 11\. Correct"),
             ("unknown", r"'users_own:unknown' raised AnalysisException: .*no_such_column.*, in users_own.py line 14"),
         ]:
             with pytest.raises(OptionRefused, match=sentence):
