@@ -465,7 +465,7 @@ def test_what_cannot_be_told_apart_is_refused(follow: Follow, site: Site) -> Non
     run_batch(job, planner, other, lambda: nullcontext(followed.spark))
     with pytest.raises(SetupError, match=r"job other \(topic .*\) has rows in the table too"):
         repaired(followed)
-    with pytest.raises(SettingsError, match=r"sink\.sql makes the rows"):
+    with pytest.raises(SettingsError, match=r"sink\.sql computes the rows"):
         repaired(follow(sql="SELECT * FROM records"))
     with pytest.raises(SettingsError, match="--execute needs --reason TEXT"):
         Repair(execute=True)
