@@ -71,4 +71,4 @@ def test_an_entry_that_is_missing_or_there_twice_is_noticed(sent: list[Event], r
 def test_one_program_is_named() -> None:
     refused = CliRunner().invoke(cli, ["faults", "--agent", "--faust"])
     assert refused.exit_code == 2
-    assert "Name one program" in refused.output
+    assert "one program" in refused.output
