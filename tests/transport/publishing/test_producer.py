@@ -100,7 +100,7 @@ def test_options_of_librdkafka_alone_are_refused_by_their_names(broker: str, new
     for option, value, said in (
         ("plugin.library.paths", "x", "exists only in librdkafka"),
         ("compression.level", 3, "exists only in librdkafka"),
-        ("compression.type", "best", "write one of none, gzip"),
+        ("compression.type", "best", "Write one of none, gzip"),
         ("request.timeout.ms", "soon", "must be a number"),
         ("ssl.engine.location", "x", "does not support this option"),
     ):

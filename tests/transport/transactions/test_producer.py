@@ -124,7 +124,7 @@ async def test_what_is_aborted_stays_invisible(
     producer.begin([(topic, 0)])
     await (await producer.produce(topic, 0, batch_of(b"lost")))
     await producer.abort()
-    with pytest.raises(Aborted, match="is failed, not ready"):
+    with pytest.raises(Aborted, match="is in state failed instead of ready"):
         producer.begin([(topic, 0)])
     await producer.initialise()
     assert await cluster.committed(group, topic, 0, "here") is None
@@ -188,7 +188,7 @@ async def test_a_batch_that_the_topic_refuses_takes_everything_with_it(
     await producer.produce(small, 0, batch_of(b"x" * 5_000))
     with pytest.raises(RecordTooLarge, match=rf"{small}, partition 0.*max\.message\.bytes"):
         await producer.commit(wide, 0, 5)
-    with pytest.raises(Aborted, match="is failed, not open"):
+    with pytest.raises(Aborted, match="is in state failed instead of open"):
         await producer.commit(wide, 0, 5)
     await producer.initialise()
     assert read_topic(broker, small) == read_topic(broker, wide) == []
@@ -229,14 +229,14 @@ async def test_a_connection_that_is_cut_aborts_and_the_next_try_goes_through(
 async def test_steps_out_of_order_are_refused(cluster: Cluster, make_topic: MakeTopic, group: str) -> None:
     topic = await make_topic(1)
     producer = TransactionalProducer(cluster, f"{group}-0", group, 30_000, [])
-    with pytest.raises(Aborted, match="is new, not ready"):
+    with pytest.raises(Aborted, match="is in state new instead of ready"):
         producer.begin([(topic, 0)])
     await producer.initialise()
     for early in (producer.add([(topic, 0)]), producer.produce(topic, 0, batch_of(b"x")), producer.commit(topic, 0, 1)):
-        with pytest.raises(Aborted, match="is ready, not open"):
+        with pytest.raises(Aborted, match="is in state ready instead of open"):
             await early
     producer.begin([])
-    with pytest.raises(Aborted, match="is open, not ready"):
+    with pytest.raises(Aborted, match="is in state open instead of ready"):
         producer.begin([])
     await producer.abort()
 
