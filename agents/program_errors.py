@@ -10,12 +10,13 @@ from typing import Final
 
 from kafka_ratchet.errors import TableError
 
-OURS: Final = str(Path(__file__).parents[1])
+OURS: Final = f"{Path(__file__).parents[1]}/"
 """Folder of this package: its lines are not lines of the program."""
 
-STANDARD: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
-INSTALLED: Final = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-"""Folders of libraries, which the program calls."""
+STANDARD: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
+"""Folders of Python's own library."""
+INSTALLED: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib")})
+"""Folders of installed packages; a program may be one of them."""
 
 TEXT_MOST: Final = 3000
 """characters: a program may raise with a whole record in its text."""

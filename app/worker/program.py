@@ -6,7 +6,6 @@ import ast
 import hashlib
 import inspect
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.util import resolve_name
@@ -15,13 +14,13 @@ from types import ModuleType
 from typing import Any, Final
 
 from kafka_ratchet.agents.program import App
+from kafka_ratchet.agents.program_errors import INSTALLED, STANDARD
 from kafka_ratchet.errors import SettingsError
 
 EXAMPLES: Final = {"--app": "app = App()", "--faust": "app = faust.App(...)"}
 """Line that an option's program has in shop.py."""
 DIGEST_DIGITS: Final = 12
 """Hexadecimal digits of a program's digest."""
-_LIBRARIES: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OWN: Final = __name__.partition(".")[0]
 
 
@@ -159,4 +158,4 @@ def _is_of_program(module: ModuleType, packages: set[str]) -> bool:
     if package == _OWN:
         return False  # it has a version of its own
     path = getattr(module, "__file__", None)
-    return package in packages or (path is not None and not path.startswith(_LIBRARIES))
+    return package in packages or (path is not None and not path.startswith((*STANDARD, *INSTALLED)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ratchet.agents.program_errors import TEXT_MOST, describe_error
+from kafka_ratchet.agents.program_errors import OURS, TEXT_MOST, describe_error
 from kafka_ratchet.errors import TableError
 
 
@@ -34,7 +34,9 @@ def test_the_line_is_the_programs_and_not_a_librarys() -> None:
 
 
 def test_an_installed_program_is_named_and_not_python(tmp_path: Path) -> None:
-    for path in (Path(sysconfig.get_path("purelib")) / "shop" / "orders.py", tmp_path / "orders.py"):
+    beside_ours = Path(f"{OURS.rstrip('/')}_shop")  # no folder of this package, though its name begins like one
+    for folder in (Path(sysconfig.get_path("purelib")) / "shop", beside_ours, tmp_path):
+        path = folder / "orders.py"
         with pytest.raises(ValueError, match="Expecting") as raised:
             loaded(path)()
         assert raised.value.__traceback__ is not None
