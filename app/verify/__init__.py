@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,7 +25,7 @@ from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.app.verify.run import Run, without_beginning
 from kafka_ratchet.app.verify.source import SourceComparison, SourceFiles
 from kafka_ratchet.app.verify.windows import judging_of
-from kafka_ratchet.errors import PositionLost, SettingsError
+from kafka_ratchet.errors import PositionLost, SettingsError, TopicError
 from kafka_ratchet.transport.owner import AGENTS, Mark, Owner
 
 if TYPE_CHECKING:
@@ -209,7 +210,8 @@ def _verify(
             owned = reader.changelog(changelog_name(settings.app, arrivals_of(name)))[1]
             _compare_arrivals(reader, arrivals, owned, rule.identity_of, report)
     if report.counts and report.counts.keys() <= BY_COMPACTION:
-        report.input_compacted = reader.is_compacted(chosen.input)
+        with suppress(TopicError):  # without the right to read the setting, findings stay findings
+            report.input_compacted = reader.is_compacted(chosen.input)
     if table is not None:
         report.results = table.finish()
     if sent is not None:

@@ -100,8 +100,10 @@ class Begin:
 
 
 BY_COMPACTION: Final = frozenset({"reordered", "altered", "unexpected"})
-"""Kinds of findings over right output where compaction has removed input: its output is there, and a later repeat of a
-removed record looks like the first."""
+"""Kinds of findings that right output can cause if Kafka compacts the input.
+
+The output of a removed record stays, and a later repeat of that record is taken for the first one.
+"""
 
 VERDICT_KINDS: Final = ("lost", "doubled", "reordered", "altered", "unexpected")
 """Kinds that a verdict always counts."""
@@ -236,7 +238,11 @@ class Report(Findings[FindingKind, Finding]):
     @property
     def ok(self) -> bool:
         """Return True without findings."""
-        return not self.counts and all(part is None or part.ok for part in (self.results, self.source))
+        return not self.counts and self._parts_ok
+
+    @property
+    def _parts_ok(self) -> bool:
+        return all(part is None or part.ok for part in (self.results, self.source))
 
     @property
     def is_waiting(self) -> bool:
@@ -305,8 +311,7 @@ class Report(Findings[FindingKind, Finding]):
 
         pending_ok: input that waits for a worker does not change the code.
         """
-        parts_ok = all(part is None or part.ok for part in (self.results, self.source))
-        if not self.ok and not (self.input_compacted and parts_ok):
+        if not self.ok and not (self.input_compacted and self._parts_ok):
             return ExitCode.WRONG
         if not self.is_compared or (self.is_waiting and not pending_ok):
             return ExitCode.NOT_ALL_PROVEN

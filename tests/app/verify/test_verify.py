@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Producer
@@ -17,8 +18,9 @@ from kafka_ratchet.app.cli.verify import verify as verify_command
 from kafka_ratchet.app.names import changelog_name
 from kafka_ratchet.app.status.server import StatusServer
 from kafka_ratchet.app.verify import ExitCode, Halted, NeverJudged, RecordView, Report, halted_partitions, verify
+from kafka_ratchet.app.verify.reading import TopicReader
 from kafka_ratchet.app.verify.rule import Rule
-from kafka_ratchet.errors import PartitionsDiffer, PositionLost, SettingsError, TopicMissing
+from kafka_ratchet.errors import PartitionsDiffer, PositionLost, SettingsError, TopicError, TopicMissing
 from kafka_ratchet.rule.identity import Identity, SequenceForm, SequenceSource
 from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from tests.app.worker.known_worker import KnownWorker, member, partition, settings_for, table
@@ -90,7 +92,9 @@ def configure(broker: str, topic: str, name: str, value: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
-def test_output_of_input_that_compaction_may_have_removed_is_not_called_wrong(broker: str, new_topic: NewTopic) -> None:
+def test_output_of_input_that_compaction_may_have_removed_is_not_called_wrong(
+    broker: str, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = Stage(broker, new_topic, 1)
     stage.write(0, 0, FRESH[4:])  # the first four were compacted away
     stage.write(1, 0, FRESH)
@@ -103,6 +107,10 @@ def test_output_of_input_that_compaction_may_have_removed_is_not_called_wrong(br
     assert report.verdict().startswith(
         "verdict: not all is proven (4 records that compaction of the input may explain): lost 0"
     )
+    # A user without the right to read the setting sees the findings.
+    with monkeypatch.context() as without_right:
+        without_right.setattr(TopicReader, "is_compacted", Mock(side_effect=TopicError("no right")))
+        assert stage.verify().exit_code() == ExitCode.WRONG
     # Compaction explains no loss.
     stage.write(0, 0, [record(99)])
     stage.commit(7)
