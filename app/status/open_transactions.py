@@ -45,8 +45,8 @@ class Blocked:
     def is_old(self) -> bool:
         """Return True if the transaction is older than a lane's own transactions can get.
 
-        A transaction that Kafka does not name counts as old, for its age is not known. Where Kafka answers that there
-        is none, it has ended since the offsets were asked for: a topic that workers write to always has a young one.
+        A transaction that Kafka does not name counts as old, for its age is not known. If Kafka answers that none is
+        open, the transaction ended after Kafka had given the offsets: workers write one after another.
         """
         if not self.transactions:
             return bool(self.unknown)
