@@ -8,6 +8,7 @@ package needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd file
 from kafka_ratchet.producers.beginning import TopicDecision
 from kafka_ratchet.producers.client import (
     END_OF_PARTITION,
+    LEADER_CHANGES,
     PASSING,
     Heard,
     explained,
@@ -33,6 +34,7 @@ from kafka_ratchet.producers.topics import TopicShape, admin_client, create_topi
 
 __all__ = [
     "END_OF_PARTITION",
+    "LEADER_CHANGES",
     "PASSING",
     "PRODUCER_HEADER",
     "PROGRESS_TOPIC",

@@ -76,13 +76,26 @@ REFUSED = TOPIC_GONE | {
 }
 """Kafka's error codes for a record that it will not take at the next try either."""
 
-PASSING = frozenset(
+LEADER_CHANGES = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
+"""Kafka's error codes while a partition gets its next leader, or while that one loads its log (KIP-320).
+
+A broker that restarts answers UNKNOWN_LEADER_EPOCH: the client knows a newer leader epoch than the broker.
+"""
+
+PASSING = LEADER_CHANGES | frozenset(
     {
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
-        KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_CONTROLLER,
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

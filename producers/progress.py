@@ -207,7 +207,7 @@ def _end(consumer: Consumer, timeout_s: float, say: Callable[[str], None]) -> in
         return {0: int(found.offset) if error is None else error}
 
     def patience_s(error: KafkaError | None) -> float:
-        if error is None or error.code() in PASSING | {KafkaError.OFFSET_NOT_AVAILABLE}:
+        if error is None or error.code() in PASSING:
             return timeout_s
         return 0.0
 

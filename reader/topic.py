@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 Options = Mapping[str, str | int | bool]
 
-_NOT_YET: Final = PASSING | {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._NO_OFFSET}  # noqa: SLF001
+_NOT_YET: Final = PASSING | {KafkaError._NO_OFFSET}  # noqa: SLF001
 """Error codes of a partition during the election of its leader."""
 
 

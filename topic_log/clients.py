@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from confluent_kafka.admin import AdminClient, TopicMetadata
 
 from kafka_ratchet.errors import BrokerUnavailable, TopicError
-from kafka_ratchet.producers import ask_offsets, explained, no_offset
+from kafka_ratchet.producers import LEADER_CHANGES, ask_offsets, explained, no_offset
 from kafka_ratchet.producers.offsets import Answer
 
 ADMIN_TIMEOUT_S: Final = 30.0
@@ -26,7 +26,6 @@ four or five such topics.
 SETTLING: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's own word for the first
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
 }
@@ -218,8 +217,15 @@ def _asked_offsets(
     ends: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
     """Ask until each partition has an offset. ends: instead of OFFSET_END, the answer where no record is so late."""
+    asked_before = False
 
     def ask(missing: list[int]) -> dict[int, Answer]:
+        nonlocal asked_before
+        if asked_before:
+            # librdkafka keeps what a starting broker said of a topic, and may not ask about it again by itself.
+            with suppress(KafkaException):
+                asked.list_topics(topic, timeout=MEET_S)
+        asked_before = True
         try:
             answers = asked.offsets_for_times([TopicPartition(topic, n, at) for n in missing], timeout=timeout_s)
         except KafkaException as failure:
@@ -235,7 +241,9 @@ def _asked_offsets(
     def patience_s(error: KafkaError | None) -> float:
         if error is None:
             return max(timeout_s, settle_s)
-        return settle_s if error.code() in SETTLING else 0.0
+        if error.code() in SETTLING:
+            return settle_s
+        return max(timeout_s, settle_s) if error.code() in LEADER_CHANGES else 0.0
 
     offsets, failures = ask_offsets(ask, partitions, patience_s)
     for partition, error in failures.items():

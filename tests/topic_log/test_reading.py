@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ratchet.errors import BrokerUnavailable, PositionLost
@@ -85,6 +85,9 @@ class _Answers:
         told = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return [TopicPartition(each.topic, each.partition, told[each.partition]) for each in asked]
 
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """Refresh nothing: the answers are given."""
+
 
 def test_a_negative_offset_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets, "ASK_AGAIN_S", 0)
@@ -95,6 +98,33 @@ def test_a_negative_offset_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -
     assert offsets_from(by_time, "t", held, 1_700_000_000_000, 60) == {0: 5, 1: 9}
     with pytest.raises(BrokerUnavailable, match="t partition 0: its offsets cannot be read: no leader has answered"):
         offsets_at(cast("Consumer", _Answers({0: -1001})), "t", [0], OFFSET_END, 0)
+
+
+class _Restarting:
+    """A consumer whose broker starts again.
+
+    librdkafka keeps an answer without the partition until the caller refreshes the topic.
+    """
+
+    def __init__(self) -> None:
+        self.is_refreshed = False
+        self.errors = [KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH]
+
+    def offsets_for_times(self, asked: list[TopicPartition], timeout: float) -> list[Any]:
+        if self.errors:
+            error = KafkaError(self.errors.pop())
+            return [SimpleNamespace(partition=e.partition, offset=-1001, error=error) for e in asked]
+        if not self.is_refreshed:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+        return [SimpleNamespace(partition=e.partition, offset=7, error=None) for e in asked]
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self.is_refreshed = not self.errors
+
+
+def test_a_broker_that_restarts_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets, "ASK_AGAIN_S", 0)
+    assert offsets_at(cast("Consumer", _Restarting()), "t", [0], OFFSET_END, 60, 60) == [7]
 
 
 class _Group:
