@@ -40,6 +40,7 @@ from kafka_ratchet.transport.transactions.outcome import (
     last_transaction,
     record_outcome,
     recorded_ends,
+    require_current,
 )
 
 HANGS_AFTER_S: Final = 60.0
@@ -294,6 +295,7 @@ async def _known_end(
     for name in (transactional_id, *sorted(names)):
         last = await last_transaction(cluster, name, connection)
         if last is not None and last.producer_id == one.producer_id:
+            require_current(cluster, name, last, stuck)
             recorded = await recorded_ends(cluster, name, one.producer_id, stuck, connection)
             end = known_end(last, stuck, recorded)
             return None if end is None else ENDS[end]

@@ -167,6 +167,7 @@ async def find_hanging_transaction(
     """
     while (known := await last_transaction(cluster, transactional_id, connection)) is not None:
         left = await left_open(cluster, known.producer_id, partitions, connection)
+        require_current(cluster, transactional_id, known, left)
         is_over = known.state in COMPLETE
         # The coordinator will end the records of an open transaction itself, and nothing older.
         stuck = {where: there for where, there in left.items() if is_over or there.epoch < known.epoch}
@@ -189,6 +190,31 @@ async def find_hanging_transaction(
             hanging,
         )
     return hanging
+
+
+def require_current(
+    cluster: Cluster, transactional_id: str, last: LastTransaction, left: Mapping[TopicPartition, OpenAt]
+) -> None:
+    """Raise an error, and look the coordinator up again, if it knows less than the partitions.
+
+    A coordinator that was replaced and does not know answers from memory, for as long as it is cut off.
+
+    Args:
+        cluster: connected client of the Kafka cluster
+        transactional_id: id of the transaction
+        last: the coordinator's answer
+        left: open records of the same producer id
+
+    Raises:
+        aiokafka.errors.NotCoordinatorForGroupError: the partitions have an epoch that it has not given out.
+    """
+    for (topic, partition), there in left.items():
+        if there.epoch > last.epoch:
+            cluster.forget_coordinator(TRANSACTION, transactional_id)
+            raise kafka.NotCoordinatorForGroupError(
+                f"{transactional_id}: {topic} partition {partition} has records of epoch {there.epoch}, and the "
+                f"coordinator knows epoch {last.epoch}: it was replaced and does not know. Another one is looked up"
+            )
 
 
 def known_end(
