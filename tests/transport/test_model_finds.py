@@ -6,6 +6,8 @@ Each is the shortest way to it, step by step; test_commit_path.py comes to the s
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -428,3 +430,27 @@ def test_an_end_that_was_seen_before_a_stop(monkeypatch: pytest.MonkeyPatch, fix
         model.go_on(2)
         gone = [name for each in model.transactions() for name in each.gone]
         assert fixed is False or gone == ([b"a"] if looks_again else [])  # in a silence, the next commit's
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_commit_that_is_cancelled_leaves_no_request_unawaited(loop: VirtualLoop, steps: int) -> None:
+    """Cancel a commit after some steps of the loop: Python warns of a coroutine that nobody awaits."""
+    kafka = MemoryKafka()
+
+    async def cancel() -> None:
+        producer = producer_on(kafka)
+        await producer.initialise()
+        producer.begin([OUT])
+        await producer.produce(*OUT, batch_of(b"cancelled"))
+        await producer.delivered()
+        commit = asyncio.create_task(producer.commit(INPUT, 0, 1))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        commit.cancel()
+        await asyncio.gather(commit, return_exceptions=True)
+
+    with warnings.catch_warnings(record=True) as unawaited:
+        warnings.simplefilter("always")
+        run(loop, cancel())
+        gc.collect()
+    assert [str(each.message) for each in unawaited] == []

@@ -355,7 +355,7 @@ class TransactionalProducer:
         await self._joined()
         # Side by side, to save a round trip. Both are waited for before either's failure counts, so that nothing is
         # left running.
-        steps = self.delivered(), self._guard(self._requests.send_offset(topic, partition, offset, metadata))
+        steps = self.delivered(), self._send_offset(topic, partition, offset, metadata)
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -372,6 +372,10 @@ class TransactionalProducer:
         if self._requests.ends_raise_epoch:
             self._sequences.clear()
         self._to(State.SPENT if self._requests.spent else State.READY)
+
+    async def _send_offset(self, topic: str, partition: int, offset: int, metadata: str) -> None:
+        # The request is made here: a task that is cancelled before its first step would leave it unawaited.
+        await self._guard(self._requests.send_offset(topic, partition, offset, metadata))
 
     async def abort(self) -> None:
         """Abort the open transaction if the coordinator can be reached; otherwise `initialise` will abort it."""
