@@ -3,33 +3,33 @@
     RatchetError                    everything that Ratchet raises on purpose
     ├── SetupError                  this machine lacks something (Java, jars, a free port)
     ├── SettingsError               a setting is wrong; names the setting and the remedy
-    │   └── NotInApp                Faust's App has the name, an App of kafka_ratchet has not
+    │   └── NotInApp                the program uses an attribute of faust.App that kafka_ratchet.App lacks
     ├── BrokerUnavailable           Kafka did not answer within the limit
-    │   └── KafkaRefused            Kafka does not let this client in, or has a certificate that it refuses
+    │   └── KafkaRefused            Kafka rejects the client's login, or the client rejects Kafka's certificate
     ├── TopicError                  a topic is missing or has the wrong shape
     │   ├── TopicMissing
-    │   ├── TopicReplaced           a topic's name belongs to another topic than before, or none
-    │   ├── PartitionsDiffer        partition counts that must be equal are not
+    │   ├── TopicReplaced           a topic was deleted, and perhaps created again under the same name
+    │   ├── PartitionsDiffer        a topic has another partition count than it must have
     │   └── TopicTaken              another application or stream writes to a topic that must have one writer
     ├── SourceError                 a file to publish cannot be read
     ├── ReaderError                 a reader with a database of its own cannot go on
     │   ├── ReaderFenced            another process has taken over the reader's partitions
     │   ├── DatabaseUnavailable     its database does not answer within the limit
-    │   └── ReaderMisused           the program has ended the reader's transaction, or uses one that has ended
-    ├── FaultRunFailed              a site under injected faults did not come back, or cannot be counted
+    │   └── ReaderMisused           the program ended the reader's transaction, or used a transaction after its end
+    ├── FaultRunFailed              a setup under injected faults did not recover, or its results cannot be counted
     ├── BenchFailed                 a bench cannot be built, does not start, or does not come to its end
-    ├── TransportError              a partition cannot go on as it is
+    ├── TransportError              a partition cannot be processed further until something changes
     │   ├── CorruptBatch            fetched bytes are not a valid record batch
     │   ├── BatchTooLarge           a batch unpacks to more than max_batch_mb
     │   ├── PositionLost            the committed offset is outside the topic's present records
-    │   ├── LogTruncated            the log lost its end after it was read; others may stand at its offsets
-    │   ├── FormUnclear             sequences seem to be written in another form than they are read in
-    │   ├── RecordTooLarge          a record does not fit the topic it has to go to
-    │   ├── RecordRefused           Kafka does not take a record into the topic it has to go to
-    │   ├── ProducerFenced          a newer producer has taken over this one's name
-    │   └── TransactionError
-    │       ├── Fenced              another owner of the partition has taken over
-    │       └── Aborted             nothing of the transaction is visible; the lane starts it again
+    │   ├── LogTruncated            a partition's log lost records after they were read; others may have their offsets
+    │   ├── FormUnclear             sequences seem to be encoded in another form than this stream decodes
+    │   ├── RecordTooLarge          a record exceeds max.message.bytes of its destination topic
+    │   ├── RecordRefused           Kafka rejects a record, now and at every further try
+    │   ├── ProducerFenced          a newer producer has taken over the name of this producer
+    │   └── TransactionError        a transaction has failed
+    │       ├── Fenced              another worker has taken over the partition
+    │       └── Aborted             the transaction is not known to be committed; the lane restarts
     ├── AgentFailed                 an agent raised, returned, or was abandoned
     ├── SendRefused                 a record was sent without a current event, or to a topic of the stream's own
     └── StateError                  the local state cannot be used
@@ -63,7 +63,7 @@ class SettingsError(RatchetError):
 
 
 class NotInApp(SettingsError, AttributeError):
-    """Faust's App has the name, an App of kafka_ratchet has not; the text says what stands for it."""
+    """Use of an attribute of faust.App that kafka_ratchet.App lacks; the message names the replacement."""
 
 
 class BrokerUnavailable(RatchetError):
@@ -71,7 +71,7 @@ class BrokerUnavailable(RatchetError):
 
 
 class KafkaRefused(BrokerUnavailable):
-    """Refusal of a login or certificate, by Kafka or by this client. Another try does not help."""
+    """Login rejected by Kafka, or certificate rejected by either side. Another try does not help."""
 
 
 class TopicError(RatchetError):
@@ -83,11 +83,11 @@ class TopicMissing(TopicError):
 
 
 class TopicReplaced(TopicError):
-    """Topic deleted and created again: it lacks the records acknowledged under its name."""
+    """Topic that was deleted, and perhaps created again: its earlier records are lost."""
 
 
 class PartitionsDiffer(TopicError):
-    """Topics that must have equal partition counts do not."""
+    """Topic with another partition count than it must have."""
 
 
 class TopicTaken(TopicError):
@@ -95,35 +95,35 @@ class TopicTaken(TopicError):
 
 
 class SourceError(RatchetError):
-    """A source to publish cannot be read as asked."""
+    """Unreadable source of records to publish, such as a file."""
 
 
 class ReaderError(RatchetError):
-    """A reader that keeps rows and offsets in a database of the user's own cannot go on."""
+    """Failure of a reader that stores rows and offsets in the user's database."""
 
 
 class BatchUnread(ReaderError):
-    """Batch of records that librdkafka does not read to its end, such as a gzip batch of several members."""
+    """Record batch that librdkafka reads only in part, such as a gzip batch of several members."""
 
 
 class ReaderFenced(ReaderError):
-    """Another process reads under the name; nothing of this one's transaction is in the database."""
+    """Takeover of a reader's name by another process. The transaction of the former process is rolled back."""
 
 
 class DatabaseUnavailable(ReaderError):
-    """The database does not answer within the limit, or another process has it."""
+    """Database that does not answer within the limit, or that another process has locked."""
 
 
 class PositionNotStored(ReaderError):
-    """The database has not stored a reader's position as given; nothing of the transaction is in it."""
+    """Database that stored another position than the reader wrote. The transaction is rolled back."""
 
 
 class ReaderMisused(ReaderError):
-    """Reader's transaction ended by the program, or used after its end."""
+    """Reader's transaction that the program ended itself, or used after its end."""
 
 
 class FaultRunFailed(RatchetError):
-    """Failure under injected faults: the site did not come back, or its results cannot be counted."""
+    """Failed run of injected faults: the setup did not recover, or its results cannot be counted."""
 
 
 class BenchFailed(RatchetError):
@@ -131,68 +131,68 @@ class BenchFailed(RatchetError):
 
 
 class TransportError(RatchetError):
-    """A partition cannot go on as it is."""
+    """Partition that cannot be processed further until something changes."""
 
 
 class CorruptBatch(TransportError):
-    """Fetched bytes are not a valid record batch; the partition halts, as Kafka's own consumers do."""
+    """Fetched bytes that are no valid record batch. The partition halts, as Kafka's own consumers do."""
 
 
 class BatchTooLarge(TransportError):
-    """A batch unpacks to more than it may; its partition halts, the others go on."""
+    """Batch larger than max_batch_mb after decompression. Its partition halts, the others go on."""
 
 
 class PositionLost(TransportError):
-    """Committed offset outside the topic's present records."""
+    """Offset to read next that is outside the partition's present records."""
 
 
 class LogTruncated(TransportError):
-    """Log that lost its end after it was read (KIP-320, KIP-595).
+    """Loss of a partition's newest records after they were read (KIP-320, KIP-595).
 
-    Other records may stand at its offsets.
+    Other records may have the same offsets now.
 
     Attributes:
-        is_certain: True where a leader's epochs prove it; False where the leader only lacks the epoch of the read, as
-            a replaced one does
+        is_certain: True if the leader's epochs prove the loss; False if the leader merely does not know the epoch of
+            the records read, which also happens after a leader was replaced
     """
 
     is_certain = False
 
 
 class FormUnclear(TransportError):
-    """Sequences that seem to be written in another form than they are read in; new records would be dropped."""
+    """Sequences that seem to be encoded in another form than this stream decodes; new records would be dropped."""
 
 
 class RecordTooLarge(TransportError):
-    """A record does not fit the topic it has to go to."""
+    """Record larger than max.message.bytes of its destination topic."""
 
 
 class RecordRefused(TransportError):
-    """Record that Kafka does not take into its topic, and will not at the next try either."""
+    """Record that Kafka rejects, now and at every further try."""
 
 
 class ProducerFenced(TransportError):
-    """A newer producer has taken over the name; this one sends nothing any more."""
+    """Takeover of a producer's name by a newer producer. The older one sends nothing any more."""
 
 
 class TransactionError(TransportError):
-    """A Kafka transaction did not go through."""
+    """Kafka transaction that failed."""
 
 
 class Fenced(TransactionError):
-    """Another owner of the partition has taken over; nothing of this one becomes visible any more."""
+    """Takeover of a partition by another worker. The former owner's open transaction never becomes visible."""
 
 
 class Aborted(TransactionError):
-    """Transaction without a known commit; the lane reads its partition again from the last one."""
+    """Transaction that is not known to be committed. The lane rereads its partition from the last commit."""
 
 
 class AgentFailed(RatchetError):
-    """Agent that raised, returned, or was abandoned; its partition starts again or halts."""
+    """Agent that raised an exception, returned, or was abandoned. Its partition starts again or halts."""
 
 
 class SendRefused(RatchetError):
-    """A record cannot be sent: no event is at hand, or the topic is not one that this stream's agents may write to."""
+    """Record that an agent must not send: it has no current event, or the topic is forbidden to its stream."""
 
 
 class StateError(RatchetError):
@@ -204,31 +204,31 @@ class StateFolderInUse(StateError):
 
 
 class StateFileRefused(StateError):
-    """The file of `ratchet verify --state` is damaged, of another proof, or cannot be written."""
+    """File of `ratchet verify --state` that is damaged, belongs to another check, or cannot be read or written."""
 
 
 class StoreDamaged(StateError):
-    """Damaged local store. The changelog has everything: it is rebuilt."""
+    """Damaged local store. The worker rebuilds it from the changelog."""
 
 
 class StateAhead(StateError):
-    """The local store is ahead of the changelog it stems from (topic deleted and created again?)."""
+    """Local store with newer entries than its changelog, which was perhaps deleted and created again."""
 
 
 class ChangelogLost(StateError):
-    """Changelog without the entries committed together with the input position: duplicates would pass."""
+    """Changelog that lacks entries committed together with the input offset. Duplicates would pass."""
 
 
 class ForeignOffset(StateError):
-    """An offset of the group that another client has committed: it does not tell which records were judged."""
+    """Offset that another client committed in the worker's group. It does not show which records were judged."""
 
 
 class OwnerDiffers(StateError):
-    """The changelog was written by another application or stream, under another rule, or in a newer format."""
+    """Changelog written by another application or stream, under another rule, or in a newer format."""
 
 
 class PolicyLost(StateError):
-    """Policy topic that ends before a partition's last policy: whether to judge would be a guess."""
+    """Policy topic that ends before the policy last applied to a partition, so the present policy is unknown."""
 
 
 class TableError(StateError):

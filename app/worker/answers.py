@@ -36,7 +36,7 @@ from kafka_ratchet.transport.lane import Lane
 
 
 class Answers:
-    """Looks at a worker's parts; changes nothing."""
+    """Read-only view of a worker's parts for its status address."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Answers:
         self.streams, self.lanes, self.policies = streams, lanes, policies
         self.followed, self.empty_inputs = followed, empty_inputs
         self.worker_stops = False
-        """True once the worker has to stop: it is not ready any more."""
+        """True once the worker is stopping; it then reports that it is not ready."""
 
     def tables(self) -> list[TableStatus]:
-        """Return the partitions of every stream with lanes here."""
+        """Return the status of every stream, with its partitions in this worker."""
         return [
             TableStatus(
                 stream=stream.name,
@@ -80,7 +80,15 @@ class Answers:
         ]
 
     def lookup(self, stream: str, identity: bytes, sequence: int | None) -> list[IdentityStatus]:
-        """Return the partitions here that know the identity, or have forgotten it on request."""
+        """Return the state of an identity in each partition of this worker that knows it.
+
+        A partition that has forgotten the identity at an operator's request is included.
+
+        Args:
+            stream: name of the stream
+            identity: bytes of the identity
+            sequence: sequence to judge against that state; None: no verdict is returned
+        """
         if stream not in self.streams:
             return []
         sequences, changelog = self.streams[stream].sequences, self.streams[stream].topics.changelog
@@ -97,15 +105,15 @@ class Answers:
         return found
 
     def producers(self, stream: str, asked: list[int], after: bytes | None, limit: int) -> ProducersAnswer:
-        """Return the producers that these partitions know, at most limit of them, after a name."""
+        """Return up to `limit` producers known to the given partitions, with names after `after`."""
         return list_producers(self.streams[stream].sequences, asked, after, limit)
 
     async def identities(self, stream: str, asked: list[int], query: IdentitiesQuery) -> IdentitiesAnswer:
-        """Return the identities that these partitions know."""
+        """Return the identities known to the given partitions."""
         return await list_identities(self.streams[stream].sequences, asked, query)
 
     def own_table(self, stream: str, asked: list[int], table: str, query: TableQuery) -> TableAnswer:
-        """Return the committed contents of a program's table in these partitions."""
+        """Return the committed contents of a program's table in the given partitions."""
         found = {}
         for number in asked:
             partition = self.streams[stream].sequences.partition(number)
@@ -122,7 +130,7 @@ class Answers:
         return read_table(self.followed.table(table).parts(), query)
 
     def measures(self) -> WorkerMeasures:
-        """Return the worker's measures of its own work."""
+        """Return the worker's rebalances, and the measures and partition count of each stream."""
         return WorkerMeasures(
             self.lanes.rebalances,
             {name: stream.measures for name, stream in self.streams.items()},
@@ -130,7 +138,7 @@ class Answers:
         )
 
     def readiness(self) -> Readiness:
-        """Return whether the worker does all its assigned work."""
+        """Return the reasons why the worker is not ready, and its halted and stalled partitions."""
         names = {stream.topics.changelog: name for name, stream in self.streams.items()}
         waits = readiness.why_not_ready(self.lanes, names)
         if self.worker_stops:

@@ -39,7 +39,7 @@ from kafka_ratchet.transport.turns import Turns
 
 
 class Application:
-    """A worker's parts. `app` is the Faust app, for timers, agents and commands of one's own."""
+    """Parts of a worker: the Faust app (`app`), its streams, lanes, policies and tables."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Application:
             topics: topics of each stream, from `kafka_ratchet.app.worker.topics.prepare`.
             program: program with agents and tables; None: each record is forwarded unchanged.
             sends: topics that agents send to, from `kafka_ratchet.app.worker.sent_topics`.
-            instance_id: id of a member that returns after a crash; None: none.
+            instance_id: static id in the consumer group, which a process keeps after a crash; None: none.
 
         Raises:
-            SettingsError: there is no stream, or the import of a stream's extractor fails.
+            SettingsError: the settings have no stream or do not fit the program, or an extractor cannot be imported.
         """
         settings.require_streams()
         if program is not None:
@@ -104,9 +104,9 @@ class Application:
         self.past = Past(folder, self.streams, self.lanes.running)
 
     def _lanes(self, by_changelog: Mapping[str, Stream], explain: Callable[[], Awaitable[str]]) -> Lanes:
-        """Return the maker of the partitions' lanes, and register the agent of each stream.
+        """Create the object that runs the partitions' lanes, and register each stream's Faust agent.
 
-        explain: returns the sentence about a group with other rules
+        explain: function that returns the sentence for a worker with other rules than its group's
         """
         shared = self.cluster, self.settings, self.policies, self.claims, self.tracing, Turns()
         lanes = Lanes(
@@ -126,7 +126,7 @@ class Application:
     async def start(self, url: str | None = None) -> None:
         """Join the group; lanes start as partitions are assigned.
 
-        Global tables are read before that: the group goes on without this worker until then.
+        Global tables are read before the worker joins: the group works without it until then.
 
         Args:
             url: the worker's status address; Faust publishes it in the group, where the page finds it
@@ -144,10 +144,11 @@ class Application:
         await self.app.start()
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Return at the stop, or after Faust's own stop; raise the error of its crash.
+        """Run the worker's background tasks until `stop` is set or Faust has stopped.
 
         Raises:
             PartitionsDiffer: an input was given more partitions.
+            Exception: the error with which Faust's app crashed.
         """
         inputs = {stream.settings.input: stream.topics.partitions for stream in self.streams.values()}
         partition_watch = asyncio.create_task(watch_topics(self.cluster, inputs, self._others(), self._tell))
@@ -172,7 +173,7 @@ class Application:
             raise self.app.crash_reason or RuntimeError("the Faust app has crashed")
 
     def _others(self) -> list[str]:
-        """Return topics, other than the inputs, whose re-creation concerns a lane."""
+        """Return the topics, other than inputs, whose deletion and re-creation a lane must notice."""
         own = [(*stream.settings.writes, stream.topics.changelog) for stream in self.streams.values()]
         read = (follower.table.topic for follower in self.followed.followers)
         return [*(topic for each in own for topic in each), policy_topic(self.settings.app), *self.sends, *read]

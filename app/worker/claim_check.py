@@ -27,12 +27,12 @@ from kafka_ratchet.transport.lane import Lane
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
-"""Seconds between requests for the end of the claims, which are read only where it has moved."""
+"""Seconds between requests for the end offset of the claims topic, which is read again only if it has grown."""
 CONNECTION: Final = "claims"
 
 
 class _Claims(WithoutStore):
-    """The claims of one reading, by topic."""
+    """Claims by topic, collected from one read of the claims topic."""
 
     def __init__(self, position: int) -> None:
         self.changelog, self.position = OWNERS_TOPIC, position
@@ -45,10 +45,10 @@ class _Claims(WithoutStore):
 
 
 class ClaimCheck:
-    """The claims as a running worker sees them, one for all of its lanes."""
+    """Checker of topic claims, shared by all lanes of a running worker."""
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
-        """Read nothing yet."""
+        """Prepare without reading any claim."""
         self._cluster, self._settings = cluster, settings
         self._reading = asyncio.Lock()
         self._claims: dict[str, Claim] = {}
@@ -56,12 +56,12 @@ class ClaimCheck:
         """Start of the last reading, by the monotonic clock."""
 
     async def refuse(self, stream: str, changelog: str) -> None:
-        """Return if the stream's topics have no other claim, by claims read after this call.
+        """Read the claims, and refuse the stream if another owns its output or changelog.
 
         Raises:
-            TopicTaken: another application has claimed one.
-            TopicReplaced: the topic of claims was deleted.
-            TopicError: the topic cannot be read.
+            TopicTaken: another application or stream has claimed one of these topics.
+            TopicReplaced: the claims topic was deleted.
+            TopicError: the claims topic cannot be read.
         """
         asked = time.monotonic()
         async with self._reading:
@@ -82,10 +82,10 @@ class ClaimCheck:
         return claims.by_topic
 
     async def watch(self, lanes: Callable[[], Iterable[Lane]]) -> None:
-        """Halt lanes whose topics get another claim while they run; never return.
+        """Halt each lane whose topics another application claims while it runs; never return.
 
-        `--adopt` ends with an error where it finds a worker in the other group after it has written its claim, and
-        the claim stands: from then on that worker may not write.
+        `ratchet resume --adopt` writes its claim, and then ends with an error if the former application still has a
+        worker in its group. The claim is valid all the same: from then on that worker may not write.
         """
         seen: int | None = None
         while True:
@@ -97,7 +97,7 @@ class ClaimCheck:
             except RatchetError as error:
                 log.warning("the claims cannot be read; trying again", topic=OWNERS_TOPIC, reason=str(error))
             except Exception:
-                log.exception("looking at the claims failed; trying again")
+                log.exception("the check of the claims failed; trying again")
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look(self, lane: Lane) -> None:

@@ -1,13 +1,13 @@
 """Claims of topics: one writer for each output and each changelog, on one Kafka.
 
-Two applications that write to one output double every event, and neither can notice it. A renamed application starts
-again over topics with its earlier output. So each application claims its output topics, in a topic shared by all,
-before it writes anything:
+Two applications that write to one output double every event, and neither can notice it. A renamed application reads
+its inputs from the beginning and writes everything to its output a second time. So each application claims its output
+topics, in a topic shared by all, before it writes anything:
 
     ratchet-owners    compacted, one partition; key: a topic's name; value: JSON, see `Claim`
 
-A claim is made in a transaction of one transactional id for all (`CLAIMING`): of two that claim at the same time, one
-is fenced, and reads the other's claims.
+All applications write claims with the same transactional id (`CLAIMING`): of two that claim at the same time, one is
+fenced, and then reads the other's claims.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLAIMING: Final = f"{OWNERS_TOPIC}/claims"
 TRANSACTION_S: Final = 30.0
 OUTPUT, CHANGELOG, DUPLICATES = "output", "changelog", "duplicates"
 FORMAT: Final = 1
-"""Newest format of a claim that this version reads. Written only where it is more than 1."""
+"""Newest format of a claim that this version reads. A claim in format 1 omits the field."""
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,7 +60,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: int = 0
 
     def is_of(self, app: str, stream: str) -> bool:
-        """Return True if it is this stream's."""
+        """Return True if the claim belongs to this stream of this application."""
         return (self.app, self.stream) == (app, stream)
 
     def __str__(self) -> str:
@@ -94,12 +94,12 @@ def this_user() -> str:
 
 
 def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
-    """Return all claims, by topic; none without any claim.
+    """Read all claims from Kafka, and return them by topic.
 
     Raises:
         BrokerUnavailable: Kafka did not answer.
-        TransportError: Kafka refuses to give them.
-        TopicError: one of them is unreadable for this version.
+        TransportError: Kafka refuses the read.
+        TopicError: this version cannot decode one of the claims.
     """
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     if not partition_counts(admin_client(options), [OWNERS_TOPIC]):
@@ -114,10 +114,10 @@ def read_claims(settings: Settings, bootstrap: str) -> dict[str, Claim]:
 
 
 def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None, offset: int) -> None:
-    """Take over one record of the topic.
+    """Apply one record of the claims topic to `claims`.
 
     Raises:
-        TopicError: it is not a claim that this version can read.
+        TopicError: the record is not a claim that this version can read.
     """
     try:
         topic = (key or b"").decode()
@@ -140,19 +140,20 @@ def take_claim(claims: dict[str, Claim], key: bytes | None, value: bytes | None,
 
 
 def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]) -> dict[str, Claim]:
-    """Make claims, unless they are made already.
+    """Write the claims that `decide` returns, if any.
 
     Args:
         settings: settings of the claiming application.
         bootstrap: host:port[,host:port]
-        decide: function from all claims to the new ones, by topic; raises a refusal. May be called again.
+        decide: function that receives all claims by topic, and returns the claims to write. It raises an error to
+            refuse, and may be called more than once.
 
     Returns:
-        all claims, these included
+        all claims by topic, with the new ones
 
     Raises:
         BrokerUnavailable: Kafka did not answer.
-        TopicTaken: the error of `decide`.
+        TopicTaken: raised by `decide`.
     """
     deadline = time.monotonic() + settings.kafka_timeout_s
     claims = read_claims(settings, bootstrap)
@@ -192,7 +193,7 @@ def claim(settings: Settings, bootstrap: str, decide: Callable[[Claims], Claims]
 
 
 def taken(topic: str, by: Claim, app: str, stream: str) -> TopicTaken:
-    """Return the error for a topic that another application writes."""
+    """Return the error for a topic that another application or stream has claimed."""
     return TopicTaken(
         f"{topic}: is written by {by}; application {app!r}, stream {stream!r} would be a second writer, and events "
         "would count twice. If the application or the stream was renamed, put the old name back. To take the topic "

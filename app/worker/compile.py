@@ -1,4 +1,4 @@
-"""Compiles the kernels before a worker has partitions that would wait for it."""
+"""Compilation of Numba's kernels, before a worker has partitions that would wait for it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ COMPILING: Final = "compiling the judging code, once on each machine and after e
 
 
 def compile_kernels() -> None:
-    """Compile the kernels, or read them from Numba's cache; a line in the log says so while it takes long."""
+    """Compile the kernels, or load them from Numba's cache. A compilation that takes long is logged."""
     with announced(COMPILING, log.info):
         _run_one_batch()
 
 
 def _run_one_batch() -> None:
-    """Take one small batch all the way through."""
+    """Call every kernel once, with a batch of one record."""
     headers = (SEQUENCE_HEADER.encode(), PRODUCER_HEADER.encode())
     room = np.empty(256, np.uint8)
     end, count = entry_batch(room, [(b"ia", struct.pack(">q", 1))])

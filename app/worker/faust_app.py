@@ -1,7 +1,7 @@
 """Faust app of a worker: group membership and assignor, without a way around the transactions.
 
-Faust reads uncommitted records, commits offsets apart from its sends, and gives its tables no changelog here. So
-an ordinary Faust agent or table next to the lanes is refused. Timers, tasks, pages and in-memory channels are as in
+Faust reads uncommitted records, commits offsets apart from its sends, and its tables have no changelog here. So an
+ordinary Faust agent or table next to the lanes is refused. Timers, tasks, pages and in-memory channels work as in
 Faust.
 """
 
@@ -20,11 +20,11 @@ from kafka_ratchet.transport.assignment import FAUST_LOGGER, LaneTableManager
 from kafka_ratchet.transport.assignor import RuledAssignor
 
 REQUEST_SLACK_S: Final = 5.0
-"""Seconds that a request may outlast a rebalance.
+"""Seconds that the timeout of a request is longer than the timeout of a rebalance.
 
-Otherwise its answer comes too late: the group then waits for an absent member, and so do all others. A
-rebalance itself need not wait for longer than a session: members learn of it with their next heartbeat, and
-lanes go on through it.
+With a shorter timeout the client would give up a request to join before the rebalance ends, and all members would
+wait for it. A rebalance need not last longer than a session: members learn of it with their next heartbeat, and lanes
+work on during it.
 """
 
 
@@ -37,7 +37,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 class LanesTablesOnly(LaneTableManager):
-    """The worker's tables are those of the lanes."""
+    """Faust's table manager, restricted to the tables of the lanes."""
 
     logger = FAUST_LOGGER
 
@@ -45,7 +45,7 @@ class LanesTablesOnly(LaneTableManager):
         """Register a table.
 
         Raises:
-            SettingsError: it is not a lane's, so Faust would have to restore it.
+            SettingsError: the table does not belong to the lanes, so Faust would have to restore it.
         """
         if not getattr(table, "lane_owned", False):
             _refuse(f"Faust table {table.name}")
@@ -53,7 +53,7 @@ class LanesTablesOnly(LaneTableManager):
 
 
 class WorkerApp(faust.App):
-    """Faust's app for the lanes, which reads no topic of its own."""
+    """Faust app that hosts the lanes and reads no topic itself."""
 
     logger = FAUST_LOGGER
 
@@ -61,7 +61,7 @@ class WorkerApp(faust.App):
         """Register a Faust agent on an in-memory channel, as the lanes' channels are.
 
         Raises:
-            SettingsError: it would read a topic.
+            SettingsError: the agent would read a topic.
         """
         if isinstance(channel, TopicT) or not isinstance(channel, ChannelT):
             _refuse("an ordinary Faust agent")
@@ -86,17 +86,17 @@ class WorkerApp(faust.App):
     actor = agent
 
     def _init_fixups(self) -> Any:
-        """None: Django's is for Faust's own commands, and to find others the metadata of every package is read."""
+        """Return no fixups. Faust's search for them would read the metadata of every installed package."""
         return []
 
     def _new_transport(self) -> Any:
-        """Return the only one for Kafka, without reading the metadata of every package for others."""
+        """Return the transport for Kafka, without a search through the metadata of every installed package."""
         return Transport(self.conf.broker_consumer, self)
 
     def _new_conductor(self) -> Any:
-        """Faust's register of the topics that its consumer subscribes to; whatever iterates over a topic asks it first.
+        """Return Faust's register of subscribed topics, and have it refuse all but the lanes' changelogs.
 
-        The changelogs of the lanes' tables are in it: Faust's assignor goes by them.
+        Every Faust stream over a topic registers here first. Faust's assignor needs the lanes' changelogs in it.
         """
         conductor = super()._new_conductor()
         register = conductor.add
@@ -124,7 +124,8 @@ def faust_app(
         bootstrap: host:port[,host:port].
         options: options of the Kafka client.
         rules: rules that members of the group must share.
-        instance_id: id of a member that returns after a crash, to its partitions (KIP-345); None: none.
+        instance_id: static id in the group, with which a process gets its partitions back after a crash (KIP-345);
+            None: none.
     """
     session_s = settings.session_timeout_ms / 1000
     return WorkerApp(
@@ -150,7 +151,7 @@ def faust_app(
 
 
 def credentials(options: Mapping[str, Any]) -> Any:
-    """Return Faust's credentials of a client's options; None where there are none."""
+    """Return Faust's credentials for the options of a Kafka client; None for the protocol PLAINTEXT."""
     protocol = options.get("security_protocol", "PLAINTEXT")
     if provider := options.get("sasl_oauth_token_provider"):
         return faust.OAuthCredentials(oauth_cb=provider, ssl_context=options.get("ssl_context"))

@@ -1,7 +1,7 @@
 """Requests to forget an identity, in the policy topic: key `["forget", STREAM, ID]`, value JSON.
 
-The topic is compacted and each request has a key of its own, so all of them stay. A null takes a request back, for
-partitions without its effect so far.
+The topic is compacted and each request has a key of its own, so all of them stay. A null value withdraws a request,
+for partitions that have not carried it out yet.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kafka_ratchet.transport.policy import Forget, Requests
 
 FORGET: Final = "forget"
 MAX_REQUEST_BYTES: Final = 512 * 1024
-"""Far more than the longest identity, the longest reason and the ends of ten thousand partitions take."""
+"""Bytes; far more than the longest identity, the longest reason and the ends of ten thousand partitions need."""
 MAX_REASON: Final = 1000
-"""Characters. Each partition keeps them for ever."""
+"""Most characters of a reason, which each partition keeps for ever."""
 ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """identity: in hex; the others as in `Forget`."""
+    """JSON value of a request. identity: in hex; the other fields: as in `Forget`."""
 
     identity: str
     at: str
@@ -38,22 +38,22 @@ class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def request_key(stream: str, request: str) -> bytes:
-    """Key of a request's record. request: its id."""
+    """Return the key of a request's record in the policy topic. request: id of the request."""
     return json.dumps([FORGET, stream, request], separators=(",", ":")).encode()
 
 
 def request_value(request: Forget) -> bytes:
-    """Value of a request's record."""
+    """Return the value of a request's record in the policy topic."""
     who = request.at, request.by, request.reason
     where = request.partition, request.input, request.ends
     return msgspec.json.encode(_Value(request.identity.hex(), *who, request.above, *where))
 
 
 def stream_and_id(parts: object) -> tuple[str, str] | None:
-    """Return stream and id of a key's JSON; None where it is no request's.
+    """Return stream and request id from a key's parsed JSON; None for a key of another kind.
 
     Raises:
-        ValueError: it is a malformed request.
+        ValueError: the key begins as a request's and is malformed.
     """
     if not (isinstance(parts, list) and parts[:1] == [FORGET]):
         return None
@@ -64,10 +64,10 @@ def stream_and_id(parts: object) -> tuple[str, str] | None:
 
 
 def read_request(request: str, value: bytes) -> Forget:
-    """Return a request by its id and its record's value.
+    """Decode a request from its id and the value of its record.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the value is too long or malformed.
     """
     if len(value) > MAX_REQUEST_BYTES:
         raise ValueError(f"a value of {len(value)} bytes")
@@ -85,20 +85,20 @@ def read_request(request: str, value: bytes) -> Forget:
 
 
 class ReadRequests:
-    """The requests of all streams, as far as the policy topic was read."""
+    """Requests of all streams in the part of the policy topic read so far."""
 
     def __init__(self) -> None:
-        """None is read."""
+        """Start without any request."""
         self._forgets: dict[str, dict[str, Forget]] = {}
         self._positions: dict[str, int] = {}
         self._answers: dict[str, Requests] = {}
-        """Answers until the next record: lanes ask before each batch."""
+        """Cached results of `of`, each valid until the stream's next record: lanes call it before each batch."""
 
     def take(self, stream: str, request: str, value: bytes | None, offset: int) -> None:
-        """The next record of a request; a null takes it back.
+        """Apply the next record of a request; a null value withdraws the request.
 
         Raises:
-            ValueError: it cannot be read, and asks for nothing.
+            ValueError: the value cannot be decoded; the request then has no effect.
         """
         forgets = self._forgets.setdefault(stream, {})
         self._positions[stream] = offset + 1

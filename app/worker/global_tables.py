@@ -41,22 +41,22 @@ log = structlog.get_logger(__name__)
 
 NULLS: Final = "delete.retention.ms"
 NULLS_LEAST_MS: Final = int(2 * SILENT_S * 1000)
-"""Least time to keep nulls in the topic of a global table: twice the silence after which it is read again."""
+"""Least milliseconds for which a global table's topic must keep nulls: twice the silence that causes a new read."""
 PAUSE_S: Final = 5.0
 """Seconds before an unreadable topic is tried again."""
 
 
 class ReadAnew(TopicError):
-    """Reading of a topic that is or may be incomplete."""
+    """Global table that may lack records, so that its topic must be read again from the beginning."""
 
 
 def prepare_global_tables(bootstrap: str, settings: Settings, tables: Collection[GlobalTable]) -> None:
     """Create missing topics of global tables, and check that they expire nothing.
 
     Raises:
-        SettingsError: a topic's name is none.
-        TopicMissing: one is missing, and `create_topics` is off.
-        TopicError: one is not compacted or does not keep nulls for long enough; or it cannot be created.
+        SettingsError: a table's topic has an invalid name.
+        TopicMissing: a topic is missing, and `create_topics` is off.
+        TopicError: a topic expires entries, deletes nulls too early, or cannot be created.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     if not tables:
@@ -96,7 +96,7 @@ def _refuse_expiry(table: GlobalTable, config: Mapping[str, str]) -> None:
 
 
 class _Partition(WithoutStore):
-    """A `kafka_ratchet.transport.changelog.ChangelogReader` of one partition."""
+    """One partition of a global table: a `kafka_ratchet.transport.changelog.ChangelogReader`."""
 
     def __init__(self, table: GlobalTable, contents: Contents, number: int) -> None:
         self.changelog, self._contents, self._number = table.topic, contents, number
@@ -111,7 +111,7 @@ class _Partition(WithoutStore):
         self._contents.positions[self._number] = offset
 
     def apply(self, batch: RecordBatch) -> None:
-        """Take over records. One without a key has no place in the table."""
+        """Put the records of a batch into the table. Records without a key are left out."""
         for index in range(batch.count):
             key = batch.key(index)
             if key is not None:
@@ -119,7 +119,7 @@ class _Partition(WithoutStore):
             elif not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    "a record without a key is in no table; further ones are not told",
+                    "a record without a key cannot be put into the table; further ones are not logged",
                     topic=self.changelog,
                     partition=self._number,
                     offset=int(batch.offsets[index]),
@@ -128,15 +128,15 @@ class _Partition(WithoutStore):
 
 
 class TopicFollower:
-    """Keeps one global table as its topic is."""
+    """Follower that keeps the contents of one global table equal to its topic."""
 
     def __init__(self, cluster: Cluster, table: GlobalTable, batch_most: int) -> None:
         """Start without reading.
 
         Args:
             cluster: connected
-            table: table of the contents
-            batch_most: bytes that one batch may unpack to
+            table: global table to fill
+            batch_most: most bytes of one batch after decompression
         """
         self.table, self._cluster, self._batch_most = table, cluster, batch_most
         self._logs: list[Changelog] = []
@@ -146,12 +146,13 @@ class TopicFollower:
         """Reason why the table does not follow its topic, as of the last try."""
 
     async def read(self) -> None:
-        """Read the topic from its beginning to its end as it is now; then the table has all of it.
+        """Read the topic from its beginning to its present end, then replace the table's contents.
 
         Raises:
-            TopicReplaced: there is none, or it is another one at the end than at the beginning.
-            StateError: it is more than the table may take.
-            RatchetError: it cannot be read.
+            TopicReplaced: the topic was deleted.
+            ReadAnew: the topic was deleted and created again during the read.
+            StateError: the contents exceed the table's size limit.
+            RatchetError: the topic cannot be read.
         """
         table, name = self.table, self.table.topic
         topic = (await self._cluster.found([name]))[name]
@@ -176,7 +177,7 @@ class TopicFollower:
             self._has_more_partitions.set()
 
     async def run(self) -> None:
-        """Follow the topic, and read it again where it was replaced. Never returns."""
+        """Follow the topic, and read it again if it was replaced or truncated. Never returns."""
         while True:
             try:
                 await self._follow()
@@ -209,7 +210,7 @@ class TopicFollower:
         log.error("global table: " + what, table=self.table.name, reason=str(error))
 
     def _give_up(self, error: StateError) -> None:
-        """The table is too large: look-ups raise this, so that partitions halt."""
+        """Drop the contents of a table that is too large: look-ups raise the error, so that partitions halt."""
         log.error("a global table cannot be held", table=self.table.name, reason=str(error))
         self.table.contents, self.table.problem = None, str(error)
 
@@ -242,12 +243,12 @@ class GlobalTables:
     """All global tables of a worker."""
 
     def __init__(self, cluster: Cluster, tables: Collection[GlobalTable], batch_most: int) -> None:
-        """Nothing is read; see `TopicFollower`."""
+        """Start without reading; see `TopicFollower`."""
         self.followers = [TopicFollower(cluster, table, batch_most) for table in tables]
         self._tasks: list[asyncio.Task[None]] = []
 
     def table(self, name: str) -> GlobalTable:
-        """Return the one of that name."""
+        """Return the global table of that name."""
         return next(follower.table for follower in self.followers if follower.table.name == name)
 
     def status(self) -> list[GlobalTableStatus]:
@@ -265,10 +266,10 @@ class GlobalTables:
         ]
 
     async def start(self) -> None:
-        """Read every topic to its end as it is now, then follow them in tasks.
+        """Read every topic to its present end, then start a task to follow each.
 
         Raises:
-            RatchetError: one cannot be read.
+            RatchetError: a topic cannot be read.
         """
         for follower in self.followers:
             await follower.read()
@@ -278,7 +279,7 @@ class GlobalTables:
         ]
 
     def look_at(self, topics: Mapping[str, TopicState]) -> None:
-        """Compare the present topics with those read."""
+        """Have each follower note whether its topic has more partitions than were read."""
         for follower in self.followers:
             follower.look_at(topics)
 

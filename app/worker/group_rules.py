@@ -1,4 +1,4 @@
-"""Rules shared by all workers of a group, and the message to a worker with other ones."""
+"""Settings on which all workers of a group must agree, and the message to a worker with others."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kafka_ratchet.errors import BrokerUnavailable
 from kafka_ratchet.transport.assignor import protocol_of
 
 PLACED: Final = ("input", "output", "dead_letters")
-"""Settings of a stream that workers share in addition to its rule: others would place records elsewhere."""
+"""Settings, besides a stream's rule, on which workers must agree: they decide the topics of records."""
 PLACED_IF_SET: Final = ("forward", "duplicates", "duplicates_keep", "event_id")
-"""The same, without defaults: a group of an earlier version, which lacks them, stays together with workers of this
-one until a stream uses them."""
+"""Settings like `PLACED` that count only if they differ from their default. So workers of an earlier version, which
+lack them, can share a group with workers of this version until a stream uses one."""
 EARLIER: Final = "faust"
-"""The group protocol of earlier versions, which said nothing of rules."""
+"""Name of the group protocol of earlier versions, which did not contain rules."""
 SHOWN: Final = 200
-"""Most characters of another member's value in a sentence: every member may write anything there."""
+"""Most characters of another member's setting in an error sentence: a member may send any text."""
 
 
 def rules_of(settings: Settings, program: App | None = None) -> dict[str, str]:
-    """Return the rules of all members of the group, by name: settings, and each stream's agents."""
+    """Return the settings and agents on which all members of the group must agree, by name."""
     shared = {
         f"streams.{name}.{setting}": text
         for name, stream in sorted(settings.streams.items())
@@ -41,11 +41,11 @@ def _of_stream(stream: StreamSettings) -> dict[str, str]:
 
 
 async def refusal(bootstrap: str, settings: Settings, program: App | None = None) -> str:
-    """Return why the group does not take a worker with these settings; "" where the group shows no reason."""
+    """Ask Kafka why the group refuses a worker with these settings; return "" without a known reason."""
     try:
         group = await describe_group(bootstrap, settings)
     except BrokerUnavailable as error:
-        return f"its members use other settings than this worker, and do not tell which: {error}"
+        return f"its members use other settings than this worker; which ones cannot be read: {error}"
     if sentence := sentence_of_strangers(bootstrap, settings.app, group):
         return sentence
     ours = rules_of(settings, program)
@@ -55,7 +55,7 @@ async def refusal(bootstrap: str, settings: Settings, program: App | None = None
 def works_otherwise(ours: Mapping[str, str], group: Group) -> bool:
     """Return True if the members judge or place the records of these streams by other settings.
 
-    Their own agents and internal streams do not concern these streams' records.
+    Agents and internal streams that only the members have are ignored.
     """
     if not (group.members and group.protocol) or group.protocol == protocol_of(ours):
         return False
@@ -64,18 +64,18 @@ def works_otherwise(ours: Mapping[str, str], group: Group) -> bool:
 
 
 def _of_members(group: Group) -> dict[str, str] | None:
-    """Return the rules that the members have agreed on; None where none of them tells."""
+    """Return the rules on which the members have agreed; None if no member published them."""
     return next((rules for rules in group.rules if protocol_of(rules) == group.protocol), None)
 
 
 def why(ours: Mapping[str, str], group: Group) -> str:
-    """Return why a group, as Kafka describes it, refuses a worker with these rules."""
+    """Return the sentence that names the differences between a worker's rules and its group's."""
     way = (
-        "This worker reads and writes nothing until it joins. Give it the others' settings. Or, to change theirs, "
-        "stop them all: this one joins when the last has left"
+        "This worker reads and writes nothing until it joins. Give it the members' settings. Or, to change those, "
+        "stop all members: this worker joins when the last has left"
     )
     if group.protocol == EARLIER:
-        return f"its {group.members} members run an earlier version of Ratchet, which does not say by what rules. {way}"
+        return f"its {group.members} members run an earlier version of Ratchet, which does not show its rules. {way}"
     theirs = _of_members(group)
     if theirs is None:
         return f"its members use other settings than this worker. {way}"

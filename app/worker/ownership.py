@@ -17,20 +17,20 @@ from kafka_ratchet.topic_log.clients import NEW_TOPIC_S, consumer, offset_ranges
 
 ASK_S: Final = 30.0
 FOR_URLS: Final = str.maketrans("+/", "-_", "=")
-"""librdkafka prints an id in the common base64; Kafka's tools, and Ratchet, in the one for URLs."""
+"""Translation of a topic id from librdkafka's base64 to the base64 for URLs of Kafka's tools and Ratchet."""
 
 
 class StreamOwnership:
-    """Facts about one stream before its worker begins: claims, present topics, commits."""
+    """Checks and claims of one stream's topics, before its worker starts."""
 
     def __init__(self, settings: Settings, bootstrap: str, name: str, found: Mapping[str, int]) -> None:
-        """Reads the claims.
+        """Read all claims.
 
         Args:
-            settings: the whole of them
+            settings: all settings
             bootstrap: host:port[,host:port]
-            name: of the stream
-            found: partitions of those of its topics that exist, by topic; see `names_of`
+            name: name of the stream
+            found: partition counts of the existing topics among `names_of`, by topic
 
         Raises:
             BrokerUnavailable: Kafka did not answer.
@@ -41,12 +41,12 @@ class StreamOwnership:
         self._claims: Claims = read_claims(settings, bootstrap)
 
     def check(self, changelog: str) -> None:
-        """Refuse topics with another use.
+        """Refuse topics that another writer uses, and a missing input that the stream has read before.
 
         Raises:
-            TopicMissing: there is no input, and the changelog knows of one.
-            TopicTaken: the output, the dead letters or the input are a changelog, or another stream's output; or the
-                duplicates are anything but this stream's duplicates.
+            TopicMissing: the input is missing, and the changelog already has records.
+            TopicTaken: input, output or dead letters are claimed as a changelog; or another stream has claimed the dead
+                letters; or the topic of duplicates is claimed for anything else.
         """
         stream, app, name = self._stream, self._settings.app, self._name
         if stream.input not in self._found and self._has_records(changelog):
@@ -66,15 +66,18 @@ class StreamOwnership:
             )
 
     def others(self, changelog: str) -> set[str]:
-        """Return the applications with a claim on output or changelog for another stream, perhaps this one too."""
+        """Return the applications that own output or changelog for another stream.
+
+        This application is among them if another stream of its own owns one.
+        """
         known = (self._claims.get(topic) for topic in (self._stream.output, changelog))
         return {each.app for each in known if each is not None and not each.is_of(self._settings.app, self._name)}
 
     def refuse_others(self, changelog: str) -> None:
-        """Refuse what another application or stream has claimed.
+        """Refuse an output or changelog that another application or stream has claimed.
 
         Raises:
-            TopicTaken: the output or the changelog.
+            TopicTaken: another has claimed one of them.
         """
         for topic in (self._stream.output, changelog):
             known = self._claims.get(topic)
@@ -82,15 +85,15 @@ class StreamOwnership:
                 raise taken(topic, known, self._settings.app, self._name)
 
     def is_stale(self, changelog: str) -> bool:
-        """Return True if a claim is of a deleted topic, or there is none yet."""
+        """Return True if output or changelog have no claim, or a claim of a topic deleted since."""
         topics = (self._stream.output, changelog)
         return any(topic not in self._claims or self._claims[topic].id != self.id_of(topic) for topic in topics)
 
     def refuse_added(self, changelog: str, partitions: int) -> None:
-        """Refuse an input with more partitions than at the claim of the changelog.
+        """Refuse an input that was given more partitions since the stream claimed its changelog.
 
         Raises:
-            PartitionsDiffer: it has; a running worker stops for the same reason.
+            PartitionsDiffer: the input has more; a running worker stops for the same reason.
         """
         known = self._claims.get(changelog)
         if known is None or not 0 < known.partitions < partitions or known.id != self.id_of(changelog):
@@ -102,19 +105,19 @@ class StreamOwnership:
         )
 
     def claim(self, changelog: str, partitions: int, by: str = "", reason: str = "") -> dict[str, str]:
-        """Claim output, changelog and duplicates, which exist by now.
+        """Claim the output, changelog and duplicates of the stream, which must exist.
 
         Args:
             changelog: name of the stream's changelog topic.
-            partitions: of the input and the changelog.
-            by: operator who gave them to this stream, whatever the claims; "" without such a decision.
-            reason: reason of the decision.
+            partitions: partition count of the input and the changelog.
+            by: operator who decided to claim them in spite of other claims; "" without such a decision.
+            reason: operator's reason.
 
         Returns:
-            id at the claim by topic, as Kafka's tools print it.
+            topic id at the time of the claim, by topic, as Kafka's tools print it.
 
         Raises:
-            TopicTaken: another application writes the output.
+            TopicTaken: another application or stream has claimed a topic, or another program has written to it.
             BrokerUnavailable: Kafka did not answer.
         """
         wanted = {self._stream.output: OUTPUT, changelog: CHANGELOG}
@@ -166,7 +169,7 @@ class StreamOwnership:
         """Return the topic's id, as Kafka's tools print it.
 
         Raises:
-            TopicMissing: it was deleted.
+            TopicMissing: the topic was deleted a moment ago.
         """
         admin = admin_client(self._options)
         found = describe_topic(admin, topic, timeout_s=self._settings.kafka_timeout_s, say=lambda _: None)
@@ -175,7 +178,7 @@ class StreamOwnership:
         return found.id.translate(FOR_URLS)
 
     def _has_records(self, topic: str) -> bool:
-        """Return True if anything was ever written to it."""
+        """Return True if anything was ever written to the topic."""
         with consumer(self._options, self._settings.app) as asked:
             partitions = self._found.get(topic, 0)
             return any(held.end > 0 for held in offset_ranges(asked, topic, partitions, ASK_S, NEW_TOPIC_S))

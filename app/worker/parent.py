@@ -1,8 +1,8 @@
 """Parent of worker processes: forks them, replaces dead ones, and ends all of them on request.
 
 A forked process has everything that the parent has imported and compiled, within milliseconds. It lacks the parent's
-threads, but keeps their locks: so the parent may have none (`refuse_threads`), and nothing that starts one: no client
-of Kafka, no store. It has no event loop either, and does nothing but wait for signals.
+threads, but inherits the locks that they hold. So the parent must have no other thread (`refuse_threads`), and thus no
+client of Kafka and no store. The parent has no event loop either, and only waits for signals.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from kafka_ratchet.errors import RatchetError, SettingsError, SetupError
 log = structlog.get_logger(__name__)
 
 REFUSED: Final = 2
-"""Exit code of a process that cannot work and has said why: another would not get further."""
+"""Exit code of a process that cannot work and has reported why. It is not started again."""
 LATER: Final = 75
-"""Exit code of one that cannot work yet (EX_TEMPFAIL of sysexits.h)."""
+"""Exit code of a process that cannot work yet (EX_TEMPFAIL of sysexits.h). It is started again after a pause."""
 CRASHED: Final = 1
 
 STEADY_S: Final = 5.0
-"""Seconds after which a process counts as steady, and is replaced at once.
+"""Seconds after which a process counts as steady. When it dies, it is replaced at once.
 
-One that dies earlier is replaced at once only the first time, and then after pauses: the cause of a death at
-the start will recur.
+A process that dies earlier is replaced at once only the first time, and later after pauses: the cause of a death
+at the start is likely to recur.
 """
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_MOST_S: Final = 30.0
 
 SENTENCE_BYTES: Final = 32_768
-"""Bytes of a refusal: a pipe takes so many without a reader."""
+"""Most bytes of a process's message that it cannot work. A pipe buffers that much without a reader."""
 
 _ASKED: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 class Later(Exception):
-    """A process cannot work yet; another is started after a pause. The text says why."""
+    """Reason why a process cannot work yet. The parent starts it again after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Role of a process.
+    """Name and work of one process under the parent.
 
-    name: for the log, and for `ps` and `top`, which show 15 characters
-    work: done in the process; it returns when SIGTERM comes
-    ends_last: True to end it after the others
+    name: name in the log, and in `ps` and `top`, which show 15 characters
+    work: function that runs in the process, and returns after SIGTERM
+    ends_last: True to end the process after all others
     """
 
     name: str
@@ -76,20 +76,20 @@ class _Process:
     deaths: int = 0
     """Deaths in a row, each soon after its start."""
     due: float | None = 0.0
-    """Time of its start; None: it runs, or is not started again."""
+    """Time of the next start, by the monotonic clock; None: it runs, or is not started again."""
     code: int = 0
     refusal: int = -1
-    """Descriptor on which it says why it cannot work."""
+    """Descriptor for the parent to read the process's message that it cannot work."""
 
 
 class Parent:
-    """Keeps a process of each role.
+    """Supervisor that keeps one process of each role running.
 
     Args:
-        roles: their processes are started in this order.
+        roles: roles, in the order of their processes' starts.
         stop_within_s: seconds after SIGTERM until a process is killed.
-        steady_s: as `STEADY_S`.
-        pause_s: the first pause, in seconds; each further one is twice as long, up to `PAUSE_MOST_S`.
+        steady_s: see `STEADY_S`.
+        pause_s: first pause before a restart, in seconds; each further one is twice as long, up to `PAUSE_MOST_S`.
     """
 
     def __init__(
@@ -103,21 +103,21 @@ class Parent:
         self._processes = [_Process(role) for role in roles]
         self._stop_within_s, self._steady_s, self._pause_s = stop_within_s, steady_s, pause_s
         self._alive = os.pipe()
-        """Pipe without a writer: its end closes with the parent, which its readers notice."""
+        """Pipe without data. Its write end closes when the parent dies, and its readers notice."""
         self._is_asked = False
         self._refusal: str | None = None
         self.replaced = memoryview(mmap.mmap(-1, 8 * len(roles))).cast("Q")
-        """Number of replacements by role. The memory is shared with the processes."""
+        """Number of replaced processes by role, in memory shared with all processes."""
 
     def run(self) -> int:
-        """Keep the processes until SIGTERM or SIGINT, and end them.
+        """Run the processes until SIGTERM or SIGINT, then end them.
 
         Returns:
-            exit code: 0, or 1 where one did not end on request
+            exit code: 0, or 1 if a process did not end properly on request
 
         Raises:
-            RatchetError: a process cannot work; the text is its own. The others have ended.
-            SettingsError: there are threads.
+            RatchetError: a process cannot work; the text is its own message. The others have ended.
+            SettingsError: the parent has more than its main thread.
         """
         with self._signals() as wake:
             try:
@@ -133,13 +133,13 @@ class Parent:
 
     @contextmanager
     def _signals(self) -> Iterator[socket.socket]:
-        """Yields a socket that can be read when a signal has come."""
+        """Handle signals, and yield a socket that becomes readable when one arrives."""
 
         def asked(_number: int, _frame: object) -> None:
             self._is_asked = True
 
         def ended(_number: int, _frame: object) -> None:
-            """The socket has been written to, which is all."""
+            """Do nothing: Python has already written to the socket."""
 
         wake, write = socket.socketpair()
         wake.setblocking(False)
@@ -162,7 +162,7 @@ class Parent:
             wake.recv(4096)
 
     def _next_due(self) -> float | None:
-        """Seconds until a process is to be started; None: none is."""
+        """Return the seconds until the next process is started; None if none is due."""
         waits = [each.due for each in self._processes if each.due is not None]
         return max(0.0, min(waits) - time.monotonic()) if waits else None
 
@@ -192,17 +192,17 @@ class Parent:
         process.pid, process.began, process.due, process.refusal = pid, time.monotonic(), None, read
 
     def _watch_parent(self) -> None:
-        """End a process some time after the parent at the latest, if it does not heed SIGTERM.
+        """Start a thread that kills this process some time after its parent has died.
 
-        It runs in the process. A user's program may block the main thread, and without the parent nothing else would
-        kill it.
+        It runs in the child process. A user's program may block the main thread and so ignore SIGTERM; without a
+        parent nothing else would kill it.
         """
         read, write = self._alive
         os.close(write)
         threading.Thread(target=_end_after, args=(read, self._stop_within_s), name="parent", daemon=True).start()
 
     def _reap(self) -> None:
-        """Note the ended processes."""
+        """Collect the ended processes, and plan the restart of each that may start again."""
         for process in self._processes:
             if process.pid is None:
                 continue
@@ -235,7 +235,7 @@ class Parent:
         process.code = 0
 
     def _put_off(self, process: _Process, *, at_once: bool = False) -> float:
-        """Set its next start; return the seconds until then."""
+        """Set a process's next start, and return the seconds until then."""
         process.deaths += 1
         pauses = process.deaths - at_once
         pause_s = min(PAUSE_MOST_S, self._pause_s * 2 ** min(pauses - 1, 16)) if pauses else 0.0
@@ -243,7 +243,7 @@ class Parent:
         return pause_s
 
     def _end(self, wake: socket.socket) -> int:
-        """End all, those first that do not end last."""
+        """End all processes, and those with `ends_last` after the others; return the exit code."""
         self._is_asked = True
         deadline = time.monotonic() + self._stop_within_s
         for last in (False, True):
@@ -266,17 +266,17 @@ class Parent:
 
 
 def _said(refusal: int) -> str:
-    """Return the message of an ended process from this descriptor, and close it."""
+    """Read the message of an ended process from its descriptor, and close the descriptor."""
     os.set_blocking(refusal, False)  # it may have left a process of its own, which holds the other end
     with os.fdopen(refusal, "rb", buffering=0) as pipe:
         return (pipe.read(SENTENCE_BYTES) or b"").decode("utf-8", "replace")
 
 
 def refuse_threads() -> None:
-    """Refuse to fork a process with more than its main thread.
+    """Refuse a fork while this process has more than its main thread.
 
     Raises:
-        SettingsError: there are more threads.
+        SettingsError: this process has more threads.
     """
     main = threading.main_thread().native_id
     names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -284,19 +284,19 @@ def refuse_threads() -> None:
     if names or tasks:
         which = ", ".join(names) or ", ".join((task / "comm").read_text().strip() for task in tasks)
         raise SettingsError(
-            f"processes: there are threads before the processes are forked ({which}), and they would be missing in "
-            "them. Start threads in an agent or a timer, not where the module is imported; libraries that do it "
-            "alone have a variable against it, as OPENBLAS_NUM_THREADS=1. Or set processes = 1"
+            f"processes: there are threads before the processes are forked ({which}), and a forked process would lack "
+            "them. Start threads in an agent or a timer, not while a module is imported. A library that starts threads "
+            "by itself often has a variable to prevent it, such as OPENBLAS_NUM_THREADS=1. Or set processes = 1"
         )
 
 
 def ask(work: Callable[[], bytes]) -> bytes:
-    """Return the result of work done in a process of its own, since it leaves threads.
+    """Run `work` in a forked process, and return its result. So its threads end with that process.
 
     Raises:
-        RatchetError: the work has; the text is its own.
-        SetupError: the process was ended.
-        SettingsError: there are threads.
+        RatchetError: `work` has raised one; the text is the same.
+        SetupError: the process ended without a result.
+        SettingsError: this process has more than its main thread.
     """
     refuse_threads()
     own, answer, write = os.getpid(), *os.pipe()
@@ -322,16 +322,19 @@ def ask(work: Callable[[], bytes]) -> bytes:
 
 
 def _end_after(alive: int, within_s: float) -> None:
-    """Kill this process so many seconds after the parent's end."""
+    """Wait for the parent's death, and kill this process some seconds later.
+
+    alive: read end of a pipe; only the parent holds its write end
+    """
     os.read(alive, 1)
     time.sleep(within_s)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _become(role: Role, parent: int, refusal: int, first: Callable[[], None] = lambda: None) -> NoReturn:
-    """Do the work of a role in a newly forked process, after `first`, and end it.
+    """Run `first` and then a role's work in a newly forked process, and end the process.
 
-    None of the parent's code may run here again: no `finally`, no `with` around it.
+    Never returns, so that no `finally` and no `with` of the parent's code runs in the child.
     """
     code = CRASHED
     try:
@@ -361,9 +364,9 @@ def _become(role: Role, parent: int, refusal: int, first: Callable[[], None] = l
 
 
 def _end_with(parent: int, name: str) -> None:
-    """Have the system send SIGTERM when the parent dies, however it does, and show the name.
+    """Have Linux send SIGTERM to this process when its parent dies, and set the process's name.
 
-    It is tied to the thread that forked, and the parent has one.
+    Linux does so when the thread that forked ends; the parent has only one thread.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Switch of deduplication, per stream and for all: deciding places, and how workers follow them.
+"""Switch of deduplication, for one stream or all: the places that decide, and how workers follow them.
 
 Four places can decide; the first one set wins (docs/decisions/0010-the-switch.md):
 
@@ -7,9 +7,9 @@ Four places can decide; the first one set wins (docs/decisions/0010-the-switch.m
     global policy     live                               ratchet policy set off --global
     global setting    deduplicate
 
-and with none set it is on. The topic is compacted and has one partition. Keys are `["global"]` and
-`["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; null unsets. The topic also has the requests
-of `ratchet forget` (forget_requests.py). A header of a policy's record says who set it.
+If none is set, deduplication is on. The topic is compacted and has one partition. Keys are `["global"]` and
+`["stream", NAME]`, values `{"deduplicate": true}` or `false`, both JSON; a null value unsets the policy. The topic also
+has the requests of `ratchet forget` (forget_requests.py). A header of a policy's record names the user who set it.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from kafka_ratchet.transport.policy import Policy, Requests
 log = structlog.get_logger(__name__)
 
 BY_HEADER: Final = "ratchet-by"
-"""Header of a policy's record: who set it."""
+"""Header of a policy's record with the user who set it."""
 MAX_KEY_BYTES: Final = 256
-"""Longest key in bytes, far above the longest stream name; longer keys are foreign."""
+"""Longest key in bytes, far above the longest stream name. Longer keys are ignored."""
 MAX_VALUE_BYTES: Final = 1024
 PAUSE_S: Final = 5.0
 """Seconds before an unreadable policy topic is tried again."""
 SHOWN: Final = 60
-"""Bytes of a foreign key that the log shows."""
+"""Most bytes that the log shows of an unknown key."""
 
 
 class Origin(StrEnum):
-    """Origin of a policy, the most specific first."""
+    """Place that decided a stream's deduplication, in order of precedence."""
 
     STREAM_POLICY = "stream policy"
     STREAM_SETTING = "stream setting"
@@ -65,14 +65,14 @@ class Origin(StrEnum):
 
 
 class Effective(NamedTuple):
-    """Effective deduplication of a stream, and the place that decided it."""
+    """Deduplication switch of a stream, with the place that decided it."""
 
     deduplicate: bool
     origin: Origin
 
 
 class StoredPolicy(NamedTuple):
-    """The newest record of the policy topic for a stream or for all: None where it unsets."""
+    """Newest policy record for one stream or for all. `deduplicate` is None if the record unsets the policy."""
 
     deduplicate: bool | None
     next: int
@@ -83,17 +83,17 @@ NOTHING: Final = StoredPolicy(None, 0)
 
 
 def policy_key(stream: str | None) -> bytes:
-    """Key of the records for a stream; None: for all."""
+    """Return the key of a policy record. stream: None for the policy of all streams."""
     return json.dumps(["global"] if stream is None else ["stream", stream], separators=(",", ":")).encode()
 
 
 def policy_value(deduplicate: bool) -> bytes:
-    """Value of a record that sets the policy."""
+    """Return the value of a record that sets a policy."""
     return json.dumps({"deduplicate": deduplicate}, separators=(",", ":")).encode()
 
 
 class Policies(WithoutStore):
-    """Contents of the policy topic, as far as read. A `kafka_ratchet.transport.changelog.ChangelogReader`."""
+    """Contents of the policy topic, as far as it was read: a `kafka_ratchet.transport.changelog.ChangelogReader`."""
 
     def __init__(self, settings: Settings) -> None:
         """Start without any policy."""
@@ -101,11 +101,11 @@ class Policies(WithoutStore):
         self.changelog = policy_topic(settings.app)
         self.position = 0
         self.stored: dict[str | None, StoredPolicy] = {}
-        """Policies by stream; None: for all."""
+        """Newest policy records by stream; under None, the one for all streams."""
         self.requests = ReadRequests()
 
     def effective(self, stream: str) -> Effective:
-        """Return whether a stream of the settings is deduplicated."""
+        """Return the deduplication switch of a stream, from policies and settings."""
         settings = self.settings
         candidates = (
             (self.stored.get(stream, NOTHING).deduplicate, Origin.STREAM_POLICY),
@@ -119,12 +119,15 @@ class Policies(WithoutStore):
         return Effective(True, Origin.DEFAULT)
 
     def policy(self, stream: str) -> Policy:
-        """Return the policy of a stream, for its lane. The position counts only records that can concern the stream."""
+        """Return a stream's policy for its lane.
+
+        Its position is the offset after the newest policy record for the stream or for all streams.
+        """
         position = max(self.stored.get(key, NOTHING).next for key in (None, stream))
         return Policy(self.effective(stream).deduplicate, position)
 
     def apply(self, batch: RecordBatch) -> None:
-        """Take over records of the policy topic. Unreadable ones are logged and left out."""
+        """Apply records of the policy topic. An unreadable key is ignored; an unreadable value unsets the policy."""
         for index in range(batch.count):
             self._take(batch.key(index), batch.value(index), int(batch.offsets[index]))
         self.position = batch.next
@@ -199,71 +202,72 @@ def _parsed(text: bytes) -> Any:
 
 
 class StreamSwitch:
-    """The switch of one lane: a `kafka_ratchet.transport.policy.Switch`."""
+    """Source of one lane's policy and requests: a `kafka_ratchet.transport.policy.Switch`."""
 
     def __init__(self, follower: PolicyFollower, stream: str) -> None:
         self._follower, self._stream = follower, stream
         self._reading = 0
-        """Reading of the topic that the lane has waited for, by the follower's number."""
+        """Number of the follower's read of the topic that the lane has awaited; 0: none."""
 
     @property
     def policy(self) -> Policy:
         """Return the present policy.
 
         Raises:
-            Aborted: the topic is read again, or was since `known_to`: the lane starts again and waits for it.
+            Aborted: a new read of the whole topic has begun since `known_to`; the lane starts again and waits for it.
         """
         return self._follower.policy(self._stream, self._reading)
 
     @property
     def requests(self) -> Requests:
-        """Return the present requests.
+        """Return the present requests to forget identities of the stream.
 
         Raises:
-            Aborted: as `policy`.
+            Aborted: see `policy`.
         """
         return self._follower.read_to_the_end(self._reading).requests.of(self._stream)
 
     @property
     def attempts(self) -> Attempts:
-        """Requests for the policy topic under way."""
+        """Fetches of the policy topic in progress."""
         return self._follower.attempts
 
     async def known_to(self, position: int) -> None:
-        """Wait as `PolicyFollower.known_to` does, and remember which reading of the topic it was.
+        """Wait until the policy topic is read up to `position`; see `PolicyFollower.known_to`.
 
         Raises:
-            Aborted: as `policy`.
+            Aborted: see `policy`.
+            RatchetError: see `PolicyFollower.known_to`.
         """
         self._reading = await self._follower.known_to(position)
         _ = self.policy
 
 
 class PolicyFollower:
-    """Follower of the policy topic: reads to its end, and then on; one per worker.
+    """Reader of the policy topic, one per worker: reads to the end, then waits for new records.
 
     If the topic was created again, or has lost records, it is read again from its beginning. No lane gets a policy
-    until then: earlier records may no longer be true, and a part of the topic is not the whole.
+    until the new read reaches the end: records read before may no longer be valid.
     """
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
-        """Prepare; `start` begins to read."""
+        """Prepare without reading; see `start`."""
         self.policies = Policies(settings)
-        """Policies of the last reading that reached the end of the topic."""
+        """Policies of the last read that reached the end of the topic."""
         self.attempts = Attempts()
-        """Requests under way."""
+        """Fetches in progress."""
         self._cluster, self._settings = cluster, settings
         self._connection = ("policy", self.policies.changelog)
         self._changelog = Changelog(cluster, self.policies, 0, self._connection)
         self._complete = False
         self._reading = 1
-        """Number of the present or complete reading. It rises when the topic has to be read again."""
+        """Number of the read of the whole topic, in progress or complete. It rises when a new one is needed."""
         self._error: RatchetError | None = None
         self._read = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to read, in a task."""
+        """Start the task that reads the topic."""
         self._task = asyncio.create_task(self._run(), name=f"policies of {self.policies.changelog}")
 
     async def stop(self) -> None:
@@ -275,10 +279,10 @@ class PolicyFollower:
             self._task = None
 
     def policy(self, stream: str, reading: int) -> Policy:
-        """Return the policy of a stream, for a lane that has waited for this reading.
+        """Return a stream's policy. reading: number that `known_to` returned to the lane.
 
         Raises:
-            Aborted: as `read_to_the_end`; or the policy is "off", and the topic could not be read for too long.
+            Aborted: see `read_to_the_end`; or the policy is "off", and the topic could not be read for too long.
         """
         found = self.read_to_the_end(reading).policy(stream)
         if not found.deduplicate and (silent_s := self._changelog.silent_s) > SILENT_S:
@@ -289,27 +293,27 @@ class PolicyFollower:
         return found
 
     def read_to_the_end(self, reading: int) -> Policies:
-        """Return the contents of the topic, for a lane that has waited for this reading.
+        """Return the contents of the topic. reading: number that `known_to` returned to the lane.
 
         Raises:
-            Aborted: the topic is read again, or was since then.
+            Aborted: a new read of the whole topic has begun since then.
         """
         if reading != self._reading or not self._complete:
             raise Aborted(
-                f"{self.policies.changelog}: is read again, for it was replaced or truncated; whether records are to "
-                "be judged is unknown until that is done"
+                f"{self.policies.changelog}: is read again, for it was replaced or truncated; until then it is unknown "
+                "whether to judge records. The partition waits until the topic is read"
             )
         return self.policies
 
     async def known_to(self, position: int) -> int:
-        """Wait until the topic was read to its end, and to this position at least.
+        """Wait until the topic is read to its end, at least up to offset `position`.
 
         Returns:
-            the number of that reading, for `policy`
+            number of this read of the topic, for `policy`
 
         Raises:
-            PolicyLost: it ends before that position.
-            RatchetError: it could not be read even once; the text says why.
+            PolicyLost: the topic ends before that position.
+            RatchetError: the topic could not be read even once; the text says why.
         """
         async with self._read:
             await self._read.wait_for(lambda: self._complete or self._error)
@@ -320,19 +324,19 @@ class PolicyFollower:
             end = await self._cluster.offset(self.policies.changelog, 0, LATEST, self._connection)
             if end < position:
                 raise PolicyLost(
-                    f"{self.policies.changelog}: ends at offset {end}, but the partition was last judged by what stood "
-                    f"before offset {position}. It was deleted and created again, or lost its end; whether to judge "
-                    "would be a guess. See docs/reference/halted.md"
+                    f"{self.policies.changelog}: ends at offset {end}, but the partition was last judged by the "
+                    f"policies before offset {position}. The topic was deleted and created again, or lost its end, so "
+                    "it is unknown whether to judge records. See docs/reference/halted.md"
                 )
             async with self._read:
                 await self._read.wait_for(lambda: self._reading != reading or self.policies.position >= position)
         return reading
 
     async def read(self) -> None:
-        """Read the topic from its beginning to its end.
+        """Read the topic from its beginning to its end, then replace the known policies.
 
         Raises:
-            RatchetError: it cannot be read.
+            RatchetError: the topic cannot be read.
         """
         policies = Policies(self._settings)
         changelog = Changelog(self._cluster, policies, 0, self._connection)

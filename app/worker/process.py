@@ -43,21 +43,21 @@ log = structlog.get_logger(__name__)
 FILES_MOST: Final = 1 << 16
 """Most open files: enough for some 8,000 partitions."""
 STOP_WITHIN_S: Final = 90.0
-"""The longest that stopping waits for Kafka on purpose is a minute, for the end of a transaction (END_FOR_S)."""
+"""Seconds after which a stopping process is ended by force. It may wait a minute for a transaction (END_FOR_S)."""
 
 
 class Prepared(NamedTuple):
-    """Topics in Kafka: those of every stream, and those that the program sends to."""
+    """Topics of a worker as found in Kafka: topics of its streams, and topics of its program's sends."""
 
     topics: dict[str, StreamTopics]
     sends: dict[str, SentTopic]
 
 
 class Seat(NamedTuple):
-    """Seat of one process of several, which outlives it.
+    """Identity of one of several worker processes, which its replacement inherits.
 
-    instance_id: id of the member of the group (KIP-345), so that the group gives it the same partitions at once
-    listening: its status address
+    instance_id: static id in the group (KIP-345), so that the replacement gets the same partitions
+    listening: listening socket of the process's status address
     """
 
     instance_id: str
@@ -65,10 +65,10 @@ class Seat(NamedTuple):
 
 
 def run(settings: Settings, bootstrap: str, program: App | None = None) -> None:
-    """Run a worker until SIGINT or SIGTERM. program: agents and tables of one's own.
+    """Run a worker until SIGINT or SIGTERM. program: the user's agents and tables, if any.
 
     Raises:
-        RatchetError: it cannot start; the text says why.
+        RatchetError: the worker cannot start; the text says why.
     """
     with state_folder(settings.state_folder), ThreadPoolExecutor(1) as beside:
         # During requests to Kafka, so that the first batch does not wait for it.
@@ -81,10 +81,10 @@ def run(settings: Settings, bootstrap: str, program: App | None = None) -> None:
 def serve(
     settings: Settings, bootstrap: str, prepared: Prepared, program: App | None = None, seat: Seat | None = None
 ) -> None:
-    """Serve streams with prepared topics, until SIGINT or SIGTERM. seat: of one process of several.
+    """Run a worker over prepared topics until SIGINT or SIGTERM. seat: None for a worker of one process.
 
     Raises:
-        RatchetError: it cannot start; the text has the reason.
+        RatchetError: the worker cannot start; the text says why.
     """
     allow_many_files()
     # Objects of the start are not examined again: nearly none of half a million is ever garbage.
@@ -95,9 +95,9 @@ def serve(
 
 
 def allow_many_files() -> None:
-    """Raise the process's own limit, as Java does: a partition at work has six files and two connections open.
+    """Raise this process's limit of open files: each running partition has six files and two connections open.
 
-    The usual limit of 1,024 is there for programs that use select(), which cannot have more; asyncio does not.
+    The usual limit of 1,024 protects programs that use select(), which asyncio does not. Java raises it as well.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, FILES_MOST)
@@ -107,12 +107,12 @@ def allow_many_files() -> None:
 
 
 def prepare(settings: Settings, bootstrap: str, program: App | None) -> Prepared:
-    """Create missing topics, and check that all fit.
+    """Create a worker's missing topics, and check that all fit the settings.
 
-    It also waits for a Kafka that goes away in between.
+    If Kafka becomes unreachable, this starts again until `kafka_timeout_s` has passed.
 
     Raises:
-        RatchetError: it cannot start; the text has the reason.
+        RatchetError: the worker cannot start; the text says why.
     """
     deadline = time.monotonic() + settings.kafka_timeout_s
     while True:
@@ -169,21 +169,21 @@ async def _serve(
 
 
 def _end_in_any_case() -> None:
-    """End this process within `STOP_WITHIN_S`, whatever of it hangs, and write where every thread stands.
+    """Have this process end after `STOP_WITHIN_S` even if a thread hangs, and write all threads' tracebacks then.
 
-    Faust waits for one of its threads without a limit, and blocks the event loop. Only a thread outside Python can
-    still end the process. To other workers it is a crash: the next owner ends the open transaction.
+    Faust waits for one of its threads without a limit, and so blocks the event loop. Only a thread outside Python can
+    still end the process then. To other workers this is a crash: the next owner ends the open transaction.
     """
     faulthandler.dump_traceback_later(STOP_WITHIN_S, exit=True)
 
 
 @contextmanager
 def state_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process; the lock goes with the process, however it ends.
+    """Create and lock the state folder for this process. The lock also ends when the process dies.
 
     Raises:
-        SettingsError: it is a file, or cannot be made or written.
-        StateFolderInUse: another worker holds it.
+        SettingsError: the folder is a file, or cannot be created or written.
+        StateFolderInUse: another worker has locked the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -34,17 +34,17 @@ LATE_IMPORTS: Final = ("faust.app.router", "faust.tables.objects", "faust.tables
 """Modules that each process would otherwise import at its start."""
 
 KILL_AFTER_S: Final = STOP_WITHIN_S + 15.0
-"""A process ends itself before that, and says where it hung."""
+"""Seconds after which the parent kills a stopping process. Before that, the process ends itself and logs why."""
 
 
 def run(settings: Settings, program: App | None = None) -> int:
     """Run `settings.processes` worker processes until SIGINT or SIGTERM.
 
     Returns:
-        exit code: 0, or 1 where a process did not end on request
+        exit code: 0, or 1 if a process did not end properly on request
 
     Raises:
-        RatchetError: they cannot start, or one cannot go on; the text has the reason.
+        RatchetError: the processes cannot start, or one of them cannot work; the text says why.
     """
     if sys.platform != "linux":
         raise SettingsError("processes: more than one needs Linux. Set processes = 1, and start several workers")
@@ -87,13 +87,13 @@ def run(settings: Settings, program: App | None = None) -> int:
 
 
 def settings_of(settings: Settings, number: int) -> Settings:
-    """Return the settings of one process: its own folder, and its share of the memory."""
+    """Return the settings of one process, with its own state folder and its share of `state_memory_mb`."""
     share = max(1, settings.state_memory_mb // settings.processes)
     return settings.model_copy(update={"state_folder": settings.state_folder / str(number), "state_memory_mb": share})
 
 
 def say_unused(settings: Settings) -> None:
-    """Log which local stores another number of processes has left in the state folder."""
+    """Log the local stores that remain from a worker with another number of processes."""
     if unused := unused_stores(settings):
         log.info(
             "local stores of another number of processes are not used now; the changelog has their contents, and they "
@@ -103,7 +103,7 @@ def say_unused(settings: Settings) -> None:
 
 
 def unused_stores(settings: Settings) -> list[Path]:
-    """Folders that hold stores of this application, and belong to no process of these settings."""
+    """Return the folders with stores of this application that no process of these settings uses."""
     folder, used = settings.state_folder, range(settings.processes) if settings.processes > 1 else range(0)
     numbered = [each for each in sorted(folder.glob("*")) if each.name.isdecimal() and each.name.isascii()]
     found = [each for each in numbered if (each / settings.app).is_dir() and each.name not in map(str, used)]
@@ -139,9 +139,9 @@ def _import_late(settings: Settings) -> None:
 
 
 def _seats(settings: Settings) -> tuple[list[Seat], socket.socket]:
-    """Return a seat for each process, and the socket of the address for all.
+    """Return a seat for each process, and the listening socket of their common status address.
 
-    An instance id is unique: two members with one would remove each other from the group.
+    Each worker draws its own instance ids: two members with the same id would remove each other from the group.
     """
     worker = uuid.uuid4().hex[:12]
     web = settings.web
@@ -156,6 +156,6 @@ def _seats(settings: Settings) -> tuple[list[Seat], socket.socket]:
 
 
 def _address(host: str, listening: socket.socket) -> str:
-    """Return the address at which this machine reaches it."""
+    """Return the URL at which this machine reaches a listening socket."""
     here = {socket.AF_INET6: "::1"}.get(listening.family, "127.0.0.1") if is_wildcard(host) else host
     return url_of(here, listening.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Loader of programs that options of `ratchet worker` name as MODULE:NAME, and the digest of their code."""
+"""Loader of the programs named as MODULE:NAME in options of `ratchet worker`, and the digest of their code."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kafka_ratchet.agents.program_errors import INSTALLED, STANDARD
 from kafka_ratchet.errors import SettingsError
 
 EXAMPLES: Final = {"--app": "app = App()", "--faust": "app = faust.App(...)"}
-"""Line that an option's program has in shop.py."""
+"""Example line of shop.py, by option, for the error about a wrong MODULE:NAME."""
 DIGEST_DIGITS: Final = 12
 """Hexadecimal digits of a program's digest."""
 _OWN: Final = __name__.partition(".")[0]
 
 
 def names_in(text: str, option: str) -> tuple[str, str]:
-    """Return module and name of MODULE:NAME; without NAME: `app`.
+    """Split MODULE:NAME into module and name; without NAME, the name is `app`.
 
     Raises:
-        SettingsError: one of them cannot be a name of Python.
+        SettingsError: module or name is no Python identifier.
     """
     module, _, name = text.partition(":")
     name = name or "app"
@@ -43,14 +43,14 @@ def not_there(text: str, option: str, module: str, folder: Path) -> SettingsErro
 
 
 def load_object(text: str, option: str) -> Any:
-    """Return the object of that name in that module. The working folder is searched first.
+    """Import a module, and return the object of the given name. The working folder is searched first.
 
     Args:
         text: MODULE:NAME, as `shop:app`; without NAME: `app`
-        option: of the command, for errors
+        option: option of the command, for error sentences
 
     Raises:
-        SettingsError: there is none, or the module cannot be imported.
+        SettingsError: the module cannot be imported, or has no such object.
     """
     module, name = names_in(text, option)
     if (here := str(Path.cwd())) not in sys.path:
@@ -70,13 +70,13 @@ def load_object(text: str, option: str) -> Any:
 
 
 def load_program(text: str) -> App:
-    """Return the App that a text names.
+    """Import a module, and return the kafka_ratchet.App of the given name.
 
     Args:
         text: MODULE:NAME, as `shop:app`; without NAME: `app`
 
     Raises:
-        SettingsError: there is none, or the import fails.
+        SettingsError: the import fails, or the object is no kafka_ratchet.App.
     """
     found = load_object(text, "--app")
     _, name = names_in(text, "--app")
@@ -93,10 +93,10 @@ def load_program(text: str) -> App:
 def digest_of(functions: Iterable[Any]) -> str:
     """Return a digest of a program's source, equal on all machines with the same code.
 
-    It covers the modules of its functions, and modules of the program that these import, at whatever depth. Libraries
-    and data are no part of it.
+    The digest covers the modules of these functions, and all modules of the program that these import, directly or
+    not. It covers neither libraries nor data.
 
-    functions: agents, timers and tasks; "" is returned without any
+    functions: the program's agents, timers and tasks; without any, the digest is ""
     """
     left = [found for each in functions if (found := _module_of(each)) is not None]
     packages = {_package_of(module) for module in left}
@@ -129,7 +129,7 @@ def _module_of(function: Any) -> ModuleType | None:
 
 
 def _imported(module: ModuleType, source: bytes) -> Iterator[ModuleType]:
-    """Yield the modules that a module imports when it is imported itself."""
+    """Yield the modules that a module imports at its top level, outside functions."""
     left: list[ast.AST] = [ast.parse(source)]
     while left:
         node = left.pop()
@@ -153,7 +153,7 @@ def _package_of(module: ModuleType) -> str:
 
 
 def _is_of_program(module: ModuleType, packages: set[str]) -> bool:
-    """Return True for a module of the program: one of its packages', or of no library."""
+    """Return True if a module is in one of the program's packages, or belongs to no library."""
     package = _package_of(module)
     if package == _OWN:
         return False  # it has a version of its own

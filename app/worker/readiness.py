@@ -11,16 +11,16 @@ from kafka_ratchet.transport.lane_spec import LaneState
 from kafka_ratchet.transport.stalls import Cause
 
 MOST: Final = 20
-"""Most partitions named; further ones are counted."""
+"""Most partitions that are listed; further ones are only counted."""
 
 
 def why_not_ready(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
-    """Return the reasons why a worker is not ready, a line each; empty where it is.
+    """Return the reasons why a worker is not ready, one line each; an empty list if it is ready.
 
-    A halted partition does not: it would halt on any worker, and an operator decides. The lines omit the errors
-    themselves.
+    A halted partition is no reason: it would halt on any worker, and waits for an operator. The lines contain no error
+    texts.
 
-    streams: names, by changelog
+    streams: names of the streams, by changelog topic
     """
     if not lanes.has_joined:
         return ["the worker has not joined its group"]
@@ -34,7 +34,7 @@ def why_not_ready(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
 
 
 def _without_kafka(lanes: Lanes) -> list[str]:
-    """Return a line where Kafka answers none of the lanes, as for a worker cut from the network."""
+    """Return one line if Kafka answers none of the lanes, as in a worker without network; else no line."""
     found = [lane.stall() for lane in lanes.running.values() if not lane.status.halted]
     silent = [stall for stall in found if stall is not None and stall.cause == Cause.NO_ANSWER]
     if not found or len(silent) < len(found):
@@ -44,15 +44,15 @@ def _without_kafka(lanes: Lanes) -> list[str]:
 
 
 def halted(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
-    """Return the halted partitions, a line each, with the class of the error."""
+    """Return one line for each halted partition, with the class of its error."""
     found = [(key, lane.status.halted) for key, lane in sorted(lanes.running.items()) if lane.status.halted]
     return [f"{_named(key, streams)}: halted ({reason}), which a restart does not change" for key, reason in found]
 
 
 def stalled(lanes: Lanes, streams: Mapping[str, str]) -> list[str]:
-    """Return a line for each partition that stands still, with the cause; halted ones have lines of their own.
+    """Return one line for each stalled partition that is not halted, with the cause.
 
-    They leave the worker ready: another worker would not get further. The sentences are not told.
+    A worker with stalled partitions is still ready: another worker would not get further. The lines omit details.
     """
     found = [(key, lane.stall()) for key, lane in sorted(lanes.running.items()) if not lane.status.halted]
     lines = [f"{_named(key, streams)}: stands still ({stall.cause})" for key, stall in found if stall is not None]

@@ -1,4 +1,4 @@
-"""Topics that a program sends to: permissions, existence, and readers."""
+"""Topics of a program's sends: checks, creation, and the streams that read them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kafka_ratchet.transport.sent_topics import SentTopic
 
 
 def check_topics(program: App, settings: Settings) -> None:
-    """Verify that agents may send to the program's topics, and how streams read them.
+    """Check that agents may send to the program's topics, and that streams over agents' records set deduplicate.
 
     Raises:
-        SettingsError: they may not; or a stream reads agents' records without its own deduplicate setting.
+        SettingsError: agents may not send to a topic; or a stream reads agents' records without its own deduplicate.
     """
     for topic in program.topics:
         if not is_topic_name(topic):
@@ -38,27 +38,31 @@ def check_topics(program: App, settings: Settings) -> None:
                     f"topic {topic} of the program is the output of {name}: `yield` to it from an agent of {name}"
                 )
             if topic == stream.dead_letters:
-                raise SettingsError(f"topic {topic} of the program has the dead letters of stream {name}")
+                raise SettingsError(
+                    f"topic {topic} of the program has the dead letters of stream {name}. Send to another topic"
+                )
             if topic == stream.duplicates:
-                raise SettingsError(f"topic {topic} of the program has the duplicates of stream {name}")
+                raise SettingsError(
+                    f"topic {topic} of the program has the duplicates of stream {name}. Send to another topic"
+                )
             if topic == stream.input and [each for each in settings.streams if program.of(each)] == [name]:
                 raise SettingsError(
                     f"topic {topic} of the program is the input of {name}, the only stream with agents: they would get "
-                    "their own records, for ever"
+                    "their own records, for ever. Send to another topic"
                 )
     for name, writers in _written_by_agents(program, settings):
         stream = settings.streams[name]
         if stream.deduplicate is None and settings.deduplicate is not False:
             raise SettingsError(
-                f"streams.{name}: its input {stream.input} is written by agents ({writers}), in transactions, so each "
-                "record is there once; and it has no sequence of its own. Set deduplicate = false for this stream. Set "
-                "it to true only if each record that comes there has producer and sequence: one without is a dead "
-                "letter"
+                f"streams.{name}: its input {stream.input} is written by agents ({writers}), in transactions: each "
+                "record is there once, and has no sequence of its own. Set deduplicate = false for this stream. Set "
+                "it to true only if every record of this input has a producer and a sequence: a record without them "
+                "becomes a dead letter"
             )
 
 
 def _written_by_agents(program: App, settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the streams with agents' records as input, each with the writer."""
+    """Yield each stream with an input written by agents, and a description of that writer."""
     outputs = {stream.output: name for name, stream in settings.streams.items() if program.of(name)}
     for name, stream in settings.streams.items():
         if stream.input in outputs:
@@ -70,21 +74,21 @@ def _written_by_agents(program: App, settings: Settings) -> Iterator[tuple[str, 
 def prepare_sent_topics(
     bootstrap: str, settings: Settings, program: App, streams: Mapping[str, StreamTopics]
 ) -> dict[str, SentTopic]:
-    """Create missing topics of the program's sends.
+    """Create the missing topics of the program's sends.
 
     Args:
         bootstrap: host:port[,host:port].
         settings: all settings.
         program: program with the sending agents.
-        streams: topics of the streams, which exist by now.
+        streams: existing topics of each stream.
 
     Returns:
-        the sent topics for the lanes, by name.
+        topics that the lanes may send to, by name, with those of internal streams.
 
     Raises:
-        TopicMissing: one is missing, and `create_topics` is off.
-        TopicTaken: one is a stream's output or changelog.
-        TopicError: one cannot be created.
+        TopicMissing: a topic is missing, and `create_topics` is off.
+        TopicTaken: a stream has claimed a topic as its output, changelog or duplicates.
+        TopicError: a topic cannot be created.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     sends = {

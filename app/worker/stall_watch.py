@@ -1,4 +1,4 @@
-"""Periodic look at the worker's partitions: name open transactions, log stalls."""
+"""Periodic check of the worker's partitions: names the transactions that block them, and logs stalls."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from kafka_ratchet.transport.transactions.open_transactions import find_open, na
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S: Final = 5.0
-"""Stalls are named 15 s after the last progress, and have to be visible within 30 s."""
+"""Seconds between checks. A stall is detected 15 s after the last progress, and must be visible within 30 s."""
 ASK_S: Final = 5.0
-"""Seconds for Kafka's answer about open transactions; the next look asks once more."""
+"""Seconds to wait for Kafka's list of open transactions. The next check requests the list again."""
 
 
 async def watch(cluster: Cluster, lanes: Callable[[], Collection[Lane]]) -> None:
-    """Look every `LOOK_EVERY_S`; never returns.
+    """Check the lanes every `LOOK_EVERY_S`, name blocking transactions and log stalls; never return.
 
     Args:
         cluster: connected
-        lanes: those that run here
+        lanes: function that returns the lanes running in this worker
     """
     stalled: dict[tuple[str, int], Stall] = {}
     while True:
@@ -64,7 +64,7 @@ async def _name_transactions(cluster: Cluster, lanes: dict[tuple[str, int], Lane
 
 
 def _log_changes(stalled: dict[tuple[str, int], Stall], lanes: dict[tuple[str, int], Lane]) -> None:
-    """Log each stall once, and its end. A halt has log lines of its own."""
+    """Log the begin and the end of each stall once. Halted partitions are left out: the lane logs a halt itself."""
     for place, lane in lanes.items():
         now, before = lane.stall(), stalled.get(place)
         if now is not None and now.cause != Cause.HALTED:

@@ -1,4 +1,4 @@
-"""Internal streams of a program (`group_by`): the settings that they have, and the topics that they read."""
+"""Internal streams of a program (`group_by`): their settings and topics."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from kafka_ratchet.topic_log.clients import ADMIN_TIMEOUT_S, all_topics, committ
 from kafka_ratchet.topic_log.reading import records
 
 COMMITTED_S: Final = 5.0
-"""Seconds of requests to Kafka for committed offsets. A client that asked a coordinator too early asks it for good
-(librdkafka 2.16, seen once for 30 s); the worker's start asks again with another one."""
+"""Seconds to wait for committed offsets. librdkafka 2.16 can keep sending requests to a coordinator that is not ready
+(seen once for 30 s). The worker's start tries again with a new client."""
 
 
 def with_steps(settings: Settings, program: App | None) -> Settings:
-    """Return the settings with a section for each internal stream of a program, after the streams that feed it.
+    """Return the settings, completed by a section for each internal stream of a program.
+
+    An internal stream comes after the streams that feed it.
 
     Raises:
         SettingsError: a section of the settings does not fit the program.
@@ -38,8 +40,8 @@ def with_steps(settings: Settings, program: App | None) -> Settings:
     for name, stream in settings.streams.items():
         if is_repartition_topic(stream.input, settings.app) and name not in internal and not stream.repartition_by:
             raise SettingsError(
-                f"streams.{name}: its input {stream.input} is filled by agents, and no program that is started here "
-                "has an internal stream of that name: see `ratchet worker --app`"
+                f"streams.{name}: its input {stream.input} is filled by agents, and this worker runs no program with "
+                "an internal stream of that name. Start the worker with such a program: `ratchet worker --app`"
             )
     if not internal:
         return settings
@@ -57,7 +59,7 @@ def with_steps(settings: Settings, program: App | None) -> Settings:
 
 
 def _in_order(internal: Mapping[str, StreamDefinition]) -> list[str]:
-    """Names of the internal streams, each after those that feed it."""
+    """Return the names of the internal streams, each after those that feed it."""
     graph = {name: {each.name for each in definition.fed_by} & {*internal} for name, definition in internal.items()}
     return list(TopologicalSorter(graph).static_order())  # no circle: `group_by` refuses one
 
@@ -92,7 +94,7 @@ def _made(
 def _checked(settings: Settings, name: str, given: StreamSettings) -> StreamSettings:
     topic = repartition_topic(settings.app, name)
     if given.input != topic:
-        raise SettingsError(f"streams.{name}.input: the program says that it is internal. Write {topic!r}")
+        raise SettingsError(f"streams.{name}.input: stream {name} is an internal one of the program. Write {topic!r}")
     if given.repartition_by is not None:
         raise SettingsError(
             f"streams.{name}.repartition_by: agents have chosen the partition of each record of its input. Remove it"
@@ -110,8 +112,8 @@ def _refuse_shared(name: str, stream: StreamSettings, others: Mapping[str, Strea
     for other, its in others.items():
         if shared := mine & {*its.writes}:
             raise SettingsError(
-                f"stream {name}: its topic {shared.pop()!r} is one of stream {other}. Write a section [streams.{name}] "
-                f"with input = {stream.input!r} and an output and dead_letters of its own"
+                f"stream {name}: stream {other} writes its topic {shared.pop()!r}, too. Write a section "
+                f"[streams.{name}] with input = {stream.input!r} and an output and dead_letters of its own"
             )
 
 
@@ -127,16 +129,16 @@ def _refuse_circle(
 
 
 def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
-    """Refuse to start if events wait in the topic of a step that the program lacks.
+    """Refuse to start if events wait in the topic of an internal stream that the program no longer has.
 
-    The sending streams have committed: no other stream would ever take them.
+    The sending streams have committed these events, and no other stream would ever read them.
 
     Args:
         bootstrap: host:port[,host:port]
-        settings: as `with_steps` has them
+        settings: settings that `with_steps` returned
 
     Raises:
-        SettingsError: events wait.
+        SettingsError: events wait in such a topic.
         BrokerUnavailable: Kafka did not answer.
         TransportError: the topic cannot be read.
     """
@@ -160,13 +162,15 @@ def refuse_abandoned(bootstrap: str, settings: Settings) -> None:
 def _first_waiting(
     asked: Consumer, topic: str, partitions: list[int], ours: Container[tuple[str, int]]
 ) -> Message | None:
-    """The first record that the group has not committed. Offsets do not tell: the last are of transactions' ends.
+    """Return the first record after the group's committed offsets; None without one.
+
+    It reads the topic, since the last offsets of a partition may be markers of transactions and no events.
 
     Args:
         asked: client of the group
         topic: input of the step
         partitions: numbers of its partitions
-        ours: topic and number of partitions with an offset that a lane has committed
+        ours: (topic, partition) of each offset that a lane has committed; other offsets are ignored
     """
     places = [TopicPartition(topic, number) for number in partitions]
     for place in committed_positions(asked, places, COMMITTED_S):
@@ -178,15 +182,15 @@ def _first_waiting(
 
 
 def prepare_streams(bootstrap: str, settings: Settings, program: App | None) -> dict[str, StreamTopics]:
-    """Return the topics of every stream; internal ones come after the streams that feed them.
+    """Create and check the topics of every stream, and return them by stream.
 
     Args:
         bootstrap: host:port[,host:port]
-        settings: settings of `with_steps`
+        settings: settings that `with_steps` returned
         program: program with the internal streams; None: none
 
     Raises:
-        RatchetError: see `prepare`.
+        RatchetError: see `kafka_ratchet.app.worker.topics.prepare`.
     """
     topics: dict[str, StreamTopics] = {}
     for name, stream in settings.streams.items():

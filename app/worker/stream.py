@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class Stream:
-    """One stream at work: its settings, its topics as found, its table."""
+    """Stream of a running worker: its settings, its topics in Kafka, and its last sequences."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Stream:
         turns: Turns,
         number: int,
     ) -> Lane:
-        """Make the lane of a partition, with all that the settings say of it."""
+        """Create the lane of partition `number` from the settings."""
         spec = LaneSpec(
             topic=self.settings.input,
             partition=number,
@@ -153,19 +153,23 @@ class Stream:
         return Lane(cluster, spec, partition, self.processor, switch, permit, ticks, self.measures, trace, turns)
 
     def standby(self, cluster: Cluster, settings: Settings, number: int) -> Standby:
-        """Make the standby of a partition."""
+        """Create the standby copy of partition `number`."""
         most = settings.max_batch_mb << 20
         return Standby(cluster, self.sequences.partition(number), number, most, stream=self.name)
 
 
 def _lettered(settings: StreamSettings) -> dict[int, str]:
-    """Return the reason of the dead letter by verdict, where the stream's settings ask for it."""
+    """Return the verdicts that the settings turn into dead letters, each with the dead letter's reason."""
     asked = {TOO_LATE: (settings.late, LATE), CONFLICT: (settings.conflicts, CONTENT_DIFFERS)}
     return {verdict: reason for verdict, (what, reason) in asked.items() if what == "dead-letter"}
 
 
 def _bounds(name: str, settings: StreamSettings, partitions: int) -> Bounds | None:
-    """Return the limits of one partition; None where a stream keeps all."""
+    """Return the limits of one partition's identities; None for a stream that keeps all.
+
+    Raises:
+        SettingsError: max_identities is less than the number of partitions.
+    """
     if not settings.is_bounded:
         return None
     most = settings.max_identities

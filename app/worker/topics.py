@@ -1,4 +1,4 @@
-"""The topics of a stream: there, of one partition count, and how large their batches may be."""
+"""Topics of a stream: their creation, checks of partition counts and configuration, and size limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kafka_ratchet.transport.client.topic_id import TopicState
 log = structlog.get_logger(__name__)
 
 DEAD_LETTER_ROOM: Final = 64 * 1024
-"""Bytes that dead letters and duplicates may add to their originals: reason and origin."""
+"""Most bytes that the headers of a dead letter or duplicate (reason, origin) add to its original."""
 COMPACTED: Final = {
     "cleanup.policy": "compact",
     # Segments roll at least once a day, so that the cleaner gets at them: it never touches the active one.
@@ -53,14 +53,14 @@ NOT_COMPACTED: Final = {
 
 
 class InternalInput(NamedTuple):
-    """The topic of an internal stream, where it has to be created. limit: bytes, max.message.bytes."""
+    """Partition count and max.message.bytes (`limit`) with which an internal stream's input is created."""
 
     partitions: int
     limit: int
 
 
 class StreamTopics(NamedTuple):
-    """A stream's topics as they are. The limits are max.message.bytes."""
+    """Topics of a stream as found in Kafka. The limits are max.message.bytes."""
 
     changelog: str
     partitions: int
@@ -68,11 +68,11 @@ class StreamTopics(NamedTuple):
     dead_letters_limit: int
     changelog_limit: int
     claimed: Mapping[str, str] = MappingProxyType({})
-    """Id at the claim, by topic that this stream alone writes."""
+    """Topic id at the time of the claim, by topic: output, changelog and duplicates."""
     duplicates_limit: int = 0
-    """0 where dropped records are not kept."""
+    """Size limit of the topic of duplicates; 0 if dropped records are not kept."""
     sent: int = 0
-    """Partitions of the output where records go there by their identity; else 0."""
+    """Partition count of the output if records are repartitioned by identity; else 0."""
 
 
 def prepare(
@@ -84,14 +84,16 @@ def prepare(
         bootstrap: host:port[,host:port].
         settings: all settings.
         name: name of the stream.
-        stream: its settings.
-        internal: form of its created input; None: it is an input like others.
+        stream: settings of the stream.
+        internal: configuration of an internal stream's input; None: the stream is not internal.
 
     Raises:
-        TopicMissing: a topic of the stream is missing, and `create_topics` is off or the changelog knows of it.
-        TopicTaken: another application writes a topic of this stream.
-        PartitionsDiffer: output, dead letters, duplicates or changelog have other partition counts than the input.
-        TopicError: a topic cannot be created, or the changelog is not compacted only.
+        TopicMissing: a topic is missing, and `create_topics` is off; or the input is missing, and the changelog has
+            records.
+        TopicTaken: another application or stream writes a topic of this stream.
+        PartitionsDiffer: output, dead letters, duplicates or changelog have other partition counts than the input, or
+            the input was given more.
+        TopicError: a topic cannot be created or has an unfit configuration.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
@@ -153,7 +155,11 @@ def prepare(
 def _prepare_sent(
     admin: AdminClient, stream: Arrivals, partitions: int, found: Mapping[str, int], config: Mapping[str, str]
 ) -> int:
-    """Create the topic of records sent by identity, where it is missing; return its partition count."""
+    """Create the missing topic of repartitioned records, and return its partition count.
+
+    Raises:
+        PartitionsDiffer: the topic has, or would have, fewer partitions than the input.
+    """
     sent = found.get(stream.output, stream.to_partitions or partitions)
     if sent < partitions:
         # A lane writes to the partition of its own number first of all, so fewer would not help.
@@ -171,17 +177,19 @@ def prepare_owners(admin: AdminClient, settings: Settings) -> None:
     """Create the topic of claims if it is missing, and check it.
 
     Raises:
-        TopicError: it cannot be created, has more than one partition, or is not compacted only.
+        TopicError: the topic cannot be created, has more than one partition, or has another cleanup policy than
+            compaction.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
-    prepare_single(admin, settings, OWNERS_TOPIC, "who writes which topic")
+    prepare_single(admin, settings, OWNERS_TOPIC, "applications' claims of topics")
 
 
 def prepare_policy(bootstrap: str, settings: Settings) -> None:
     """Create the policy topic if it is missing, and check it.
 
     Raises:
-        TopicError: it cannot be created, has more than one partition, or is not compacted only.
+        TopicError: the topic cannot be created, has more than one partition, or has another cleanup policy than
+            compaction.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
@@ -189,11 +197,13 @@ def prepare_policy(bootstrap: str, settings: Settings) -> None:
 
 
 def prepare_single(admin: AdminClient, settings: Settings, topic: str, loses: str) -> None:
-    """Create a compacted topic of one partition if it is missing, and check it. loses: what retention would delete.
+    """Create a compacted topic of one partition if it is missing, and check it.
+
+    loses: contents that retention would delete, for the error sentence
 
     Raises:
-        TopicError: as `prepare_owners`.
-        BrokerUnavailable: likewise.
+        TopicError: see `prepare_owners`.
+        BrokerUnavailable: see `prepare_owners`.
     """
     found = partition_counts(admin, [topic])
     if topic not in found:
@@ -225,21 +235,21 @@ def _only_compacted(admin: AdminClient, topic: str, loses: str) -> dict[str, str
 
 
 def _check_clock(changelog: str, config: Mapping[str, str]) -> None:
-    """Refuse a changelog with entries stamped by workers."""
+    """Refuse a changelog with timestamps of workers instead of the broker's."""
     if config["message.timestamp.type"] != "LogAppendTime":
         raise TopicError(
-            f"{changelog}: message.timestamp.type is {config['message.timestamp.type']}, so the clocks of workers "
-            "would say how old their stores are and which identities are active. A wrong one could bring back "
-            "deleted entries. Set message.timestamp.type=LogAppendTime on the topic"
+            f"{changelog}: message.timestamp.type is {config['message.timestamp.type']}, so the age of local stores "
+            "and of identities would depend on the workers' clocks. A wrong clock could bring back deleted entries. "
+            "Set message.timestamp.type=LogAppendTime on the topic"
         )
 
 
 def create(admin: AdminClient, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
-    """Create a topic; another worker doing the same at the same time does no harm.
+    """Create a topic, or accept the one that another worker creates at the same time.
 
     Raises:
-        TopicError: Kafka refuses.
-        BrokerUnavailable: it has gone away, or did not answer.
+        TopicError: Kafka refuses to create the topic.
+        BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config))
     limit_s = ADMIN_TIMEOUT_S
@@ -256,10 +266,10 @@ def config_of(admin: AdminClient, topic: str, settle_s: float = ADMIN_TIMEOUT_S)
     Args:
         admin: connected
         topic: name
-        settle_s: how long it may be unknown, as a new one is
+        settle_s: seconds during which brokers may not know the topic, since it is new
 
     Raises:
-        TopicError: it cannot be read.
+        TopicError: the configuration cannot be read.
         BrokerUnavailable: Kafka has gone away, or did not answer.
     """
     resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -277,8 +287,7 @@ def config_of(admin: AdminClient, topic: str, settle_s: float = ADMIN_TIMEOUT_S)
             if missing and waited > settle_s:
                 raise TopicError(
                     f"topic {topic}: no broker knows it {waited:.0f} s after it was created or listed. "
-                    "Look into the brokers' logs whether they are still making its partitions, and start the worker "
-                    "again"
+                    "Check in the brokers' logs whether they have created its partitions, and start the worker again"
                 ) from None
             if not missing:
                 raise _named(f"topic {topic}: its configuration cannot be read", error) from None
@@ -299,11 +308,12 @@ def limit_of(admin: AdminClient, topic: str) -> int:
 
 
 FUTURE_MOST_MS: Final = 24 * 3600 * 1000
-"""Kafka's own default is an hour from version 4 on, and no bound at all before."""
+"""Greatest message.timestamp.after.max.ms without a warning. Kafka's default is an hour from version 4 on, and
+unlimited before."""
 
 
 def check_event_time(bootstrap: str, settings: Settings, program: App) -> None:
-    """Warn of inputs with timestamps from any future, where windows expire by them.
+    """Warn of inputs that accept timestamps far in the future, if a program's windows expire by timestamp.
 
     Raises:
         TopicError: a topic's configuration cannot be read.
@@ -320,20 +330,23 @@ def check_event_time(bootstrap: str, settings: Settings, program: App) -> None:
 
 
 def unbounded(config: Mapping[str, str]) -> str:
-    """Return why a topic takes records of any future, with the remedy; "" where it does not. config: of the topic."""
+    """Return why a topic accepts timestamps far in the future, with the remedy; "" if it does not.
+
+    config: effective configuration of the topic
+    """
     name = "message.timestamp.after.max.ms"
     most = config.get(name)
     if config["message.timestamp.type"] == "LogAppendTime" or (most is not None and int(most) <= FUTURE_MOST_MS):
         return ""
     has, way = f"it is {most}", f"Set {name}=3600000 on the topic"
     if most is None:
-        has, way = "this Kafka does not know it", "See that producers have the right time"
+        has, way = "this Kafka does not know it", "Check the clocks of the producers"
     return f"{name} bounds how far ahead of Kafka's clock a record may be, and {has}. {way}"
 
 
 ASK_EVERY_S: Final = 1.0
-"""Producers learn of new partitions within minutes (metadata.max.age.ms), those that just start at once. One small
-request a second for all topics together costs nothing that can be measured."""
+"""Seconds between checks for new partitions. Running producers learn of them within minutes (metadata.max.age.ms), and
+starting producers at once. One small request a second for all topics has no measurable cost."""
 
 
 # A producer that learns of more partitions sends a key elsewhere. Last sequences are kept by partition: a record sent
@@ -344,16 +357,16 @@ async def watch_topics(
     others: Iterable[str] = (),
     tell: Callable[[Mapping[str, TopicState]], None] = lambda topics: None,
 ) -> None:
-    """Return never; raise when an input has other partitions than it had.
+    """Check the topics every second; raise an error when an input has more partitions than before.
 
     Args:
         cluster: connected.
-        inputs: partitions of each input topic as the worker found them.
-        others: more topics to look at.
-        tell: called with all of them that there are, each time.
+        inputs: partition counts of the input topics at the worker's start.
+        others: names of further topics to check.
+        tell: function called after each check with the existing topics among all of these.
 
     Raises:
-        PartitionsDiffer: one was given more.
+        PartitionsDiffer: an input was given more partitions.
     """
     while True:
         topics = await cluster.topics([*inputs, *others])

@@ -1,4 +1,4 @@
-"""Span of OpenTelemetry for each transaction, with links to the traces of its records.
+"""OpenTelemetry spans, one for each transaction, with links to the traces of its records.
 
 OpenTelemetry's own variables set the destination (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, ...).
 """
@@ -26,16 +26,19 @@ TRACEPARENT: Final = "traceparent"
 LINKS_MOST: Final = 32
 """Most links of one span."""
 RECORDS_LOOKED_AT: Final = 256
-"""Records of a transaction whose headers are read, the first ones: this is Python, and there may be 500,000."""
+"""Number of first records of a transaction with headers searched for traces.
+
+A transaction may have 500,000 records, and the search is slow Python code.
+"""
 HEADERS_MOST: Final = 8_192
 """Most bytes of a record's headers; larger ones are not read."""
 TRACEPARENT_MOST: Final = 512
-"""bytes; one of today has 55."""
+"""Most bytes of a traceparent header. Version 00 of the format has 55."""
 STOP_WITHIN_S: Final = 5.0
 """Seconds that a stopping worker waits for the export of its last spans."""
 
 Totals = Mapping[str, int]
-"""Records of a partition by verdict, since ever."""
+"""Number of a partition's records by verdict, since the changelog began."""
 
 
 def totals_of(partition: SequencePartition) -> Totals:
@@ -46,7 +49,9 @@ def totals_of(partition: SequencePartition) -> Totals:
 
 
 def make_provider(app: str) -> TracerProvider:
-    """Return the exporter of spans, with its own thread; OTEL_SERVICE_NAME overrides the application's name.
+    """Create OpenTelemetry's provider, which exports spans in a thread of its own.
+
+    The service name is the application's, unless OTEL_SERVICE_NAME is set.
 
     Raises:
         ModuleNotFoundError: the extra `otel` is not installed.
@@ -70,24 +75,31 @@ def make_provider(app: str) -> TracerProvider:
 
 
 def require_package() -> None:
-    """Raises ModuleNotFoundError where the extra `otel` is not installed."""
+    """Import OpenTelemetry to check that the extra `otel` is installed.
+
+    Raises:
+        ModuleNotFoundError: the extra is not installed.
+    """
     import opentelemetry.exporter.otlp.proto.http.trace_exporter
     import opentelemetry.sdk.trace  # noqa: F401
 
 
 class Tracing:
-    """Makes the spans of a worker. provider: None traces nothing."""
+    """Tracing of a worker. provider: destination of the spans; None: no spans are made."""
 
     def __init__(self, provider: TracerProvider | None) -> None:
         self._provider = provider
         self._tracer = None if provider is None else provider.get_tracer("kafka_ratchet", ratchet_version())
 
     def of(self, spec: LaneSpec, totals: Callable[[], Totals]) -> TransactionSpans | None:
-        """Return the spans of a lane. totals: of its partition at the last commit."""
+        """Return the tracer of one lane's transactions; None without tracing.
+
+        spec: the lane's topic, partition and ids; totals: function that returns the partition's totals
+        """
         return None if self._tracer is None else TransactionSpans(self._tracer, spec, totals)
 
     def close(self) -> None:
-        """Export the remaining spans, without waiting for an unresponsive collector."""
+        """Export the remaining spans, and wait at most `STOP_WITHIN_S` for the collector."""
         if self._provider is not None:
             ending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
             ending.start()
@@ -95,7 +107,7 @@ class Tracing:
 
 
 class TransactionSpans:
-    """The spans of one lane: a `TransactionTrace`."""
+    """Maker of the spans of one lane: a `TransactionTrace`."""
 
     def __init__(self, tracer: Tracer, spec: LaneSpec, totals: Callable[[], Totals]) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -163,7 +175,7 @@ class TransactionSpans:
         self._began_ns = None
 
     def _context(self, batch: RecordBatch, index: int) -> SpanContext | None:
-        """Return the context in the record's traceparent; None where there is no readable one."""
+        """Return the span context of a record's traceparent header; None without a valid one."""
         from opentelemetry.trace import get_current_span
 
         body = batch.header_bytes(index)

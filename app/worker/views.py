@@ -1,4 +1,4 @@
-"""Views of other streams' tables: the partition of the agent's own number, if it is at work here."""
+"""Views of other streams' tables. An agent sees the partition of its own number, if it runs in this worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka_ratchet.transport.lane import Lane
 
 
 class Stream(Protocol):
-    """A stream at work."""
+    """Stream of this worker, as far as views need it."""
 
     name: str
     topics: StreamTopics
@@ -25,37 +25,42 @@ class Stream(Protocol):
 
 @dataclass(frozen=True)
 class Views:
-    """Tables for the views.
+    """Connection of views to the tables of this worker's streams.
 
-    streams: by changelog; lanes: those running here, by changelog and partition
+    streams: streams by changelog; lanes: running lanes of this worker by changelog and partition
     """
 
     streams: Mapping[str, Stream]
     lanes: Mapping[tuple[str, int], Lane]
 
     def open(self) -> None:
-        """Let views read every table."""
+        """Allow views to read every table of these streams."""
         for stream in self.streams.values():
             for table in stream.sequences.tables:
                 table.elsewhere = partial(self._partition, stream, table.name)
 
     def _partition(self, stream: Stream, table: str, reader: str, number: int) -> CommittedTable:
-        """Return the committed table for `Elsewhere`.
+        """Return a table's committed contents in partition `number`, for an agent of stream `reader`.
 
         Raises:
-            SettingsError: it has no partition of that number.
-            Aborted: it is not at work here now.
+            SettingsError: the agent's stream is the table's own, or the two streams differ in their partition counts.
+            Aborted: this worker does not run that partition now, or has not restored it yet.
         """
         other = self.streams[reader]
         if other is stream:
-            raise SettingsError(f"the view of table {table}: agents of stream {stream.name} read the table itself")
+            raise SettingsError(
+                f"the view of table {table}: agents of stream {stream.name} read the table itself. Use the table "
+                "there, without a view"
+            )
         if other.topics.partitions != stream.topics.partitions:
             raise SettingsError(
                 f"the view of table {table}: stream {stream.name} has {stream.topics.partitions} partitions, and "
-                f"{other.name} has {other.topics.partitions}: a key is in another one there. Give both inputs one "
-                "partition count, or send what changes to a topic, and read that as a global table"
+                f"{other.name} has {other.topics.partitions}: a key may have another partition there. Give both inputs "
+                "one partition count. Or send the table's changes to a topic, and read that as a global table"
             )
         lane = self.lanes.get((stream.topics.changelog, number))
         if lane is None or lane.status.state in INCOMPLETE:
-            raise Aborted(f"the view of table {table}: partition {number} of stream {stream.name} is not at work here")
+            raise Aborted(
+                f"the view of table {table}: partition {number} of stream {stream.name} does not run in this worker now"
+            )
         return stream.sequences.partition(number).committed_table(table)

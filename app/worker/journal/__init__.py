@@ -1,1 +1,1 @@
-"""History of a worker on its own disk: figures and events in ring files, for the page without Prometheus."""
+"""History of a worker on its own disk: counts and events of bounded size, for the page without Prometheus."""

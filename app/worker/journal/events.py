@@ -1,7 +1,7 @@
 """Events of a worker: rebalances, restores, restarts, in a bounded file of JSON lines.
 
-The lanes are checked once a second, and a change is one event for all partitions of a stream together: a rebalance of
-1,000 partitions is one line.
+The lanes are checked once a second. A change is one event for all partitions of a stream together: a rebalance of 1,000
+partitions is one line.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
 FILE_MOST: Final = 256 << 10
-"""Bytes; then the older half is dropped."""
+"""Most bytes of the file. At this size its older half is dropped."""
 ANSWER_MOST: Final = 500
 TEXT_MOST: Final = 500
-"""Characters of an error."""
+"""Most characters of an error in an event."""
 SAY_AGAIN_S: Final = 60.0
-"""Seconds in which further tries of a partition for the same reason count as one event."""
+"""Seconds during which further restarts or halts of a stream with the same error make no new event."""
 
 _EVENT_OF: Final = msgspec.json.Decoder(Event)
-"""Made here and not by the first who reads, in a thread: see `kafka_ratchet.transport.owner`."""
+"""Decoder made at import, not by the first thread that reads: see `kafka_ratchet.transport.owner`."""
 
 Key = tuple[str, int]
 """Stream and partition."""
 
 
 class EventLog:
-    """File of events. Blocking: it is used in a thread. A torn line is left out."""
+    """File of events, one JSON line each. Its methods block, so call them in a thread. Torn lines are skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, events: Iterable[Event]) -> None:
-        """Write events.
+        """Append events to the file; drop its older half if it would become too large.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         self.path.parent.mkdir(
             parents=True, exist_ok=True, mode=0o700
@@ -69,7 +69,7 @@ class EventLog:
             file.write(data)
 
     def read(self, begin: float) -> list[Event]:
-        """Return the newest events, at most ANSWER_MOST, not before a moment in seconds since the epoch."""
+        """Return the newest events, at most ANSWER_MOST. begin: earliest time, in seconds since the epoch."""
         try:
             lines = self.path.read_bytes()[-FILE_MOST:].split(b"\n")
         except OSError:
@@ -86,7 +86,7 @@ class EventLog:
 
 
 class LaneWatch:
-    """Comparison of the lanes with their state at the last look."""
+    """Detector of events: compares the lanes with their state at the previous check."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -96,7 +96,7 @@ class LaneWatch:
         self._said: dict[tuple[str, str], float] = {}
 
     def look(self, lanes: Mapping[Key, Lane]) -> list[Event]:
-        """Return the events since the last look."""
+        """Return the events since the previous call."""
         now = self._clock()
         gained = {key for key, lane in lanes.items() if key not in self._lanes or self._lanes[key][0] is not lane}
         lost = self._lanes.keys() - lanes.keys()
@@ -154,14 +154,14 @@ def _restored(now: float, stream: str, done: list[tuple[int, int, float]]) -> Ev
 
 
 class WorkerEvents:
-    """Watches the lanes of a worker and writes what happens; `answer` tells."""
+    """Writer of a worker's events: checks its lanes periodically and appends each change to the file."""
 
     def __init__(self, folder: Path, version: str, lanes: Callable[[], Mapping[Key, Lane]]) -> None:
         self._log, self._version, self._lanes = EventLog(folder / "events.ndjson"), version, lanes
         self._watch, self._started_at = LaneWatch(), time.time()
 
     async def run(self) -> None:
-        """Look once a second until this is cancelled."""
+        """Check the lanes once a second and write their events, until cancelled."""
         await self._write([Event(self._started_at, "started", f"Ratchet {self._version}")])
         try:
             while True:
@@ -179,6 +179,6 @@ class WorkerEvents:
             log.warning("events were not written", file=str(self._log.path), reason=str(error))
 
     async def answer(self, begin: float) -> EventsAnswer:
-        """Return the newest events from a moment on."""
+        """Return the worker's version and start, and its newest events. begin: as in `EventLog.read`."""
         events = await asyncio.to_thread(self._log.read, begin)
         return EventsAnswer(self._version, self._started_at, events)

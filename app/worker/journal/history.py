@@ -1,9 +1,9 @@
 """A day of a worker's counts, in files of fixed size next to its state (docs/decisions/0050).
 
-STREAM.counts   a row each 10 seconds for a day, 12 integers: 830 KB
-STREAM.lags     a row a minute for a day, an integer for each partition of the stream: 11.5 KB a partition, and 23 KB
+STREAM.counts   a row of 12 integers every 10 seconds: 830 KB
+STREAM.lags     a row every minute, with an integer for each partition: 11.5 KB a partition, plus 23 KB
 
-Everything is taken from memory, once in ten seconds, and written in a thread.
+The values are read from memory once in ten seconds, and written in a thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNKNOWN: Final = -1
 
 
 class ServedPartition(Protocol):
-    """Lane as its history needs it."""
+    """Status of a lane, as far as the history records it."""
 
     @property
     def position(self) -> int | None:
@@ -46,28 +46,28 @@ class ServedPartition(Protocol):
 
     @property
     def end(self) -> int | None:
-        """End of the input."""
+        """End offset of the input partition; None: not known."""
 
     def lag_s(self, now_s: float) -> float | None:
-        """Seconds; None: not known."""
+        """Return the lane's time lag in seconds; None: not known. now_s: seconds since the epoch."""
 
 
 class Source(Protocol):
-    """A stream at work in this worker."""
+    """Stream of this worker, as far as the history records it."""
 
     @property
     def partitions(self) -> int:
-        """Return the number of partitions of the stream, here and elsewhere."""
+        """Number of partitions of the stream, in all workers together."""
 
     def counted(self) -> NDArray[np.int64]:
-        """int64[6]: records committed by this worker since it began, by COUNTS; it only rises."""
+        """Return the records that this worker has committed since its start: int64[6] in the order of COUNTS."""
 
     def served(self) -> Mapping[int, ServedPartition]:
-        """Return the partitions with lanes here."""
+        """Return the lanes of this worker by partition number."""
 
 
 class StreamHistory:
-    """History of one stream: two rings, and the last values seen."""
+    """History of one stream: two ring files, and the values of the previous row."""
 
     def __init__(self, folder: Path, name: str, source: Source) -> None:
         self.source = source
@@ -77,7 +77,7 @@ class StreamHistory:
         self._ends: dict[int, int] = {}
 
     def take(self, now_s: float) -> tuple[Values, Values]:
-        """Return the rows to write, from memory: the counts since the last call, and the lags."""
+        """Return the next rows of both files: counts since the last call, by FIELDS; lags in records, by partition."""
         counted, lanes = self.source.counted(), self.source.served()
         row, lags = np.full(len(FIELDS), UNKNOWN, np.int64), np.full(self.source.partitions, UNKNOWN, np.int64)
         ends, seconds = {}, []
@@ -99,7 +99,10 @@ class StreamHistory:
         return row, lags
 
     def write(self, slot: int, row: Values, lags: Values) -> None:
-        """Write what `take` gave, in a thread. A row of the same slot, of the worker before this one, is added."""
+        """Write the rows of `take` to the files; call in a thread.
+
+        Counts of a row that is there for the same slot, as from before a restart, are added.
+        """
         _, before = self.counts.read(slot, slot)
         if len(before):
             row = row.copy()
@@ -109,7 +112,7 @@ class StreamHistory:
             self.lags.write(slot * EVERY_S // LAG_EVERY_S, lags)
 
     def answer(self, query: HistoryQuery) -> HistoryAnswer:
-        """Return the answer from the files, in a thread."""
+        """Read the points of a query from the files; call in a thread."""
         slots, rows = self.counts.read(query.begin // EVERY_S, query.end // EVERY_S)
         wanted = {number for number in query.partitions if 0 <= number < self.source.partitions}
         lags: dict[int, list[tuple[int, int]]] = {}
@@ -123,7 +126,10 @@ class StreamHistory:
 
 
 def _points(slots: Values, rows: Values, step_s: int) -> Points:
-    """Return rows added up in steps; a lag is that of the step's last row, None where it is missing."""
+    """Add up rows into steps of `step_s` seconds.
+
+    The lag in records is that of the step's last row, None without that row. The lag in time is the step's longest.
+    """
     if not len(slots):
         return Points(counts={name: [] for name in COUNTS})
     steps = slots * EVERY_S // step_s
@@ -144,7 +150,7 @@ def _points(slots: Values, rows: Values, step_s: int) -> Points:
 
 
 class WorkerHistory:
-    """History of all streams of a worker. An unusable folder gives none, and a warning."""
+    """History of all streams of a worker. If its folder cannot be used, a warning is logged and nothing is kept."""
 
     def __init__(self, folder: Path, sources: Mapping[str, Source], clock: Callable[[], float] = time.time) -> None:
         self._folder, self._clock = folder, clock
@@ -152,7 +158,7 @@ class WorkerHistory:
         self._is_open = False
 
     def open(self) -> None:
-        """Open the files, or make them."""
+        """Open the files, or create them."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             for ring in self._rings():
@@ -173,7 +179,7 @@ class WorkerHistory:
         return (ring for stream in self.streams.values() for ring in (stream.counts, stream.lags))
 
     async def run(self) -> None:
-        """Write a row at the end of each step, and one of the step under way when this is cancelled."""
+        """Write a row at the end of each step, and one for the unfinished step when cancelled."""
         await asyncio.to_thread(self.open)
         try:
             while self._is_open:
@@ -187,7 +193,7 @@ class WorkerHistory:
             self.close()
 
     async def write(self, slot: int) -> None:
-        """Write a row for this slot."""
+        """Write every stream's row for a slot. slot: number of the step since the epoch."""
         taken = [(stream, *stream.take(self._clock())) for stream in self.streams.values()]
 
         def write() -> None:
@@ -200,7 +206,7 @@ class WorkerHistory:
             log.warning("a row of the history was not written", folder=str(self._folder), reason=str(error))
 
     async def answer(self, query: HistoryQuery) -> HistoryAnswer | None:
-        """None where this worker has no such stream, or no history."""
+        """Return the points of a query; None if this worker has no such stream, or keeps no history."""
         if query.stream not in self.streams or not self._is_open:
             return None
         return await asyncio.to_thread(self.streams[query.stream].answer, query)

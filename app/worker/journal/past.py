@@ -19,11 +19,11 @@ from kafka_ratchet.transport.lane import Lane
 from kafka_ratchet.transport.lane_spec import LaneStatus
 
 FOLDER: Final = "_history"
-"""No stream can be called so: its name begins with a letter."""
+"""Folder of the history. No stream can have this name, since stream names begin with a letter."""
 
 
 class _Source:
-    """A stream, as the history asks it."""
+    """Adapter of a stream to the protocol of the history (`kafka_ratchet.app.worker.journal.history.Source`)."""
 
     def __init__(self, stream: Stream, lanes: Mapping[tuple[str, int], Lane]) -> None:
         self._stream, self._lanes = stream, lanes
@@ -47,9 +47,9 @@ class Past:
     """Implements `kafka_ratchet.app.status.history.HistoryProvider`.
 
     Args:
-        folder: of the application's state
-        streams: by name
-        lanes: those that run here, by changelog and partition
+        folder: folder of the application's state
+        streams: streams by name
+        lanes: this worker's lanes by changelog and partition, kept up to date by the caller
     """
 
     def __init__(self, folder: Path, streams: Mapping[str, Stream], lanes: Mapping[tuple[str, int], Lane]) -> None:
@@ -64,19 +64,19 @@ class Past:
         self._events = WorkerEvents(folder / FOLDER, ratchet_version(), by_stream)
 
     async def run(self) -> None:
-        """Keep the history until this is cancelled; an error ends it and not the worker."""
+        """Record counts and events until cancelled. An unexpected error ends this task, but not the worker."""
         await asyncio.gather(self._history.run(), self._events.run())
 
     async def history(self, query: HistoryQuery) -> HistoryAnswer | None:
-        """None where there is no such stream, or no history."""
+        """Return the points of a query; None if this worker has no such stream, or keeps no history."""
         return await self._history.answer(query)
 
     async def events(self, begin: float) -> EventsAnswer:
-        """Return the newest events from a moment on, in seconds since the epoch."""
+        """Return the newest events. begin: earliest time, in seconds since the epoch."""
         return await self._events.answer(begin)
 
     def intervals(self, stream: str) -> list[Interval]:
-        """Return the intervals of the partitions at work here, the newest of each first."""
+        """Return the policy intervals of a stream's partitions in this worker, the newest of each first."""
         if stream not in self._streams:
             return []
         at_work = self._streams[stream]
@@ -89,7 +89,7 @@ class Past:
 
 
 def _of_partition(number: int, intervals: list[Any]) -> list[Interval]:
-    """Return an interval ends where the next one begins."""
+    """Return a partition's intervals, each with its end: the offset where the next one begins."""
     ends = [None, *(each.start for each in intervals)]
     return [
         Interval(number, each.number, each.deduplicate, each.start, end, each.unjudged)

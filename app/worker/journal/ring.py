@@ -1,11 +1,11 @@
 """Ring file of fixed size with a row per step of time; the newest row replaces the oldest.
 
-    header    8 integers: magic, version, seconds a row, rows, values a row, three times 0
-    row       slot, check, values: 8-byte integers. The slot is the number of the step since the epoch, and it stands at
-              `slot % rows`. The check is the exclusive or of all others and of the magic
+    header    8 integers: magic, version, seconds of a row, number of rows, values of a row, three times 0
+    row       slot, check, values: 8-byte integers. The slot is the number of the step since the epoch; its row has the
+              index `slot % rows`. The check is the exclusive or of all other integers of the row and of the magic
 
-Nothing is synchronised to the disk: a crash of the process loses nothing, and one of the machine may tear a row,
-which is left out.
+Nothing is synchronised to the disk: a crash of the process loses nothing. A crash of the machine may tear a row; torn
+rows are skipped.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ Values = NDArray[np.int64]
 
 
 class Ring:
-    """One file. Blocking: it is used in a thread, and closed by another while that may still write.
+    """Ring file. Its methods block, so call them in a thread; another thread may close the file during a write.
 
     Args:
-        path: of the file; its folder is there
-        every_s: seconds of a row
-        rows: how many there are
-        width: values of a row
+        path: path of the file, in an existing folder
+        every_s: seconds that a row covers
+        rows: number of rows
+        width: number of values of a row
     """
 
     def __init__(self, path: Path, every_s: int, rows: int, width: int) -> None:
         self.path, self.every_s, self.rows, self.width = path, every_s, rows, width
         self._file = -1
         self._using = threading.Lock()
-        """Lock against a write to another file with the reused number of a closed one."""
+        """Lock held by each access, so that none uses a closed descriptor with a reused number."""
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return 8 * (HEADER + self.rows * (2 + self.width))
 
     def open(self) -> None:
-        """Open the file, or make it. One of another version or shape is put aside, under its name with `.aside`.
+        """Open the file, or create it. A file of another version or shape is renamed to NAME.aside before.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the file cannot be opened or created.
         """
         header = np.array([MAGIC, VERSION, self.every_s, self.rows, self.width, 0, 0, 0], np.int64).tobytes()
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -81,10 +81,10 @@ class Ring:
                 self._file = -1
 
     def write(self, slot: int, values: Sequence[int] | Values) -> None:
-        """Put a row into its place.
+        """Write the row of a slot over the oldest one.
 
         Raises:
-            OSError: it cannot be written, or is closed.
+            OSError: the file cannot be written, or is closed.
         """
         row = np.zeros(2 + self.width, np.int64)
         row[0], row[2:] = slot, values
@@ -93,13 +93,13 @@ class Ring:
             os.pwrite(self._file, row.tobytes(), 8 * (HEADER + slot % self.rows * (2 + self.width)))
 
     def read(self, first: int, last: int) -> tuple[Values, Values]:
-        """Return the rows from one slot to another, both included, as far as they are there.
+        """Read the intact rows from slot `first` to slot `last`, both included.
 
         Returns:
             (slots int64[n], rising; values int64[n, width])
 
         Raises:
-            OSError: it cannot be read, or is closed.
+            OSError: the file cannot be read, or is closed.
         """
         with self._using:
             data = os.pread(self._file, self.size, 0)[8 * HEADER :]

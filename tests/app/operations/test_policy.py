@@ -154,7 +154,7 @@ async def test_a_policy_topic_that_ends_too_early_is_said(broker: str) -> None:
         await follower.known_to(1)
         assert follower.policies.policy("events") == Policy(False, 1)
         with pytest.raises(
-            PolicyLost, match="ends at offset 1, but the partition was last judged by what stood before"
+            PolicyLost, match="ends at offset 1, but the partition was last judged by the policies before"
         ):
             await follower.known_to(2)
     finally:

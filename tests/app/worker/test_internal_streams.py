@@ -60,7 +60,7 @@ def test_a_section_says_where_it_goes() -> None:
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ({"input": "elsewhere"}, "the program says that it is internal. Write 'shop-repartition.by-user'"),
+        ({"input": "elsewhere"}, "stream by-user is an internal one of the program. Write 'shop-repartition.by-user'"),
         ({"deduplicate": True}, "streams.by-user.deduplicate: its input is written in transactions"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_section_that_does_not_fit(section: dict[str, Any], says: str) -> None
 
 def test_topics_that_another_stream_has() -> None:
     taken = ORDERS | {"output": "shop-by-user"}
-    with pytest.raises(SettingsError, match=r"its topic 'shop-by-user' is one of stream orders. Write a section"):
+    with pytest.raises(SettingsError, match=r"stream orders writes its topic 'shop-by-user', too. Write a section"):
         with_steps(settings(orders=taken), program())
     with pytest.raises(SettingsError, match="'By User': use a lower-case letter"):
         with_steps(settings(orders=ORDERS), program("By User"))

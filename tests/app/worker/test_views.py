@@ -84,7 +84,7 @@ def test_a_view_reads_the_partition_of_its_own_number_or_nothing_commits() -> No
     assert view["a"] == 1
     for number in (2, 3):
         reader = at_work("clicks", number)
-        with pytest.raises(Aborted, match=f"partition {number} of stream orders is not at work here"):
+        with pytest.raises(Aborted, match=f"partition {number} of stream orders does not run"):
             view.get("a")
         with pytest.raises(Aborted):
             reader.encode(1 << 20)  # also where the program has caught it
