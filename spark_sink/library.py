@@ -26,7 +26,12 @@ from kafka_ratchet.spark_sink.rows.partition_by import partition_fields
 from kafka_ratchet.spark_sink.rows.write_mode import Kind, WriteMode, reduced, table_schema
 from kafka_ratchet.spark_sink.spark.errors import ranges, spark_errors_named
 from kafka_ratchet.spark_sink.spark.kafka_options import java_options
-from kafka_ratchet.spark_sink.spark.micro_batch import MicroBatch, micro_batch
+from kafka_ratchet.spark_sink.spark.micro_batch import (
+    NO_DATA_MICRO_BATCHES,
+    MicroBatch,
+    SourceClient,
+    micro_batch,
+)
 from kafka_ratchet.spark_sink.spark.session import is_connect, require_release
 from kafka_ratchet.spark_sink.stores.delta.spark_writer import ENGINE, require_delta_spark
 from kafka_ratchet.spark_sink.stores.location import TableAddress, TableLocation
@@ -60,6 +65,18 @@ NOT_ON_CONNECT: Final = (
     "sink.batch: Spark Connect runs foreachBatch in its server and tells it no offsets. Loop over sink.batches, with "
     "follow=True for a run without an end, or start the query by classic Spark"
 )
+
+SENDS_LATER: Final = (
+    "job {job}: an operator with state (a window in the mode append, or a timeout) has rows after its watermark has "
+    "moved, in micro-batches without offsets, and a table could not tell after a crash whether it has them. Set "
+    f"{NO_DATA_MICRO_BATCHES} to false and start the query again: such rows then come with the next records"
+)
+
+EARLIEST_OF_SPARK: Final = -2
+"""Number for a partition's first offset, as Spark's Kafka source takes it."""
+
+_LAST_CALL: dict[tuple[str, str, str], int] = {}
+"""Last micro-batch of `Sink.batch` by run of a query, target and job."""
 
 FOLLOW_S: Final = 1.0
 """Seconds between two looks for new records, with `follow`."""
@@ -244,30 +261,51 @@ class Sink:
 
     def _batch(self, dataframe: DataFrame, number: int) -> None:
         given = micro_batch(dataframe)
-        with given.topic_id() as ask:
-            topic_id = ask()
-            if self._commit_micro_batch(dataframe, number, given, topic_id) and ask() != topic_id:
+        if given is None:
+            self._require_no_rows(dataframe, number)
+            return
+        if given.sends_later:
+            raise OptionRefused(SENDS_LATER.format(job=self.job))
+        run = given.run_id, self.target, self.job
+        if _LAST_CALL.get(run) == number:
+            raise OptionRefused(
+                f"job {self.job}: sink.batch was called twice for micro-batch {number}, and the first call has "
+                "committed its offsets: the rows of this call are not in the table. Make one DataFrame of all rows "
+                "(union), or use a table and a sink for each part"
+            )
+        with given.source_client() as client:
+            topic_id = client.topic_id()
+            is_new = self._commit_micro_batch(dataframe, number, given, client, topic_id)
+            if is_new and client.topic_id() != topic_id:
                 raise TopicRecreated(
                     f"topic {given.topic} was deleted and created again while micro-batch {number} read it "
                     f"({ranges(dict(given.start), dict(given.end))}): the table may have rows of both topics. "
                     f"{NEW_TOPIC}"
                 )
+        if given.has_state and not is_new:
+            dataframe.count()  # its operators have to write their state, or the next micro-batch fails
+        _LAST_CALL[run] = number
 
-    def _commit_micro_batch(self, dataframe: DataFrame, number: int, given: MicroBatch, topic_id: int) -> bool:
+    def _require_no_rows(self, dataframe: DataFrame, number: int) -> None:
+        """Make the rows of a micro-batch without offsets, so that Spark writes its state.
+
+        Raises:
+            OptionRefused: there are rows; the table could not tell whether it has them.
+        """
+        if rows := dataframe.count():
+            later = SENDS_LATER.format(job=self.job)
+            raise OptionRefused(f"micro-batch {number} has {rows} rows without offsets. {later}")
+
+    def _commit_micro_batch(
+        self, dataframe: DataFrame, number: int, given: MicroBatch, client: SourceClient, topic_id: int
+    ) -> bool:
         """Commit the rows above the table's offsets; return False if the table already has all of them."""
         topic, start = given.topic, given.start
         store = self._open_store(dataframe.sparkSession, topic, topic_id)
         if self._offsets is None:
             require_first_job(Job("", topic, self.job, second_job=self._options.get("second_job", False)), store)
         stored = self._offsets if self._offsets is not None else store.offsets()
-        missing = {each: (stored[each], at) for each, at in start.items() if stored.get(each, at) < at}
-        if missing:
-            partition, (held, begins) = next(iter(missing.items()))
-            raise OffsetsLost(
-                f"topic {topic}/{partition}: the table has read up to offset {held}, and micro-batch {number} begins "
-                f"at {begins}: {begins - held} offsets would be missing. Start the query without its checkpoint, with "
-                'option("startingOffsets", sink.starting_offsets(topic))'
-            )
+        _require_none_missing(given, number, stored, client)
         begin = {each: stored.get(each, start[each]) for each in given.end}
         ahead = {each: at for each, at in begin.items() if at > start[each]}
         if all(begin[each] >= at for each, at in given.end.items()):
@@ -278,13 +316,24 @@ class Sink:
             self._commit(_without_stored(dataframe, ahead, self.job) if ahead else dataframe, topic, begin, end)
         return True
 
-    def starting_offsets(self, topic: str) -> str:
+    def starting_offsets(self, topic: str, *, bootstrap: str = "", options: Mapping[str, str] | None = None) -> str:
         """Return the table's offsets of a topic as Spark's Kafka source takes them in `startingOffsets`.
 
-        The result is "earliest" before the first commit; a partition without an offset begins at its first record.
+        The result is "earliest" before the first commit. Spark wants an offset of each partition: with `bootstrap`,
+        a partition that the table does not know, because it was added later, begins at its first record.
+
+        Args:
+            topic: the topic.
+            bootstrap: host:port[,host:port] of Kafka, to look for added partitions.
+            options: client options in librdkafka's names.
         """
         stored = self.offsets(topic)
-        return json.dumps({topic: {str(each): at for each, at in sorted(stored.items())}}) if stored else "earliest"
+        if not stored:
+            return "earliest"
+        if bootstrap:
+            found = TopicPlanner(bootstrap, topic, dict(options or {})).offset_range()
+            stored = {each: stored.get(each, EARLIEST_OF_SPARK) for each in found.end}
+        return json.dumps({topic: {str(each): at for each, at in sorted(stored.items())}})
 
     # --
 
@@ -425,6 +474,27 @@ def with_producer(read: DataFrame) -> DataFrame:
     found = read.withColumn(_SEQUENCE_BYTES, only(SEQUENCE_HEADER))
     added = {"sequence": sequence_of(_SEQUENCE_BYTES, "guess"), "producer": only(PRODUCER_HEADER).cast("string")}
     return found.withColumns(added).drop(_SEQUENCE_BYTES)
+
+
+def _require_none_missing(given: MicroBatch, number: int, stored: Mapping[int, int], client: SourceClient) -> None:
+    """Check that a micro-batch begins at the table's offsets or before them.
+
+    Raises:
+        OffsetsLost: offsets between them would be missing.
+    """
+    for partition, begins in given.start.items():
+        if partition in stored:
+            held, known = stored[partition], f"has read up to offset {stored[partition]}"
+        elif stored and begins:  # added after the table's last commit
+            held, known = client.earliest(partition), "has no offset of this partition, which is newer"
+        else:
+            continue
+        if held < begins:
+            raise OffsetsLost(
+                f"topic {given.topic}/{partition}: the table {known}, and micro-batch {number} begins at {begins}: "
+                f"{begins - held} offsets would be missing. Start the query without its checkpoint, with "
+                'option("startingOffsets", sink.starting_offsets(topic, bootstrap=...))'
+            )
 
 
 def _without_stored(dataframe: DataFrame, ahead: Mapping[int, int], job: str) -> DataFrame:

@@ -7,7 +7,7 @@ query's last plan, and pyspark has no public way to it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +29,71 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 """Milliseconds that Kafka has to describe a topic."""
 
 
+NO_DATA_MICRO_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+"""Spark's setting for micro-batches without records, which it runs once a watermark has moved."""
+
+STATE_ONLY: Final = ("StreamingDeduplicate", "StreamingGlobalLimit")
+"""First words of operators with state that send no row later than its record."""
+
+AGGREGATES: Final = "StateStoreSaveExec"
+"""Last word of aggregations, which send rows later in the mode `append` only."""
+
+FAR_WATERMARK: Final = 2**62
+"""Milliseconds, later than any watermark."""
+
+
+class SourceClient:
+    """Kafka client of Java with the options of the query's source."""
+
+    def __init__(self, topic: str, options: Mapping[str, str], jvm: Any) -> None:
+        self._topic, self._jvm = topic, jvm
+        properties = jvm.java.util.Properties()
+        for name, value in options.items():
+            properties.setProperty(name, value)
+        properties.setProperty("default.api.timeout.ms", str(REQUEST_TIMEOUT_MS))
+        with self._errors_named():
+            self._admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+
+    def topic_id(self) -> int:
+        """Return the topic's id (KIP-516).
+
+        Raises:
+            TopicMissing: there is no such topic.
+            KafkaUnavailable: Kafka does not answer.
+        """
+        names = self._jvm.java.util.Collections.singletonList(self._topic)
+        with self._errors_named():
+            found = self._admin.describeTopics(names).allTopicNames().get().get(self._topic).topicId()
+            return of_halves(int(found.getMostSignificantBits()), int(found.getLeastSignificantBits()))
+
+    def earliest(self, partition: int) -> int:
+        """Return the first offset that the topic still has of a partition. Raises as `topic_id` does."""
+        place = self._jvm.org.apache.kafka.common.TopicPartition(self._topic, partition)
+        first = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest()
+        asked = self._jvm.java.util.Collections.singletonMap(place, first)
+        with self._errors_named():
+            return int(self._admin.listOffsets(asked).partitionResult(place).get().offset())
+
+    def close(self) -> None:
+        """Close the client."""
+        self._admin.close()
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            reason = reason_of(error)
+            if "UnknownTopicOrPartition" in reason:
+                raise TopicMissing(
+                    f"topic {self._topic} does not exist any more. Create it, or end the query"
+                ) from None
+            raise KafkaUnavailable(
+                f"topic {self._topic}: Kafka does not answer about the topic ({reason}). Start the query again once it "
+                "does"
+            ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """Range of offsets of one topic in a micro-batch."""
@@ -42,63 +107,43 @@ class MicroBatch:
     """Options of the source's Kafka client."""
     jvm: Any
     """Java side of the session."""
+    run_id: str
+    """Id of the query's run; a run has each micro-batch once."""
+    has_state: bool
+    """True: the query keeps state, which is written while the rows are made."""
+    sends_later: bool
+    """True: the query may have rows in micro-batches without offsets."""
 
     @contextmanager
-    def topic_id(self) -> Iterator[Callable[[], int]]:
-        """Yield a function that asks Kafka for the topic's id (KIP-516).
-
-        One client asks each time, with the client options of the source. The function raises as this does.
-
-        Raises:
-            TopicMissing: there is no such topic.
-            KafkaUnavailable: Kafka does not answer.
-        """
-        options = self.jvm.java.util.Properties()
-        for name, value in self.client.items():
-            options.setProperty(name, value)
-        options.setProperty("default.api.timeout.ms", str(REQUEST_TIMEOUT_MS))
-        with self._errors_named():
-            admin = self.jvm.org.apache.kafka.clients.admin.AdminClient.create(options)
-        names = self.jvm.java.util.Collections.singletonList(self.topic)
-
-        def ask() -> int:
-            with self._errors_named():
-                found = admin.describeTopics(names).allTopicNames().get().get(self.topic).topicId()
-                return of_halves(int(found.getMostSignificantBits()), int(found.getLeastSignificantBits()))
-
+    def source_client(self) -> Iterator[SourceClient]:
+        """Yield a client with the options of the source; it raises as its methods do."""
+        client = SourceClient(self.topic, self.client, self.jvm)
         try:
-            yield ask
+            yield client
         finally:
-            admin.close()
-
-    @contextmanager
-    def _errors_named(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            reason = reason_of(error)
-            if "UnknownTopicOrPartition" in reason:
-                raise TopicMissing(f"topic {self.topic} does not exist any more. Create it, or end the query") from None
-            raise KafkaUnavailable(
-                f"topic {self.topic}: Kafka does not say the topic's id ({reason}). Start the query again once it does"
-            ) from None
+            client.close()
 
 
-def micro_batch(dataframe: DataFrame) -> MicroBatch:
-    """Return the micro-batch that Spark runs in this thread.
+def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
+    """Return the micro-batch that Spark runs in this thread; None for one without new offsets.
 
     Raises:
         OptionRefused: no query is found, or it does not read one topic alone.
     """
     execution = _stream_execution(dataframe)
+    streams = [leaf for leaf in _leaves(execution.lastExecution().logical()) if leaf.isStreaming()]
+    # Spark puts an empty relation in the place of a source without new records.
+    if len(streams) == 1 and streams[0].getClass().getSimpleName() == "LocalRelation":
+        return None
     found = []
-    for leaf in _leaves(execution.lastExecution().logical()):
+    for leaf in streams:
         with suppress(Exception):  # py4j: other leaves have no such members
             start, end = leaf.startOffset(), leaf.endOffset()
             if end.isDefined():
                 offsets = tuple(json.loads(each.get().json()) if each.isDefined() else {} for each in (start, end))
                 found.append((*offsets, _options(execution, leaf)))
-    if len(found) != 1 or len(found[0][1]) != 1 or not isinstance(next(iter(found[0][1].values())), dict):
+    is_one = len(streams) == len(found) == 1 and len(found[0][1]) == 1
+    if not is_one or not isinstance(next(iter(found[0][1].values())), dict):
         raise OptionRefused(
             "the query reads something else than one Kafka topic, and the table has offsets of one. Use a query for "
             "each topic, and read the others as tables"
@@ -111,7 +156,38 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch:
     client = {name[cut:]: str(value) for name, value in options.items() if name.lower().startswith(KAFKA_PREFIX)}
     # A partition added since the last micro-batch begins at 0.
     begins = {each: int(start.get(str(each), 0)) for each in ends}
-    return MicroBatch(topic, begins, ends, client, dataframe.sparkSession._jvm)  # noqa: SLF001 - no public way to it
+    stateful = list(_with_state(execution.lastExecution().executedPlan()))
+    runs_without_data = dataframe.sparkSession.conf.get(NO_DATA_MICRO_BATCHES, "true") == "true"
+    return MicroBatch(
+        topic,
+        begins,
+        ends,
+        client,
+        dataframe.sparkSession._jvm,  # noqa: SLF001 - no public way to it
+        str(execution.runId().toString()),
+        has_state=bool(stateful),
+        sends_later=runs_without_data and any(_sends_later(each, execution) for each in stateful),
+    )
+
+
+def _with_state(plan: Any) -> Iterator[Any]:
+    """Yield the operators of a physical plan that keep state."""
+    with suppress(Exception):  # py4j: others have no such member
+        plan.stateInfo()
+        yield plan
+    children = plan.children()
+    for at in range(children.size()):
+        yield from _with_state(children.apply(at))
+
+
+def _sends_later(operator: Any, execution: Any) -> bool:
+    """Return True if an operator may have rows in a micro-batch without records."""
+    name = str(operator.getClass().getSimpleName())
+    if name.startswith(STATE_ONLY) or (name.endswith(AGGREGATES) and execution.outputMode().toString() != "Append"):
+        return False
+    with suppress(Exception):  # py4j: operators that read state have no such member
+        return bool(operator.shouldRunAnotherBatch(FAR_WATERMARK))
+    return False
 
 
 def _leaves(plan: Any) -> Iterator[Any]:

@@ -1,0 +1,172 @@
+"""Micro-batches of Structured Streaming that are no plain range of a topic: with state, without offsets, in parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_ratchet.spark_sink import exactly_once
+from kafka_ratchet.spark_sink.library import Sink
+from kafka_ratchet.spark_sink.spark.micro_batch import NO_DATA_MICRO_BATCHES
+from tests.markers import partition_ends
+
+NewTopic = Callable[..., str]
+Commit = Callable[[DataFrame, int], None]
+
+MINUTE_MS = 60_000
+FIRST_MS = 1_790_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession) -> Iterator[None]:
+    """Few stores of state, and the settings of before afterwards."""
+    names = ("spark.sql.shuffle.partitions", NO_DATA_MICRO_BATCHES)
+    before = {name: spark.conf.get(name) for name in names}
+    spark.conf.set(names[0], "1")
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, str(value))
+
+
+def fill(broker: str, topic: str, numbers: range, partition: int = 0) -> None:
+    """Add records, one for each minute."""
+    producer = Producer({"bootstrap.servers": broker, "log_level": 0})
+    for number in numbers:
+        value = json.dumps({"id": number}).encode()
+        producer.produce(topic, value, b"k%d" % number, partition, timestamp=FIRST_MS + number * MINUTE_MS)
+    assert producer.flush(30) == 0
+
+
+def read(spark: SparkSession, broker: str, topic: str, starting: str = "earliest") -> DataFrame:
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
+    return reader.option("startingOffsets", starting).load()
+
+
+def rows(records: DataFrame) -> DataFrame:
+    event = F.from_json(F.col("value").cast("string"), "id long")
+    return records.select("partition", "offset", event.alias("event")).select("partition", "offset", "event.id")
+
+
+def run(frame: DataFrame, commit: Commit, checkpoint: Path, more: Callable[[], None] | None = None) -> None:
+    """Run a query until it has all records, and again after `more`."""
+    query = frame.writeStream.foreachBatch(commit).option("checkpointLocation", str(checkpoint)).start()
+    try:
+        query.processAllAvailable()
+        if more is not None:
+            more()
+            query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def ids(path: Path) -> list[int]:
+    return sorted(DeltaTable(str(path)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+
+def test_a_second_call_for_a_micro_batch_is_refused(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    fill(broker, topic, range(10))
+
+    def in_parts(frame: DataFrame, number: int) -> None:
+        for rest in (0, 1):
+            part = exactly_once(str(tmp_path / "t"), job="orders")
+            part.batch(frame.where(F.col("id") % 2 == rest), number)
+
+    for _ in range(2):  # also where the table has the offsets of the first call
+        with pytest.raises(Exception, match="called twice for micro-batch 0"):
+            run(rows(read(spark, broker, topic)), in_parts, tmp_path / "checkpoint")
+    assert ids(tmp_path / "t") == [0, 2, 4, 6, 8]
+
+
+def test_a_partition_that_was_added_is_read_from_its_beginning(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = new_topic(1), tmp_path / "t"
+    fill(broker, topic, range(10))
+    run(rows(read(spark, broker, topic)), exactly_once(str(path), job="orders").batch, tmp_path / "a")
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    fill(broker, topic, range(10, 15), partition=1)
+    assert partition_ends(broker, topic, 1) == (5, 5)
+    sink = exactly_once(str(path), job="orders")
+    late = rows(read(spark, broker, topic, json.dumps({topic: {"0": 10, "1": 3}})))
+    with pytest.raises(Exception, match="newer, and micro-batch 0 begins at 3: 3 offsets would be missing"):
+        run(late, sink.batch, tmp_path / "b")
+    starting = sink.starting_offsets(topic, bootstrap=broker)
+    assert json.loads(starting) == {topic: {"0": 10, "1": -2}}
+    run(rows(read(spark, broker, topic, starting)), sink.batch, tmp_path / "c")
+    assert ids(path) == list(range(15))
+
+
+@pytest.mark.matrix
+def test_a_query_with_state_goes_on_after_a_crash(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = new_topic(1), tmp_path / "t"
+    fill(broker, topic, range(10))
+    frame = rows(read(spark, broker, topic).dropDuplicates(["key"]))
+
+    def then_fail(frame: DataFrame, number: int) -> None:
+        exactly_once(str(path), job="orders").batch(frame, number)
+        raise RuntimeError("ends after the table's commit")
+
+    with pytest.raises(Exception, match="ends after"):
+        run(frame, then_fail, tmp_path / "checkpoint")
+    sink = exactly_once(str(path), job="orders")
+    run(frame, sink.batch, tmp_path / "checkpoint", lambda: fill(broker, topic, range(5, 20)))
+    assert ids(path) == list(range(20))
+
+
+@pytest.mark.matrix
+def test_a_watermark_may_move_without_records(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, path = new_topic(1), tmp_path / "t"
+    fill(broker, topic, range(10))
+    records = read(spark, broker, topic).withWatermark("timestamp", "1 second")
+    frame = rows(records.dropDuplicatesWithinWatermark(["key"]))
+    numbers: list[int] = []
+    sink = exactly_once(str(path), job="orders")
+
+    def commit(frame: DataFrame, number: int) -> None:
+        sink.batch(frame, number)
+        numbers.append(number)
+
+    run(frame, commit, tmp_path / "checkpoint", lambda: fill(broker, topic, range(10, 20)))
+    assert numbers == [0, 1, 2, 3]  # two with records, and one without after each
+    assert ids(path) == list(range(20))
+
+
+@pytest.mark.matrix
+def test_rows_of_micro_batches_without_records_are_refused_at_the_first_one(
+    spark: SparkSession, broker: str, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, path, checkpoint = new_topic(1), tmp_path / "t", tmp_path / "checkpoint"
+    fill(broker, topic, range(10))
+    records = read(spark, broker, topic).withWatermark("timestamp", "1 second")
+    counted = records.groupBy(F.window("timestamp", "1 minute")).count()
+    frame = counted.select(F.col("window.start").alias("start"), "count")
+    sink = exactly_once(str(path), job="orders")
+    with pytest.raises(Exception, match=rf"Set {NO_DATA_MICRO_BATCHES} to false"):
+        run(frame, sink.batch, checkpoint)
+    assert not path.exists()
+    with monkeypatch.context() as patch:  # an operator that is not known to send rows later
+        patch.setattr("kafka_ratchet.spark_sink.spark.micro_batch._sends_later", lambda *_: False)
+        with pytest.raises(Exception, match="micro-batch 1 has 9 rows without offsets"):
+            run(frame, sink.batch, tmp_path / "other")
+    spark.conf.set(NO_DATA_MICRO_BATCHES, "false")
+    again: Sink = exactly_once(str(tmp_path / "again"), job="orders")
+    run(frame, again.batch, checkpoint, lambda: fill(broker, topic, range(12, 13)))
+    assert DeltaTable(str(tmp_path / "again")).to_pyarrow_table()["count"].to_pylist() == [1] * 9
+    run(frame, again.batch, checkpoint, lambda: fill(broker, topic, range(20, 21)))
+    assert DeltaTable(str(tmp_path / "again")).to_pyarrow_table()["count"].to_pylist() == [1] * 10
