@@ -1,1 +1,1 @@
-"""Result stores. Each commits rows and Kafka offsets in one step; `store.py` states the promises."""
+"""Result stores, which commit rows and their Kafka offsets together; `store.py` states the guarantees."""

@@ -1,11 +1,11 @@
-"""Compaction of a result table's small files into larger ones, while jobs commit to it.
+"""Compaction of a result table's small files into larger ones, while jobs commit to the table.
 
-It is as safe as a job's commit. The new files carry a job's name and a generation, so that `vacuum` tells those of a
-killed run from those of a running one. They are written first. Then one commit adds them and removes the old ones; it
-fails if the table has a version that the run has not read. Each attempt first reads the newest version: if a merge, a
-deletion or another compaction has removed one of the old files, its group is given up, and its new file is removed.
-Offsets, generations and rows of jobs stay as they are. A job that commits second compares itself with the new version
-and commits again, as after any other writer.
+A run first writes the new files. Their names contain a job name and a generation. By these `vacuum` tells the files of
+a killed run from those of a running one. Then the run adds the new files and removes the old ones in one commit. That
+commit fails if the table has a version that the run has not read; the run then reads the newest version and tries
+again. If a merge, a deletion or another compaction has removed one of a group's old files, the run leaves that group
+alone and deletes its new file. Compaction changes no rows, offsets or generations of jobs. A job that commits second
+compares its state with the new version and commits again, as after any other writer.
 """
 
 from __future__ import annotations
@@ -21,45 +21,46 @@ from kafka_ratchet.spark_sink.stores.location import TableLocation
 from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_location
 
 TARGET_BYTES = 128 * 1024 * 1024
-"""Target size of a file: Spark reads as much in one task (`spark.sql.files.maxPartitionBytes`)."""
+"""Target size of a file: Spark reads this many bytes in one task (`spark.sql.files.maxPartitionBytes`)."""
 
 GROUPS_PER_COMMIT = 32
-"""Groups in one commit. A killed run loses the work of so many new files, and a running job meets a foreign commit that
-often."""
+"""Groups of files that one commit replaces. A killed run loses the work of at most this many groups, and a running job
+has to repeat its commit once for each."""
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """State of a table, with the replacements that were made or planned."""
+    """Files of one table before a compaction, and the replacements done or planned."""
 
     table: str
     files: int
     """Files of the table before the compaction."""
     bytes: int
     groups: tuple[tuple[DataFile, ...], ...]
-    """Files that become one file, done or planned."""
+    """Groups of files, each replaced or to be replaced by one file."""
     replaced: int = 0
-    """Number of replaced files."""
+    """Number of old files that the run replaced."""
     written: int = 0
-    """Number of files in their place."""
+    """Number of new files that replaced them."""
     given_up: int = 0
-    """Groups that another writer has changed in between; the next run reads them again."""
+    """Groups left alone because another writer changed their files; the next run reads them again."""
 
 
 def compact(location: TableLocation, target_bytes: int = TARGET_BYTES, *, execute: bool = False) -> list[Compaction]:
-    """Merge small files of a result and of its rejects.
+    """Merge small files of a result table and of its table of rejects.
 
     Args:
-        location: the result.
-        target_bytes: files of half as many bytes and more stay as they are.
-        execute: True: compact; False: only report.
+        location: location of the result table.
+        target_bytes: target size of a file; files of at least half this size stay as they are.
+        execute: False: only report the files that would be merged.
 
     Returns:
-        One for the result's table, and one for the table of rejects if it exists apart.
+        One compaction for the result table, and one for the table of rejects if the store keeps them in a table of
+        their own.
 
     Raises:
-        OptionRefused: the store has no files to merge, or the table has a feature that forbids it.
-        Fenced: another compaction has begun since.
+        OptionRefused: the store has no files to merge, or the table has a feature that forbids rewriting files.
+        Fenced: a newer compaction of the table has begun.
         StoreError: there is no such table, or it cannot be read or written.
     """
     try:
@@ -78,11 +79,11 @@ def compact(location: TableLocation, target_bytes: int = TARGET_BYTES, *, execut
 
 
 def small_groups(files: Sequence[DataFile], target_bytes: int) -> list[tuple[DataFile, ...]]:
-    """Group small files of one partition, as many as make one of `target_bytes`.
+    """Group small files of each partition up to `target_bytes` per group.
 
     Args:
         files: files of one version.
-        target_bytes: size of a new file, about; a file of half the size counts as large.
+        target_bytes: approximate size of a new file; files of at least half this size are not grouped.
     """
     groups = []
     small = sorted((each for each in files if each.bytes < target_bytes / 2), key=lambda each: each.partition)
@@ -131,7 +132,11 @@ def _rewritten(compactor: Compactor, groups: Sequence[tuple[DataFile, ...]], gen
 
 
 def _replaced(compactor: Compactor, ready: Sequence[Replacement], generation: int) -> list[Replacement]:
-    """Commit every group that still fits, and return those; remove the new files of the rest."""
+    """Commit the groups that still have all their old files; remove the new files of the others.
+
+    Returns:
+        The committed replacements.
+    """
     for _ in range(ATTEMPTS):
         there = {file.name for file in compactor.look()}
         if any(each.new.name in there for each in ready):  # the answer to the attempt before was lost

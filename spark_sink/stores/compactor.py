@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from kafka_ratchet.spark_sink.errors import Fenced
 
 ATTEMPTS = 100
-"""Attempts of a commit after other writers were first, as in `optimistic`."""
+"""Attempts to commit while other writers commit first; the same number as in `optimistic`."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """File of a table's newest version."""
+    """Data file of a table's newest version."""
 
     name: str
     bytes: int
@@ -22,28 +22,28 @@ class DataFile:
     partition: str = ""
     """Partition of the file; files of different partitions are never merged."""
     entry: Any = field(default=None, compare=False, repr=False)
-    """Entry of the file in the store's own form."""
+    """Store's own object for the file, such as a scan task of pyiceberg."""
     statistics: str = field(default="", compare=False, repr=False)
-    """Statistics of a new file, see `files.statistics`."""
+    """Column statistics of a new file, see `files.statistics`."""
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """Old files, and the new one with their rows."""
+    """Old files, and the new file that contains their rows."""
 
     old: tuple[DataFile, ...]
     new: DataFile
 
 
 class Compactor(Protocol):
-    """Compaction steps of a store."""
+    """Steps of a compaction, as a store implements them."""
 
     def look(self) -> list[DataFile]:
         """List the files of the newest version that may be merged."""
         ...
 
     def count(self) -> tuple[int, int]:
-        """Return the files and bytes of the version that `look` read."""
+        """Return the number of files and of bytes in the version that `look` read."""
         ...
 
     def take_over(self) -> int:
@@ -55,11 +55,14 @@ class Compactor(Protocol):
         ...
 
     def rewrite(self, files: Sequence[DataFile], generation: int) -> DataFile:
-        """Write the rows of `files` into one new file that no version names yet."""
+        """Write the rows of `files` into one new file that no table version names yet."""
         ...
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
-        """Commit on the version that `look` read; False: another writer was first.
+        """Commit the replacements on top of the version that `look` read.
+
+        Returns:
+            False if another writer committed first.
 
         Raises:
             Fenced: a newer run has taken over.
@@ -67,12 +70,21 @@ class Compactor(Protocol):
         ...
 
     def remove(self, file: DataFile) -> None:
-        """Remove a file that no version names."""
+        """Delete a file that no table version names."""
         ...
 
 
 def require_newest(where: object, newest: int, generation: int) -> None:
-    """Raise `Fenced` if another run has taken over."""
+    """Refuse to go on after another compaction has taken over.
+
+    Args:
+        where: the table, for the message.
+        newest: newest generation in the table.
+        generation: generation of this run.
+
+    Raises:
+        Fenced: the generations differ.
+    """
     if newest != generation:
         raise Fenced(
             f"{where}: another compaction (generation {newest}) has begun after this one ({generation}). This one has "

@@ -1,4 +1,4 @@
-"""Named points at which a fault test kills the whole job. Off unless the variable is set before the start."""
+"""Named points at which a fault test kills the whole job; without the environment variable nothing is killed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import os
 import signal
 
 VARIABLE = "SPARK_SINK_CRASH_AT"
-"""Text `POINT` or `POINT:N`, for the N-th passing of the point, from 1; calls of `passing` are the points."""
+"""Environment variable with `POINT`, or `POINT:N` to kill at the N-th passing (from 1). POINT is an argument of
+`passing`."""
 
 _point, _, _count = os.environ.get(VARIABLE, "").partition(":")
 _left = int(_count or 1)
 
 
 def passing(point: str) -> None:
-    """Kill this process group (driver and JVM) with SIGKILL if the test asked for it."""
+    """Kill this process group (driver and JVM) with SIGKILL if `VARIABLE` names this point."""
     global _left
     if point != _point:
         return

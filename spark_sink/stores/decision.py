@@ -1,4 +1,4 @@
-"""Operators' decisions about a table and their records: the job's next offsets, and replaced rows."""
+"""Operators' decisions about a table, with their records: a job's next offsets, and replaced rows."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TABLE, STORED, EARLIEST, LATEST = "table", "stored", "earliest", "latest"
-"""Places at which a job can go on: the end of the rows, the stored offsets, or either end of the topic."""
+"""Values of `--from`: resume after the last row of the table, at the stored offsets, or at either end of the topic."""
 
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """Facts about a store that an operator needs before such a decision. Reading them takes nothing over."""
+    """State of a store, as an operator needs it for a decision; reading it fences no running job."""
 
     stored: dict[int, int]
     """Stored next offset of each partition."""
     row_offsets: dict[int, int] | None
-    """Next offset of each partition by the table's rows; None: they do not show it."""
+    """Next offset of each partition as the table's rows show it; None: the rows do not show it."""
     trouble: str
-    """Sentence why the job does not go on without a decision; empty: the table is in order."""
+    """Sentence that states why the job refuses to run without a decision; empty: the table is in order."""
     is_other_topic: bool = False
-    """The stored offsets belong to another topic of the name."""
+    """The stored offsets belong to a topic of the same name with another id."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision of an operator where a job goes on, with the reason."""
+    """Operator's decision about the offsets at which a job resumes."""
 
     source: str
-    """Choice of the operator, as `--from` has it."""
+    """Value of `--from`, such as `table`."""
     reason: str
     who: str
     at: str
     """Time of the decision in UTC, ISO 8601."""
     seen: Mapping[int, int] | None = None
-    """Stored offsets that the decision is based on; None: they do not matter."""
+    """Stored offsets that the operator saw; None: the decision does not depend on them."""
 
     def require_seen(self, where: object, stored: Mapping[int, int]) -> None:
-        """Refuse a decision for other offsets than the stored ones: the job has gone on since.
+        """Refuse the decision if the job has committed since the operator saw the offsets.
 
         Raises:
-            StoreError: the stored offsets are others.
+            StoreError: the stored offsets differ from the seen ones.
         """
         if self.seen is not None and dict(self.seen) != dict(stored):
             raise StoreError(
@@ -64,12 +64,12 @@ class Decision:
     def as_json(
         self, before: Mapping[int, int], after: Mapping[int, int], write_modes: tuple[str, str] = ("", "")
     ) -> str:
-        """Return one line to keep with the offsets.
+        """Return the decision as one line of JSON, to store with the offsets.
 
         Args:
             before: stored offsets before the decision.
             after: stored offsets after it.
-            write_modes: the stored one and the new one, see `write_mode_text`; kept if they differ.
+            write_modes: stored and new write mode, see `write_mode_text`; part of the line only if they differ.
         """
         was, becomes = write_modes
         changed = {"rule": {"before": json.loads(was), "after": json.loads(becomes)}} if was and was != becomes else {}
@@ -87,26 +87,26 @@ class Decision:
 
 
 def decide(source: str, reason: str, seen: Mapping[int, int] | None = None) -> Decision:
-    """Return a decision of this process's user, as of now."""
+    """Return a decision made now by the user of this process."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Decision(source, reason, f"{_user()}@{socket.gethostname()}", now, seen)
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """Rows that replace all rows with the same identities, see `ResultStore.repair`."""
+    """Rows that a repair adds, and the identities of the rows that it removes; see `ResultStore.repair`."""
 
     identity: tuple[str, ...]
-    """Columns of the identity; null is a value like others."""
+    """Names of the identity columns; null counts as a value."""
     gone: pa.Table
-    """Identities, each once: every row with one of them goes."""
+    """Identities to remove, each once: the repair deletes every row that has one of them."""
     rows: DataFrame
-    """New rows, in the columns of the table; their identities are among `identities`."""
+    """New rows, with the table's columns; each has one of the identities in `gone`."""
     count: int
     """Number of new rows."""
 
     def with_removals(self) -> DataFrame:
-        """Return the rows, and one for each identity with true in the column `DELETED`."""
+        """Return the new rows, followed by one row with `DELETED` = true for each identity."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
@@ -121,15 +121,15 @@ class Replacement:
         return self.rows.withColumn(DELETED, F.lit(False)).unionByName(removals)
 
     def require_staged(self, where: object, rows: int) -> None:
-        """Raise unless the tasks have written as many rows as planned.
+        """Refuse to commit unless the tasks wrote the planned number of rows.
 
         Raises:
             StoreError: the number differs; nothing was committed.
         """
         if rows != self.count:
             raise StoreError(
-                f"{where}: the topic has given {rows} of the {self.count} rows that a repair puts in. Nothing was "
-                "committed; run the repair again, and look whether retention deletes records during it"
+                f"{where}: only {rows} of the {self.count} rows of the repair were read from the topic. Nothing was "
+                "committed; run the repair again, and check whether retention deletes records meanwhile"
             )
 
 
@@ -142,19 +142,19 @@ class RepairNote:
     """Time of the repair in UTC, ISO 8601."""
     reason: str
     counts: Mapping[str, int]
-    """Number of identities by fault, and of rows by action."""
+    """Number of identities by kind of fault, and number of rows by action."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the object to keep in the table."""
+        """Return the record as the object that the table stores."""
         return {"at": self.at, "who": self.who, "reason": self.reason, "what": "repair", "rows": dict(self.counts)}
 
     def as_json(self) -> str:
-        """Return the line for the databases' table of decisions."""
+        """Return the record as one line of JSON, for a database's table of decisions."""
         return json.dumps(self.as_dict())
 
 
 def repair_note(reason: str, counts: Mapping[str, int]) -> RepairNote:
-    """Make the record of a repair by the user of this process, now."""
+    """Return the record of a repair made now by the user of this process."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return RepairNote(f"{_user()}@{socket.gethostname()}", now, reason, counts)
 

@@ -12,15 +12,15 @@ from kafka_ratchet.spark_sink.stores.store import require_record_columns
 Evolve = Literal["add"]
 
 DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)", re.IGNORECASE)
-"""Names of a double-precision number in Spark, PostgreSQL and DuckDB."""
+"""Pattern of a decimal's type name, with its digits and decimal places, in any store."""
 
 
 class Change(NamedTuple):
-    """Column that the table lacks, or has with a narrower type."""
+    """Change to one column: the table lacks it, or has it with a narrower type."""
 
     column: str
     type: str
-    """Type that the column has to get."""
+    """Type that the column has after the change."""
     is_new: bool
 
 
@@ -31,17 +31,18 @@ def changes(
     widens: Callable[[str, str], bool],
     why_not: str,
 ) -> list[Change]:
-    """Return the changes to the table, in the order of the job's columns.
+    """Return the changes that give the table the job's columns, in the order of these columns.
 
     Args:
-        where: the store, as messages name it.
-        present: type of each column, by name; the table's.
-        expected: the job's.
-        widens: whether a column of the first type can be made one of the second without changing a value.
-        why_not: the possible changes of types, for messages.
+        where: the table, as messages name it.
+        present: type of each column of the table, by name.
+        expected: type of each column of the job, by name.
+        widens: function that returns whether a column of the first type can become one of the second without changing a
+            value.
+        why_not: sentence about the possible changes of types, for messages.
 
     Raises:
-        SchemaDiffers: the table has a column that the job does not have, or a type cannot become the other.
+        SchemaDiffers: the table has a column that the job does not have, or a column's type cannot become the job's.
     """
     require_record_columns(where, present)
     for column, found in present.items():
@@ -63,12 +64,12 @@ def changes(
 
 
 def is_larger(before: str, after: str, integers: Sequence[str]) -> bool:
-    """Return whether the second type is a larger integer, or a decimal with every value of the first.
+    """Return whether the second type is a larger integer or decimal that contains every value of the first.
 
     Args:
-        before: present type.
-        after: wanted type.
-        integers: the store's names of integers, the smallest first.
+        before: type of the column in the table.
+        after: type of the column in the job.
+        integers: the store's names of integer types, the smallest first.
     """
     if before in integers and after in integers:
         return integers.index(before) < integers.index(after)

@@ -1,4 +1,4 @@
-"""Interface of a store for a job that judges a raw topic itself, on top of `ResultStore`."""
+"""Interface of a store for a job that judges a raw topic itself; it extends `ResultStore`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class JudgingStore(ResultStore, Protocol):
     """Store that commits last sequences together with the rows, see `ResultStore.commit`."""
 
     def known_sequences(self) -> Known | None:
-        """Return the last sequences as of the stored offsets, for executors to look into; None: none yet."""
+        """Return a lookup of the last sequences at the stored offsets, for Spark's tasks; None: there are none yet."""
         ...
 
     def require_sequences(self) -> None:
-        """Check that the last sequences belong to the stored offsets, whatever else is wrong.
+        """Require that the last sequences belong to the stored offsets; check nothing else.
 
         Raises:
-            SequencesLost: they do not.
+            SequencesLost: they belong to other offsets, or are missing.
             StoreError: the store cannot be read.
         """
         ...

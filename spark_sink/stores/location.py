@@ -1,4 +1,4 @@
-"""Location of results: a kind of store and its address; addresses of tables as one text."""
+"""Location of results: a kind of store with its address; and addresses of tables written as one text."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ SERVERS: Final[Mapping[str, str]] = {
     "mysql": "mysql",
     "mariadb": "mysql",
 }
-"""Scheme of a server's url, by that of an address."""
+"""Kind of database server for each scheme of an address."""
 
 TABLE_FILES: Final = frozenset({"duckdb"})
-"""Schemes with several tables in one file."""
+"""Schemes of files that contain several tables."""
 
 
 @dataclass(frozen=True)
 class TableLocation:
-    """Location of the results. Each kind of store takes the fields that it needs."""
+    """Location of the results; each kind of store uses only the fields that it needs."""
 
     kind: str = "delta"
     """Name in `registry.STORES`."""
     path: str = ""
-    """Folder or file; empty if the kind of store has neither."""
+    """Folder or file; empty: the kind of store uses neither."""
     table: str = "results"
-    """Name of the table; unused by delta: its folder is the table."""
+    """Name of the table; store delta does not use it, because its folder is the table."""
     url: str = field(default="", repr=False)
-    """Url of a database; it may have a password."""
+    """Url of a database server, perhaps with a password."""
     password: str | None = field(default=None, repr=False)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options of a bucket, see `bucket.OPTIONS`."""
     catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of the catalog of store iceberg; empty: a SQLite file in the folder."""
     engine: str = ""
-    """Writer of the files, see `delta.spark_writer.ENGINE`; empty: the store's own."""
+    """Engine that writes the files, see `delta.spark_writer.ENGINE`; empty: the store's own."""
 
     def __str__(self) -> str:
         return self.path or self.table
@@ -49,8 +49,10 @@ class TableLocation:
 class TableAddress:
     """Address of a table, such as duckdb:FILE?table=T.
 
-    scheme: kind, in lower case; a server has one of `SERVERS`' values place: path, identifier, or url of a server
-    without `table` table: name of the table; empty if the address has none
+    Args:
+        scheme: kind of store in lower case; for a server, one of the values of `SERVERS`.
+        place: path, identifier, or url of a server without the option `table`.
+        table: name of the table; empty: the address contains none.
     """
 
     scheme: str
@@ -59,10 +61,10 @@ class TableAddress:
 
     @classmethod
     def parse(cls, text: str) -> TableAddress | None:
-        """Parse an address; None for a text without a scheme.
+        """Parse an address; None: the text has no scheme.
 
         Raises:
-            OptionRefused: its query is ambiguous.
+            OptionRefused: the address names several tables, has an unknown option, or its url cannot be read.
         """
         scheme, colon, rest = text.partition(":")
         scheme = scheme.lower()
@@ -92,7 +94,7 @@ class TableAddress:
         return cls(scheme, _url(scheme, parts, left), table)
 
     def without_password(self) -> str:
-        """Return the place for messages: a server without user, password and options."""
+        """Return the place for messages: of a server's url without user, password and options."""
         if self.scheme not in SERVERS:
             return self.place
         parts = urlsplit(self.place)
@@ -100,7 +102,11 @@ class TableAddress:
 
 
 def _table(query: str, scheme: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the table's name, and the other options of a query."""
+    """Return the table's name from a query string, and its other options.
+
+    Raises:
+        OptionRefused: the query names several tables.
+    """
     options = parse_qsl(query, keep_blank_values=True)
     tables = [value for name, value in options if name == "table"]
     if len(tables) > 1:
@@ -109,6 +115,6 @@ def _table(query: str, scheme: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _url(scheme: str, parts: SplitResult, options: list[tuple[str, str]]) -> str:
-    """Return the url of a server. A space is %20: libpq takes a + as it is."""
+    """Return the url of a server. A space is written as %20, because libpq does not decode a +."""
     query = urlencode(options, quote_via=quote)
     return f"{scheme}://{parts.netloc}{parts.path}{'?' if query else ''}{query}"

@@ -1,4 +1,4 @@
-"""SQL that merges a commit's row into the totals' row of its key, in each store's own quoting."""
+"""SQL that merges a row of a commit into the totals of its key, in the dialect of each store."""
 
 from __future__ import annotations
 
@@ -31,39 +31,40 @@ DISTINCT: Final = (
 
 
 class Dialect(Generic[Sql]):
-    """Parts of the SQL that differ between stores."""
+    """Parts of the SQL that differ from store to store."""
 
     union: LiteralString
-    """List of the `HASHES` smallest different elements of {target} and {source}, in order."""
+    """Template: sorted list of the `HASHES` smallest different elements of {target} and {source}."""
     size: LiteralString
-    """Number of elements of the list {hashes}."""
+    """Template: number of elements of the list {hashes}."""
     last: LiteralString
-    """Element number `HASHES` of the list; null if it has fewer."""
+    """Template: element number `HASHES` of the list {hashes}; null if the list has fewer."""
 
     def compose(self, template: LiteralString, **parts: Sql) -> Sql:
-        """Fill a template with these parts by their names."""
+        """Return a template with its named placeholders replaced by SQL."""
         raise NotImplementedError
 
     def target(self, column: str) -> Sql:
-        """Return a column of the table's row."""
+        """Return a column of the table's row as SQL."""
         raise NotImplementedError
 
     def source(self, column: str) -> Sql:
-        """Return a column of the commit's row."""
+        """Return a column of the commit's row as SQL."""
         raise NotImplementedError
 
     def ordered(self, column: str, value: Sql) -> Sql:
-        """Return a value for comparisons: text by its bytes, as in Spark, and NaN above every other number."""
+        """Return SQL that compares as Spark does: text by its bytes, and NaN above every other number."""
         return value
 
 
 def changes(write_mode: WriteMode, dialect: Dialect[Sql], merged: Mapping[str, Sql] | None = None) -> Mapping[str, Sql]:
-    """Return the new value of each column after the key, for a table that has the key's row.
+    """Return the new value of each column after the key as SQL, for a key that the table contains.
 
     Args:
         write_mode: a write mode of totals.
-        dialect: the store's.
-        merged: new lists of hashes that the store has computed, by column; the numbers come from these then.
+        dialect: SQL dialect of the store.
+        merged: SQL of new lists of hashes by column, if the store computes them itself; numbers of different values are
+            then computed from these lists.
     """
     new: dict[str, Sql] = {}
     for each in write_mode.aggregates:
@@ -93,7 +94,7 @@ def changes(write_mode: WriteMode, dialect: Dialect[Sql], merged: Mapping[str, S
 
 
 class PlainDialect(Dialect[str]):
-    """SQL as text, with the aliases `target` and `source`."""
+    """Dialect that writes SQL as plain text, with the aliases `target` and `source`."""
 
     def compose(self, template: LiteralString, **parts: str) -> str:
         """See `Dialect`."""

@@ -1,4 +1,4 @@
-"""Creation of stores, for a job or only to read."""
+"""Functions that create a store, for a job or for reading only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def rejects_location(location: TableLocation) -> TableLocation:
-    """Return the location of a result's rejects."""
+    """Return the location of the rejects that belong to a result table."""
     return store_class(location.kind).rejects_at(location)
 
 
@@ -37,7 +37,7 @@ def make_store(
     """Create the store without opening it; the arguments are those of `TableStore`.
 
     Raises:
-        OptionRefused: the store lacks a feature of the pipeline, or place, name or topic cannot be used.
+        OptionRefused: the store lacks a feature that the job needs, or location, name or topic cannot be used.
     """
     kind = store_class(location.kind)
     require_path(location)
@@ -79,21 +79,21 @@ def make_store(
 
 
 def _let_coalesce(store: TableStore, pipeline: RowPipeline) -> None:
-    """Let a store of files write few large ones, unless a user's step needs its tasks."""
+    """Allow a store of files to write few large files, unless a user's function depends on the number of tasks."""
     if isinstance(store, OptimisticStore):
         store.may_coalesce = pipeline.transform is None
 
 
 def require_path(location: TableLocation) -> None:
-    """Refuse a store without the path that it needs.
+    """Refuse a location without a path if its kind of store needs one.
 
     Raises:
-        OptionRefused: it has no path.
+        OptionRefused: the path is empty.
     """
     if store_class(location.kind).needs_path and not location.path:
         raise OptionRefused(f"store {location.kind} needs a path")
 
 
 def reader(location: TableLocation, name: str = "reader") -> TableStore:
-    """Create a store that only reads the table."""
+    """Return a store that is used only to read the table."""
     return store_class(location.kind)(location, name, "none")

@@ -1,7 +1,8 @@
-"""Common part of stores that commit by one new version of a table, which fails if another writer was first.
+"""Common part of stores that commit one new version of a table, unless another writer was first.
 
-Before each attempt a holder compares itself with the newest version: it must still be the holder, and the rows must be
-those of the offsets. A version that came in between makes the attempt fail, and the holder compares itself again.
+The run that opened the store last is the job's holder. Before each attempt the holder reads the newest version and
+checks that it still is the holder, and that the table's rows are those of the stored offsets. If another version comes
+in between, the attempt fails and the holder checks again.
 """
 
 from __future__ import annotations
@@ -34,74 +35,79 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 COMMIT_ATTEMPTS = 100
-"""Attempts of a commit after other writers of the table were first. Each failure is a success of another job or a
-compaction, so this many in a row mean a fault."""
+"""Attempts of a commit while other writers of the table commit first. Each failure means that another job or a
+compaction succeeded, so this many in a row point to a fault."""
 
 REFUSALS = 3
-"""Number of conflicts that may be reported while the table has no newer version."""
+"""Number of conflicts that the table's library may report while no newer version exists; then the commit is refused."""
 
 FILE_BYTES = 8 * 1024 * 1024
-"""Least size of a file, about, if a commit has as much: small files make readers slow, and large ones few tasks."""
+"""Approximate minimum size of a file in bytes, if the commit has as many: with small files readers are slow, and with
+large ones few tasks share the work."""
 
 TASK_OFFSETS = 200_000
-"""Offsets of one task, at most: it parses about as many in a second."""
+"""Maximum number of offsets per task, which parses about as many in a second."""
 
 OFFSET_BYTES = 1024.0
-"""Assumed bytes of one offset in a file, before the first commit of a run."""
+"""Assumed bytes per offset in a file, before the first commit of a run."""
 
 Table = TypeVar("Table")
 
 
 @dataclass(frozen=True)
 class Staged:
-    """Rows of a commit that no reader sees yet."""
+    """Rows of a coming commit, which no reader sees yet."""
 
     rows: int
     files: list[WrittenFile] = field(default_factory=list)
-    """Files that the tasks have written."""
+    """Files written by Spark's tasks."""
     partitions: dict[str, Values] = field(default_factory=dict)
-    """Partition of each file by name, if the table has partitions."""
+    """Partition values of each file by name, if the table has partitions."""
     arrow: Any = None
-    """Rows of the commit, if the driver brings them in."""
+    """Rows of the commit, if the driver writes them into the table."""
     aside: bool = False
-    """True: the files are no files of the table, and the commit writes the table's."""
+    """True if the files are outside the table, and the commit writes the table's own files."""
     sequences: int = 0
-    """Number of the manifest of last sequences, see `SequenceFiles`; 0: the job does not judge."""
+    """Number of the manifest of last sequences, see `SequenceFiles`; 0: the job does not judge records."""
 
 
 def least_tasks(offsets: int) -> int:
-    """Return the least number of tasks for a commit of so many offsets."""
+    """Return the minimum number of tasks for a commit of so many offsets."""
     return math.ceil(offsets / TASK_OFFSETS)
 
 
 class OptimisticStore(TableStore, Generic[Table]):
-    """`TableStore` and `pair.ExternallyNumbered`; a subclass finds, reads and writes its tables."""
+    """Base of such stores, for `pair.ExternallyNumbered` too; a subclass finds, reads and writes its tables."""
 
     rejects_apart = True
 
     splits = True
 
     may_be_emptied = False
-    """Permission to remove all rows, see `pair.ExternallyNumbered`."""
+    """True if an operator may remove all rows, see `pair.ExternallyNumbered`."""
 
     may_coalesce = False
-    """Permission to join tasks until each has a file of `FILE_BYTES`: no user's step runs in them."""
+    """True if tasks may be joined until each writes `FILE_BYTES`; False if a user's function runs in them."""
 
     _offset_bytes = OFFSET_BYTES
 
     _table: Table | None = None
-    """Columns that the store was opened with."""
+    """Open table; None: the store is not open."""
     _sequence_files: SequenceFiles | None = None
-    """Sequence files of an open store that `judges`."""
+    """Files of last sequences; None: the store is not open, or the job does not judge records."""
 
     # -- the table, by a subclass
 
     def _find(self) -> Table | None:
-        """Return the table at its newest version; None: there is none."""
+        """Return the table at its newest version; None: there is no table."""
         raise NotImplementedError
 
     def _find_or_make(self, schema: StructType) -> Table:
-        """Return the table, created if missing. Refuses one with other columns."""
+        """Return the table, after creating it if it is missing.
+
+        Raises:
+            SchemaDiffers: an existing table has other columns.
+        """
         raise NotImplementedError
 
     def _refresh(self, table: Table) -> None:
@@ -109,7 +115,11 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _require_fits(self, table: Table, schema: StructType) -> None:
-        """Raise `SchemaDiffers` if the table has other columns."""
+        """Refuse a table with other columns than the job's.
+
+        Raises:
+            SchemaDiffers: the columns differ.
+        """
         raise NotImplementedError
 
     def _version_of(self, table: Table) -> object:
@@ -119,34 +129,34 @@ class OptimisticStore(TableStore, Generic[Table]):
     # -- the job's state in the table
 
     def _newest(self, table: Table) -> int:
-        """Return the number of the newest holder; 0: there was none."""
+        """Return the job's newest generation; 0: no run has taken over yet."""
         raise NotImplementedError
 
     def _stored(self, table: Table) -> dict[int, int]:
-        """Return the next offset of each partition."""
+        """Return the stored next offset of each partition."""
         raise NotImplementedError
 
     def _stored_id(self, table: Table) -> StoredId:
-        """Return the id of the topic that the offsets belong to."""
+        """Return the id of the topic that the stored offsets belong to."""
         raise NotImplementedError
 
     def _stored_write_mode(self, table: Table) -> str:
         raise NotImplementedError
 
     def _stored_sequences(self, table: Table) -> int:
-        """Return the number of the sequence manifest of the stored offsets; 0: there is none."""
+        """Return the number of the sequence manifest that belongs to the stored offsets; 0: there is none."""
         raise NotImplementedError
 
     def _files_of_sequences(self, table: Table, rule: JudgeRule) -> SequenceFiles:
-        """Return the folder of the last sequences, for a store that `keeps_sequences`."""
+        """Return the files of last sequences; only for a store that `keeps_sequences`."""
         raise NotImplementedError
 
     def _require_consistent(self, table: Table) -> None:
-        """Raise `RowsLost` if the table's rows are not those of the offsets."""
+        """Raise `RowsLost` if the table's rows are not those of the stored offsets."""
         raise NotImplementedError
 
     def _row_offsets(self, table: Table) -> dict[int, int] | None:
-        """Return the offsets that the present rows reach to; None: unknown."""
+        """Return the next offset of each partition after the present rows; None: unknown."""
         raise NotImplementedError
 
     # -- changes
@@ -156,21 +166,21 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _is_failure(self, error: Exception) -> bool:
-        """Return whether an error is one of the table or the disk. The version may exist all the same."""
+        """Return whether an error comes from the table or the disk; the version may exist nevertheless."""
         return True
 
     def _write_take_over(
         self, table: Table, generation: int, offsets: Mapping[int, int] | None, decision: Decision | None
     ) -> None:
-        """Write a version with another generation, and with an operator's offsets and `_write_mode`."""
+        """Write a version with a new generation and, after an operator's decision, its offsets and the write mode."""
         raise NotImplementedError
 
     def _stage(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
-        """Write the rows to a place where no reader sees them."""
+        """Write the rows of a commit to a place where no reader sees them."""
         raise NotImplementedError
 
     def _write(self, table: Table, staged: Staged, generation: int, end: Mapping[int, int]) -> None:
-        """Write a version with these rows, these offsets and `_write_mode`."""
+        """Write a version with the staged rows, the offsets and the write mode."""
         raise NotImplementedError
 
     def _stage_replacement(self, table: Table, dataframe: DataFrame, generation: int) -> Staged:
@@ -180,7 +190,7 @@ class OptimisticStore(TableStore, Generic[Table]):
     def _write_replacement(
         self, table: Table, staged: Staged, generation: int, first: Mapping[int, int], last: Mapping[int, int]
     ) -> None:
-        """Write a version with these rows in place of the range's. Offsets stay."""
+        """Write a version with the staged rows in place of a range of records; the stored offsets stay."""
         raise self._replaces_nothing()
 
     def _replaces_nothing(self) -> OptionRefused:
@@ -195,7 +205,7 @@ class OptimisticStore(TableStore, Generic[Table]):
         raise NotImplementedError
 
     def _write_repair(self, table: Table, rows: Replacement, staged: Staged, generation: int, note: RepairNote) -> None:
-        """Write a version with these rows in place of those with their identities.
+        """Write a version with a repair's rows in place of those with its identities; the stored offsets stay.
 
         The stored offsets stay.
         """
@@ -205,15 +215,16 @@ class OptimisticStore(TableStore, Generic[Table]):
         """Raise `StoreError` if a clean-up has removed staged files."""
 
     def _after_take_over(self, table: Table, schema: StructType) -> None:
-        """React to a take-over; called after each one."""
+        """Complete a take-over; called after its version is written."""
 
     def _after_commit(self) -> None:
-        """React to a commit; called as soon as it is in place."""
+        """Complete a commit; called as soon as its version is written."""
 
     def _finish(self, table: Table, staged: Staged) -> None:
-        """Finish a commit.
+        """Finish a commit: check its files, and remove staged ones outside the table.
 
-        Raises `StoreError` if committed files are gone, and removes staged ones next to the table.
+        Raises:
+            StoreError: committed files are missing.
         """
 
     # -- common steps

@@ -1,4 +1,4 @@
-"""Orphans that killed and fenced jobs leave next to a result table, as each store lists them for `vacuum`."""
+"""Orphans: files and tables that killed or fenced jobs left next to a result table; stores list them for `vacuum`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class Orphan:
     """File or table that no reader of the result needs."""
 
     name: str
-    """Name within the table's folder; in a database, a table's."""
+    """Name of the file within the table's folder; in a database, name of the staging table."""
     bytes: int
     modified_s: float | None = field(compare=False)
-    """Time of the last write, in seconds since 1970; None: the store does not know."""
+    """Time of the last write in seconds since 1970; None: the store does not know it."""
     remove: Callable[[], None] = field(repr=False, compare=False)
 
 
 def file_orphan(folder: Folder, file: FileInfo, *folders: str) -> Orphan:
-    """Return a file in the table's folder, or in these folders within it."""
+    """Return a file as an orphan; `folders` lead to it from the table's folder."""
     name = "/".join([*folders, file.name])
     return Orphan(name, file.bytes, file.modified_s, partial(folder.remove, file.name, *folders))
 
 
 def files_of_older_holders(folder: Folder, files: Iterable[FileInfo], newest: Callable[[str], int]) -> Iterator[Orphan]:
-    """Yield the files that a fenced holder's tasks have written.
+    """Yield the files written by tasks of generations that are fenced.
 
     Args:
         folder: the table's folder.
-        files: files in it that no version of the table names.
-        newest: the newest generation of a job.
+        files: files in the folder that no version of the table names.
+        newest: function that returns a job's newest generation.
     """
     for file in files:
         written = FILE_NAME.fullmatch(file.name)  # every other file is another writer's

@@ -1,8 +1,9 @@
-"""Result table and rejects table in stores that commit one table at a time: each record once in both, in two commits.
+"""Result table and rejects table of a store that commits one table at a time: rows and rejects take two commits.
 
-The rejects table keeps its own generation and offsets, and is committed first. A job that ends between the two commits
-leaves it ahead; the next one reads the range again, for the rows, and leaves out the stored rejects. Kafka's committed
-records do not change, but their parsing may: a record that is a reject only now is refused.
+The rejects table has its own generation and offsets, and is committed first. If a job ends between the two commits, the
+rejects table is ahead. The next run reads that range of records again for the result table, and leaves out the rejects
+already stored. Committed records of Kafka do not change, but their parsing may: a record that has become a reject only
+since then is refused.
 """
 
 from __future__ import annotations
@@ -26,46 +27,46 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.task import Known
 
 TAKE_OVER_ATTEMPTS = 100
-"""Attempts of a take-over after another job's was first; each failure is the start of a whole job."""
+"""Attempts of a take-over while other jobs take over first; each failure is the start of a whole job."""
 
 
 class ExternallyNumbered(ResultStore, Protocol):
-    """Store that can take over with a generation that its caller has counted."""
+    """Store that takes over with a generation chosen by its caller."""
 
     may_be_emptied: bool
-    """Permission for an operator to remove all rows of the table (DELETE, TRUNCATE)."""
+    """True if an operator may remove all rows of the table (DELETE, TRUNCATE)."""
 
     def open(self, schema: StructType, generation: int | None = None) -> dict[int, int]:
         """Open the store, see `ResultStore.open`.
 
         Args:
             schema: the table's columns.
-            generation: the number to take over with; None: one more than the newest.
+            generation: generation to take over with; None: one more than the newest.
 
         Raises:
-            Fenced: the newest holder's number is not below `generation`; no holder was fenced.
+            Fenced: the newest generation is not below `generation`; no job was fenced.
         """
         ...
 
     def make(self, schema: StructType) -> None:
-        """Create a missing table without taking over; see `ResultStore.open`."""
+        """Create a missing table without fencing any job; see `ResultStore.open`."""
         ...
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision, generation: int | None = None) -> int:
-        """Reset the offsets with a generation as in `open`; see `ResultStore.reset_offsets`."""
+        """Reset the offsets under a chosen generation; see `ResultStore.reset_offsets` and `open`."""
         ...
 
     def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Read rows of a range, see `TableStore.scan_records`."""
+        """Read rows of a range of offsets, see `TableStore.scan_records`."""
         ...
 
 
 class PairedStore:
-    """`ResultStore` of two stores: rows go to one, rejects to the other.
+    """Pair of stores used as one `ResultStore`: rows go to one, rejects to the other.
 
     Args:
-        rows: store of the rows. Its offsets are the pair's.
-        rejects: store of the rejects, appended; for the same job and topic.
+        rows: store of the rows; its offsets count as those of the pair.
+        rejects: store of the rejects, which are appended; for the same job and topic.
         rejects_schema: columns of the rejects.
     """
 
@@ -75,7 +76,8 @@ class PairedStore:
         self.judges = rows.judges
         self._rejects.may_be_emptied = True
         self._reached: dict[int, int] = {}
-        """Offsets of the rejects table. Ahead of the rows': those rejects are stored. Below: there were none since."""
+        """Offsets stored with the rejects. Where they are above those of the rows, the rejects up to them are already
+        stored; where below, there were no rejects since."""
 
     def generation(self) -> int:
         return self._rows.generation()
@@ -85,19 +87,19 @@ class PairedStore:
         return self._rows.offsets()
 
     def _require_rejects_of_these_rows(self) -> None:
-        """Refuse rejects without a holder of the rows: they belong to another table, as rows are taken over first.
+        """Refuse a table of rejects if no job has ever opened the result table.
 
-        They would count as rejects of this one. A record rejected by other columns or another rule would be in both
-        tables if it is a row today.
+        A job opens the result table first, so such rejects belong to another result table. They would count as rejects
+        of this one: a record rejected by other columns or another rule, which is a row today, would be in both tables.
 
         Raises:
-            StoreError: the rejects have offsets, and the rows have no holder.
+            StoreError: the rejects have offsets, and the result table has no generation.
         """
         reached = self._rejects.offsets()
         if reached and not self._rows.generation():
             raise StoreError(
-                f"the table of rejects has those of records up to {reached}, and no job of this name has ever opened "
-                "the result table: that one was removed, or moved. Put it back; or, to begin again, remove both; or "
+                f"the table of rejects has rejects up to offsets {reached}, and no job of this name has ever opened "
+                "the result table: it was removed, or moved. Put it back; or, to begin again, remove both; or "
                 "choose another path or table"
             )
 
@@ -111,7 +113,7 @@ class PairedStore:
         return replace(rows, trouble=" ".join(filter(None, [rows.trouble, rejects.trouble])))
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Leave the rejects table's own offsets if they belong to the topic."""
+        """Reset the offsets of the rows; keep those of the rejects if they are right and belong to the topic."""
         rows, rejects = self._rows.check(), self._check_rejects()
         reached = rejects.stored
         if rows.is_other_topic or rejects.is_other_topic:
@@ -142,11 +144,11 @@ class PairedStore:
         self._rejects.require_fits(self._rejects_schema)
 
     def require_write_mode(self) -> None:
-        """Refuse another write mode of the rows; rejects are always appended."""
+        """Refuse a write mode other than that of the stored rows; rejects are always appended."""
         self._rows.require_write_mode()
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """Open both tables with one number, so that one of two jobs holds both."""
+        """Open both tables with the same generation, so that of two jobs one gets both."""
         self._require_rejects_of_these_rows()  # and those of another topic, before any holder is fenced
         for _ in range(TAKE_OVER_ATTEMPTS):
             generation = max(self._rows.generation(), self._rejects.generation()) + 1
@@ -173,11 +175,11 @@ class PairedStore:
         rejects: DataFrame | None = None,
         sequences: DataFrame | None = None,
     ) -> int:
-        """Commit in two actions, each with its end offsets; last sequences count with the rows.
+        """Commit the rejects, then the rows with their last sequences; each commit stores its end offsets.
 
         Raises:
-            Fenced: another job has taken over; no row of this call is visible. Rejects may be, each once.
-            StoreError: a table cannot be written; likewise.
+            Fenced: another job has taken over; no row of this call is visible, but its rejects may be, each once.
+            StoreError: a table cannot be written; the same holds.
         """
         self._commit_rejects(start, end, rejects)
         return self._rows.commit(dataframe, start, end, None, sequences)
@@ -194,10 +196,10 @@ class PairedStore:
         crash_points.passing("between-commits")
 
     def _require_rejects_again(self, start: Mapping[int, int], rejects: DataFrame) -> None:
-        """Leave out the rejects of records read again, after a check that the rejects are stored.
+        """Refuse rejects of records read again that are not stored yet.
 
-        The parsing of a value can change between two runs: its schema is deleted, or the rules are others. A record
-        that was a row then and is a reject now would be in neither table (decision 0061).
+        Parsing of a value can change between two runs, because its schema was deleted or a setting changed. A record
+        that was a row in the first run and is a reject in the second would be in neither table (decision 0061).
 
         Raises:
             StoreError: a stored reject is missing; nothing of this commit is visible.
@@ -218,7 +220,7 @@ class PairedStore:
                 )
 
     def _stored_rejects(self, partition: int, first: int, last: int) -> set[int]:
-        """Return the offsets of a partition's stored rejects, from first to last."""
+        """Return the offsets of the stored rejects of a partition, from `first` to `last`, both included."""
         import pyarrow as pa
 
         schema = pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])
@@ -236,7 +238,7 @@ class PairedStore:
     def replace(
         self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """Refuse a replacement: rows and rejects are two tables, and a record may move from one to the other."""
+        """Refuse a replacement: a record may move between rows and rejects, and no commit covers both tables."""
         raise OptionRefused(
             "the rejects are a table of their own here, and no single version has both: a former reject that is a "
             "row now would be in both tables, or in none. Choose a database (postgres, mysql, duckdb), or a job "
@@ -250,7 +252,7 @@ class PairedStore:
     def repair(
         self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
     ) -> None:
-        """Repair in two actions if both tables are concerned, the rejects' first."""
+        """Repair the rejects first, then the rows, each in a commit of its own."""
         if rejects is not None:
             self._rejects.repair(rejects, None, self._reached, note)
             crash_points.passing("between-commits")
@@ -263,7 +265,7 @@ class PairedStore:
 
 
 def _from(offsets: Mapping[int, int]) -> Column:
-    """Return the records at these offsets or later, and all of partitions without an offset."""
+    """Return the condition for records at these offsets or later, and for all records of other partitions."""
     from pyspark.sql import functions as F
 
     below = [(F.col("_kafka_partition") == p) & (F.col("_kafka_offset") < offset) for p, offset in offsets.items()]

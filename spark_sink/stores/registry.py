@@ -1,6 +1,6 @@
-"""Kinds of stores by name. A new one is a folder here and a line below; see docs/guide/own-store.md.
+"""Kinds of stores by name. A new kind is a folder next to this module and a line below; see docs/guide/own-store.md.
 
-Settings and command lines ask for the names, so this module imports nothing: a store's packages are imported when the
+Settings and command lines need only the names, so this module imports no store: its packages are imported when the
 store is used.
 """
 
@@ -21,14 +21,14 @@ STORES = {
     "duckdb": "kafka_ratchet.spark_sink.stores.duckdb.store:DuckDBStore",
     "iceberg": "kafka_ratchet.spark_sink.stores.iceberg.store:IcebergStore",
 }
-"""Name as module:class of each kind of store, a `TableStore`."""
+"""Class of each kind of store, written module:class; it is a `TableStore`."""
 
 
 def store_class(kind: str) -> type[TableStore]:
     """Return the class of a kind of store.
 
     Raises:
-        OptionRefused: there is no such kind.
+        OptionRefused: there is no store of this kind.
     """
     if kind not in STORES:
         raise OptionRefused(f"store {kind!r}: there are {', '.join(STORES)}")

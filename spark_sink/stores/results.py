@@ -1,4 +1,4 @@
-"""Reading a result table of any kind without Spark."""
+"""Functions that read a result table of any kind of store without Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def count(location: TableLocation) -> int:
 
 
 def read_rows(location: TableLocation, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Read columns of a result table, in no order.
+    """Read some columns of a result table; the order of the rows is undefined.
 
     Raises:
         SinkError: there is no such table, or it cannot be read.
@@ -32,15 +32,15 @@ def read_rows(location: TableLocation, columns: Sequence[str]) -> list[tuple[Any
 
 
 def read_totals(location: TableLocation, group_by: str, sums: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Sum integer columns per value of a text column.
+    """Sum integer columns for each value of a text column.
 
     Args:
-        location: where the results are.
-        group_by: name of the grouping column; rows without a value in it come under "".
-        sums: names of the columns to add up; a missing value counts as 0.
+        location: location of the results.
+        group_by: name of the grouping column; rows with null in it count under "".
+        sums: names of the columns to add up; null counts as 0.
 
     Returns:
-        For each group, in its order, each column's sum.
+        Sum of each column, by group; groups are sorted.
 
     Raises:
         OptionRefused: the table has no such column.
@@ -67,16 +67,17 @@ def scan(
     rejects: bool = False,
     records: tuple[int, int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield columns of the table batch by batch, in no order and in the types of `schema`.
+    """Yield columns of the table in batches, in the types of `schema`; the order of the rows is undefined.
 
-    There is no Python object for each row. Rows of a commit during the scan are all included or all missing; for
-    PostgreSQL's plain rows this holds for each Kafka partition of the commit.
+    No row becomes a Python object. Of a commit during the scan, either all rows are included or none; where the tasks
+    of a PostgreSQL store commit, this holds for each Kafka partition of the commit.
 
     Args:
-        location: where the results are.
-        schema: the wanted columns.
-        rejects: read the table of rejects instead.
-        records: a Kafka partition, a first and a last offset: rows of other records may be left out; None: all rows.
+        location: location of the results.
+        schema: names and types of the columns to read.
+        rejects: whether to read the table of rejects instead.
+        records: Kafka partition, first offset and last offset; the store may leave out rows of other records. None: all
+            rows.
 
     Raises:
         SinkError: there is no such table or column, or it cannot be read.
@@ -92,11 +93,11 @@ def scan(
     except SinkError:
         raise
     except Exception as error:  # errors of Arrow, delta-rs, pyiceberg and the disk: a file or a column is missing
-        raise StoreError(f"{location}: its rows cannot be read ({first_line(error)}). Look at the table") from None
+        raise StoreError(f"{location}: its rows cannot be read ({first_line(error)}). Check the table") from None
 
 
 def partition_and_offset() -> pa.Schema:
-    """Return the two columns with the record of a row."""
+    """Return a schema of the two columns that name a row's record: Kafka partition and offset."""
     import pyarrow as pa
 
     return pa.schema([("_kafka_partition", pa.int32()), ("_kafka_offset", pa.int64())])

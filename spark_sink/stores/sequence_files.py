@@ -1,12 +1,12 @@
 """Files with the last sequences of a job that judges a raw topic itself, next to its rows.
 
-A commit writes the changed sequences into new Parquet files, and a manifest that names all valid files. A manifest
-counts once the commit of rows and offsets names it, and not before. So rows, offsets and sequences cannot part, even in
-stores that change one table at a time.
+A commit writes the changed sequences into new Parquet files, and a manifest that names all valid files. The manifest is
+valid only once the commit of rows and offsets names it. So rows, offsets and sequences always agree, even in stores
+that change one table at a time.
 
-Each file has the identities of one Kafka partition, sorted; only the task that judges this partition reads it. Many
-files of one size are merged, so that their number grows with the logarithm of the identities, and not with the commits.
-Executors read, judge and merge; the driver has the names of the files only.
+Each file contains identities of one Kafka partition, sorted; only the task that judges this partition reads it. Files
+of similar size are merged, so that their number grows with the logarithm of the number of identities instead of the
+number of commits. Executors read, judge and merge; the driver knows only the files' names.
 """
 
 from __future__ import annotations
@@ -34,26 +34,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FOLDER: Final = "_ratchet_sequences"
-"""Folder within a table's own: it is moved, copied and removed with the table. Delta's and Iceberg's clean-ups leave
-names with an underscore alone."""
+"""Folder inside the table's folder, so that it is moved, copied and removed with the table. Clean-ups of Delta and
+Iceberg skip names that begin with an underscore."""
 
 FORMAT: Final = 1
 
 FANOUT: Final = 8
-"""Number of runs of one size that become one: each identity is rewritten once for each power of this number."""
+"""Number of runs of similar size that are merged into one: each identity is rewritten once for each power of this
+number."""
 
 ROWS_PER_TASK: Final = 500_000
-"""Least number of Kafka partitions in a merge's task, about, if there are so many."""
+"""Approximate number of rows that one task merges; there are at most as many tasks as Kafka partitions."""
 
 GROUP_ROWS: Final = 10_000
-"""Rows of a row group, sorted by identity: a task reads the groups with a possible match. Few records among many
-identities match few groups."""
+"""Rows per row group of a file. A file is sorted by identity, and a task reads only the groups that may contain one of
+its identities: few records among many identities match few groups."""
 
 LOOK_ROWS: Final = 250_000
-"""Rows that a task searches at a time: each search hashes the requested identities again."""
+"""Rows that a task searches at a time; each search hashes the requested identities again."""
 
 TAIL_BYTES: Final = 64 * 1024
-"""Bytes of a file's end for its digest: Parquet's footer, and the pages before it."""
+"""Bytes at a file's end that its digest covers: Parquet's footer, and the pages before it."""
 
 COUNT_BITS: Final = 32
 
@@ -61,26 +62,26 @@ MANIFEST = re.compile(r"manifest-(?P<job>[a-z][a-z0-9_-]{0,62})\.(?P<generation>
 
 
 class SequenceFile(NamedTuple):
-    """File with the Kafka partition of its identities; -1: of several."""
+    """File of last sequences; `partition` is the Kafka partition of its identities, or -1 for several."""
 
     name: str
     rows: int
     bytes: int
     digest: int
-    """Digest of the file's last bytes, which describe all pages; these have their own checksums."""
+    """Digest of the file's last bytes, which describe all pages; the pages have checksums of their own."""
     partition: int = -1
 
 
 @dataclass(frozen=True)
 class Run:
-    """Files of one commit, or of one merge."""
+    """Files written by one commit, or by one merge."""
 
     rows: int
     files: tuple[SequenceFile, ...]
 
     @property
     def size_class(self) -> int:
-        """Return the size class; runs of one class are merged together."""
+        """Return the size class of the run, a logarithm of its rows; runs of one class are merged together."""
         size, rows = 0, self.rows
         while rows >= FANOUT:
             size, rows = size + 1, rows // FANOUT
@@ -89,10 +90,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Valid files, with the commit and rule that they belong to."""
+    """List of the valid files, with the offsets and the rule that they belong to."""
 
     offsets: Mapping[int, int]
-    """Offsets of the commit that it was written for."""
+    """Next offset of each partition, of the commit that the manifest was written for."""
     runs: tuple[Run, ...] = ()
     rule: Mapping[str, Any] = field(default_factory=dict)
 
@@ -102,7 +103,7 @@ class Manifest:
         return [file for run in self.runs for file in run.files]
 
     def as_json(self) -> str:
-        """Return the manifest as the bytes of its file."""
+        """Return the manifest as the JSON text of its file."""
         return json.dumps(
             {
                 "format": FORMAT,
@@ -114,7 +115,11 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
-        """Parse a manifest; raises ValueError, KeyError or TypeError if the bytes are none."""
+        """Parse the bytes of a manifest's file.
+
+        Raises:
+            ValueError, KeyError, TypeError: the bytes are no manifest, or one of a newer format.
+        """
         found = json.loads(text)
         if found["format"] != FORMAT:
             raise ValueError(f"format {found['format']} is a newer Ratchet's")
@@ -127,42 +132,42 @@ class Manifest:
 
 
 class SequenceFiles:
-    """Last sequences of one job.
+    """Files of last sequences of one job.
 
     Args:
-        folder: folder of the files, below `inner`.
-        inner: folders within it.
+        folder: folder that contains `inner`.
+        inner: names of the nested folders in `folder` that lead to the files.
         job: the job's name.
-        rule: the job's rule.
+        rule: the job's rule for judging records.
     """
 
     def __init__(self, folder: Folder, inner: tuple[str, ...], job: str, rule: JudgeRule) -> None:
         self._folder, self._inner, self._job, self._rule = folder, inner, job, rule
         self._written = 0
-        """Number of this holder's manifests."""
+        """Number of manifests that this run has written."""
         self._number, self._manifest = 0, Manifest({})
-        """Committed manifest."""
+        """Number of the committed manifest, and the manifest."""
         self._staged = self._number, self._manifest
 
     @property
     def where(self) -> str:
-        """Return the folder's name for messages."""
+        """Return the path of the files' folder, for messages."""
         return self._folder.inside(*self._inner)
 
     def open(self, number: int, offsets: Mapping[int, int]) -> None:
-        """Begin with the store's last commit; arguments and errors are those of `require`."""
+        """Start from the manifest of the store's last commit; see `require` for arguments and errors."""
         self._number, self._manifest, self._written = number, self.require(number, offsets), 0
 
     def require(self, known: int, offsets: Mapping[int, int]) -> Manifest:
-        """Check that the files of the store's last commit exist and belong to it.
+        """Check the files of the store's last commit, and return their manifest.
 
         Args:
-            known: the store's number of its manifest; 0: there is none.
-            offsets: the stored ones.
+            known: number of the manifest that the store's last commit names; 0: none.
+            offsets: stored next offset of each partition.
 
         Raises:
-            SequencesLost: they are missing, or belong to another commit.
-            StoreError: they cannot be read.
+            SequencesLost: a file is missing or changed, or the files belong to another commit.
+            StoreError: the files cannot be read.
         """
         if not known:
             if any(offsets.values()):
@@ -190,23 +195,23 @@ class SequenceFiles:
         return found
 
     def known(self) -> Known | None:
-        """Return the committed sequences, for the tasks that judge to look into; None: there are none."""
+        """Return a lookup of the committed sequences, for Spark's tasks; None: there are none."""
         files = self._manifest.files
         return looking(self._paths(files), self._folder.filesystem, has_seen=self._has_seen) if files else None
 
     def stage(self, changes: DataFrame, generation: int, offsets: Mapping[int, int]) -> int:
-        """Write a commit's changes, and the manifest that counts once the commit of rows names it.
+        """Write the changed sequences of a commit, and the manifest that the commit has to name.
 
         Args:
-            changes: new last sequences, one row for each identity; one task has all of a Kafka partition.
-            generation: the holder's.
-            offsets: offsets of the commit.
+            changes: new last sequences, one row per identity; all those of a Kafka partition are in one task.
+            generation: generation of this run.
+            offsets: next offset of each partition after the commit.
 
         Returns:
-            number of the manifest
+            Number of the manifest.
 
         Raises:
-            StoreError: they cannot be written, or two tasks have judged one Kafka partition.
+            StoreError: the files cannot be written, or two tasks have judged one Kafka partition.
         """
         self._folder.make(*self._inner)
         written = self._write(changes, generation)
@@ -228,10 +233,10 @@ class SequenceFiles:
         return number
 
     def committed(self) -> None:
-        """Adopt the last staged manifest, and remove files of older commits and holders.
+        """Adopt the last staged manifest as committed, and remove older files.
 
-        A holder that was frozen and comes back may be here after its successor's commits. These go on from its last
-        manifest, and their files are of a later generation, so neither is removed.
+        A frozen run may resume here after commits of its successor. The successor's files are not removed: those it
+        took over are named by this run's last manifest, and its own files have a later generation.
         """
         before, self._number, self._manifest = self._number, *self._staged
         kept = {_name(self._job, number) for number in (before, self._number)}
@@ -246,7 +251,7 @@ class SequenceFiles:
                     self._folder.remove(file.name, *self._inner)
 
     def _is_there(self) -> bool:
-        """Return whether the folder exists; a bucket has names only."""
+        """Return whether the folder exists; in a bucket it counts as existing."""
         return not isinstance(self._folder, LocalFolder) or self._folder.path.joinpath(*self._inner).is_dir()
 
     def _sizes(self) -> dict[str, int]:
@@ -273,7 +278,7 @@ class SequenceFiles:
         return Run(sum(file.rows for file in files), files)
 
     def _digest(self, name: str) -> int:
-        """Return the digest of a file's end.
+        """Return the digest of a file's last bytes.
 
         Raises:
             StoreError: the file cannot be read.
@@ -290,7 +295,7 @@ class SequenceFiles:
         return int.from_bytes(hashlib.blake2b(tail, digest_size=7).digest(), "big")
 
     def _merged(self, spark: SparkSession, runs: list[Run]) -> DataFrame:
-        """Merge several runs, with the identities of a Kafka partition in one task."""
+        """Return the merged rows of several runs, with the identities of each Kafka partition in one task."""
         files = [file for run in runs for file in run.files]
         schema = sequences_schema(self._rule)
         # A task for each file, without a shuffle: the range's partitions are its numbers.
@@ -333,7 +338,7 @@ def _name(job: str, number: int) -> str:
 
 
 def _to_join(runs: list[Run]) -> tuple[list[Run], list[Run]]:
-    """Return the runs to merge, and the others: a size with too many runs takes all smaller ones along."""
+    """Split runs into those to merge and the rest: too many of one size class are merged with all smaller ones."""
     joined: list[Run] = []
     for size in sorted({run.size_class for run in runs}):
         here = [run for run in runs if run.size_class == size]
@@ -358,12 +363,12 @@ def _reading(paths: list[tuple[str, int]], filesystem: Any) -> Task:
 
 
 def looking(paths: list[tuple[str, int]], filesystem: Any, *, has_seen: bool) -> Known:
-    """Return a task that looks into these files, each with its Kafka partition or -1."""
+    """Yield groups of row groups that may contain one of the identities, about `LOOK_ROWS` rows in each."""
     # A nested function, as above.
     look_rows = LOOK_ROWS
 
     def needed(file: Any, asked: list[bytes]) -> Iterator[list[int]]:
-        """Yield row groups that may have any of these identities, some at a time."""
+        """Yield groups of row groups that may contain one of the identities, about `LOOK_ROWS` rows in each."""
         from bisect import bisect_left
 
         groups, rows = [], 0

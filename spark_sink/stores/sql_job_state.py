@@ -1,8 +1,8 @@
-"""State of a job in a database, apart from its rows: generation, offsets, write mode, decisions.
+"""State of a job in a database, in tables apart from the rows: generation, offsets, write mode and decisions.
 
-The tables `ratchet_sink_jobs`, `_offsets`, `_marks`, `_rules` and `_decisions` next to the result hold it, and each
-call is part of its caller's transaction. A subclass for each database writes names and values, and runs statements; its
-`Statements` have the SQL that differs.
+The state is in the tables `ratchet_sink_jobs`, `_offsets`, `_marks`, `_rules` and `_decisions` next to the result
+table, and each call is part of its caller's transaction. A subclass for each database quotes names and values, and runs
+statements; its `Statements` contain the SQL that differs.
 """
 
 from __future__ import annotations
@@ -19,55 +19,55 @@ Database = TypeVar("Database")
 DatabaseIn = TypeVar("DatabaseIn", contravariant=True)
 
 BOOKKEEPING = ("jobs", "offsets", "marks", "rules", "decisions")
-"""Tables of the bookkeeping, without `ratchet_sink_` in front."""
+"""Names of the tables with the state of jobs, without their prefix `ratchet_sink_`."""
 
 OF_JOB = "WHERE result = {result} AND job = {job} AND topic = {topic}"
 
 
 class Statements(NamedTuple):
-    """Statements with a different form in each database; see `SqlJobState.text` for the braces."""
+    """SQL statements that differ between databases; see `SqlJobState.text` for the braces."""
 
     stored: str
-    """Query for each partition and its next offset, of job and topic, in order."""
+    """Query for each partition and its next offset, for one job and topic, ordered by partition."""
     move: str
-    """Statement that stores `{next}` for `{partition}`, with `{identity}`, over an existing offset or not."""
+    """Statement that stores `{next}` and `{identity}` for `{partition}`, whether or not it has an offset already."""
     take_over: str
-    """Statement that counts the job's generation on by one, from 1."""
+    """Statement that increases the job's generation by one; the first is 1."""
     note_write_mode: str
-    """Statement that stores `{write_mode}` for the job, over an existing one or not."""
+    """Statement that stores `{write_mode}` for the job, whether or not it has one already."""
     decide: str
-    """Statement that adds `{decision}` for job and topic, with the time."""
+    """Statement that adds `{decision}` for job and topic, with the time of now."""
 
 
 class Marks(Protocol[DatabaseIn]):
-    """Marks of the tables that the offsets belong to, so that a replaced table is noticed."""
+    """Marks of the tables that the offsets belong to; they reveal a replaced table."""
 
     cleared: str
-    """Table of the rejects, which an operator may empty; empty: there is none."""
+    """Name of the rejects table, which an operator may empty; empty: there is none."""
 
     def note(self, database: DatabaseIn) -> None:
-        """Note the tables as they are now."""
+        """Store marks of the tables as they are now."""
         ...
 
     def inconsistency(self, database: DatabaseIn) -> tuple[str, str]:
-        """Describe a changed table, see `SqlJobState.inconsistency`; only for a job with offsets."""
+        """Return a changed table and a sentence about it, for a job with offsets; see `SqlJobState.inconsistency`."""
         ...
 
 
 class SqlJobState(Generic[Database]):
-    """Bookkeeping of one job and topic.
+    """State of one job for one topic, in tables of a database.
 
     Args:
-        result: the result table, as the bookkeeping names it.
+        result: name of the result table, as the state's tables contain it.
         name: the job's name.
-        topic: the topic.
-        topic_id: the topic's id, or 0.
+        topic: the topic that the offsets belong to.
+        topic_id: the topic's id; 0: unknown.
     """
 
     statements: ClassVar[Statements]
 
     marks: Marks[Database]
-    """Marks of the tables; the subclass sets them."""
+    """Marks of the tables that the offsets belong to; a subclass sets this field."""
 
     def __init__(self, result: str, name: str, topic: str, topic_id: int) -> None:
         self.result, self._name, self._topic, self._topic_id = result, name, topic, topic_id
@@ -75,50 +75,50 @@ class SqlJobState(Generic[Database]):
     # -- steps of each database
 
     def table(self, name: str) -> Any:
-        """Return a table next to the result's, as SQL."""
+        """Return the quoted name of a table next to the result table."""
         raise NotImplementedError
 
     def literal(self, value: str | int) -> Any:
-        """Return a value as SQL, whatever characters it has."""
+        """Return a value as SQL; text may contain any character."""
         raise NotImplementedError
 
     def names(self, columns: Sequence[str]) -> Any:
-        """Return columns as SQL, with commas between."""
+        """Return column names as SQL: quoted, and separated by commas."""
         raise NotImplementedError
 
     def execute(self, database: Database, statement: Any) -> list[tuple[Any, ...]]:
-        """Execute SQL from `text`; return its rows, if it has any."""
+        """Execute SQL that `text` returned, and return its rows, if it has any."""
         raise NotImplementedError
 
     def is_there(self, database: Database) -> bool:
-        """Return whether the tables of generations and offsets exist."""
+        """Return whether the tables for generations and offsets exist."""
         raise NotImplementedError
 
     def has_table(self, database: Database, name: str) -> bool:
-        """Return whether a table next to the result's exists."""
+        """Return whether a table exists next to the result table."""
         raise NotImplementedError
 
     def _composed(self, statement: str, parts: Mapping[str, Any]) -> Any:
-        """Fill a statement's braces with names and values."""
+        """Replace the braces of a statement by names and values."""
         return statement.format(**parts)
 
     def is_same_table(self, result: str) -> bool:
-        """Return whether another name of the bookkeeping means the result table as well."""
+        """Return whether a stored name of a result table, other than this one's, means the same table."""
         return False
 
     def table_of(self, result: str) -> str:
-        """Return a result of the bookkeeping, as `table` and `has_table` take it."""
+        """Return the table's own name from a stored name of a result table, for `table` and `has_table`."""
         return result
 
     # -- statements
 
     def text(self, statement: str, **parts: Any) -> Any:
-        """Fill a statement with its names and values.
+        """Return a statement with names and values in place of its braces.
 
         Args:
-            statement: statement with `{...}` for each of them.
-            parts: parts as SQL of `table`, `literal` or `names`. The tables of the bookkeeping and `{result}`,
-                `{job}`, `{topic}` and `{identity}` (of the topic) need not be given.
+            statement: SQL with `{...}` for each name or value.
+            parts: names and values as SQL from `table`, `literal` or `names`. The tables in `BOOKKEEPING` and
+                `{result}`, `{job}`, `{topic}` and `{identity}` (of the topic) are known without them.
         """
         known = {name: self.table(f"ratchet_sink_{name}") for name in BOOKKEEPING}
         values: dict[str, str | int] = {
@@ -130,29 +130,29 @@ class SqlJobState(Generic[Database]):
         return self._composed(statement, {**known, **{n: self.literal(v) for n, v in values.items()}, **parts})
 
     def run(self, database: Database, statement: str, **parts: Any) -> list[tuple[Any, ...]]:
-        """Execute a statement, see `text`; return its rows, if it has any."""
+        """Execute a statement with its parts, see `text`, and return its rows, if it has any."""
         return self.execute(database, self.text(statement, **parts))
 
     # -- generation and offsets
 
     def generation(self, database: Database) -> int:
-        """Return the newest holder's number; 0: there was none."""
+        """Return the job's newest generation; 0: no run has taken over yet."""
         if not self.is_there(database):
             return 0
         found = self.run(database, "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job}")
         return int(found[0][0]) if found else 0
 
     def generations(self, database: Database) -> dict[str, int]:
-        """Return the newest holder of each job of the result table; no bookkeeping: none."""
+        """Return the newest generation of each job of the result table; empty: there are none."""
         if not self.is_there(database):
             return {}
         return dict(self.run(database, "SELECT job, generation FROM {jobs} WHERE result = {result}"))
 
     def take_over(self, database: Database) -> int:
-        """Take a new generation, after waiting for a running commit.
+        """Increase the job's generation, after waiting for a running commit, and return it.
 
         Raises:
-            StoreError: a trigger or rule keeps it from being stored, so that the older holder would not be fenced.
+            StoreError: a trigger or rule prevented the change, so that the older run would not be fenced.
         """
         before = self.generation(database)
         self.run(database, self.statements.take_over)
@@ -166,23 +166,27 @@ class SqlJobState(Generic[Database]):
         return taken
 
     def lock(self, database: Database) -> None:
-        """Lock the generation until the transaction ends: a take-over waits, or came before."""
+        """Lock the job's generation until the transaction ends, so that a take-over has to wait."""
         self.run(database, "SELECT generation FROM {jobs} WHERE result = {result} AND job = {job} FOR UPDATE")
 
     def stored(self, database: Database) -> dict[int, int]:
-        """Return the next offset of each partition."""
+        """Return the stored next offset of each partition."""
         if not self.is_there(database):
             return {}
         found = self.run(database, self.statements.stored)
         return {int(partition): int(offset) for partition, offset in found}
 
     def move(self, database: Database, end: Mapping[int, int]) -> None:
-        """Store these offsets."""
+        """Store the next offset of some partitions."""
         for partition, offset in end.items():
             self.run(database, self.statements.move, partition=self.literal(partition), next=self.literal(offset))
 
     def commit(self, database: Database, end: Mapping[int, int], write_mode: str) -> None:
-        """Store these offsets, their tables' marks, and the rows' `write_mode_text`."""
+        """Store the next offsets, marks of the tables, and the text of the write mode.
+
+        Raises:
+            StoreError: a trigger or rule prevented the change of an offset.
+        """
         self.move(database, end)
         stored = self.stored(database)
         if wrong := [str(partition) for partition in end if stored.get(partition) != end[partition]]:
@@ -197,20 +201,20 @@ class SqlJobState(Generic[Database]):
     def reset(
         self, database: Database, where: object, offsets: Mapping[int, int], decision: Decision, write_mode: str
     ) -> int:
-        """Take over, and replace the stored offsets by an operator's decision.
+        """Take over, and replace the stored offsets by those of an operator's decision.
 
         Args:
             database: connection during a transaction.
             where: the store, as messages name it.
             offsets: next offset of each partition.
-            decision: kept with them.
+            decision: decision to store with the offsets.
             write_mode: write mode of the rows to come.
 
         Returns:
-            New generation
+            The new generation.
 
         Raises:
-            StoreError: the offsets are not those that the operator has seen.
+            StoreError: the stored offsets are not those that the operator saw.
         """
         generation, before = self.take_over(database), self.stored(database)
         decision.require_seen(where, before)
@@ -221,14 +225,14 @@ class SqlJobState(Generic[Database]):
         return generation
 
     def note_repair(self, database: Database, note: RepairNote) -> None:
-        """Keep the record of a repair, and mark the tables as they are now."""
+        """Store the record of a repair, and marks of the tables as they are now."""
         self.marks.note(database)
         self.run(database, self.statements.decide, decision=self.literal(note.as_json()))
 
     # -- tables of the offsets
 
     def other_jobs(self, database: Database) -> list[str]:
-        """Return the names of other jobs with offsets of the topic, in order."""
+        """Return the names of other jobs with stored offsets of the topic, sorted."""
         if not self.is_there(database):
             return []
         found = self.run(
@@ -239,7 +243,7 @@ class SqlJobState(Generic[Database]):
         return [str(job) for job, identity in found if not StoredId("", int(identity)).is_other(self._topic_id)]
 
     def other_sources(self, database: Database) -> list[str]:
-        """Return other jobs and topics with offsets of the table."""
+        """Return the other jobs and topics with stored offsets for the table, as texts for messages."""
         if not self.is_there(database):
             return []
         found = self.run(
@@ -255,11 +259,11 @@ class SqlJobState(Generic[Database]):
         Args:
             database: connection during the transaction.
             name: name of the table.
-            first: first offset of each partition.
-            last: offset after the last one of each.
+            first: first offset of the range in each partition.
+            last: offset after the range in each partition.
 
         Raises:
-            StoreError: the table keeps some of them.
+            StoreError: the table still has some of these rows.
         """
         for partition, end in sorted(last.items()):
             parts = {
@@ -279,10 +283,10 @@ class SqlJobState(Generic[Database]):
                 )
 
     def other_name(self, database: Database) -> str:
-        """Return the name by which this or any job fills the result table, if not by this one; empty: none.
+        """Return another name under which a job already fills the result table; empty: there is none.
 
-        A job's own other name comes first. Earlier versions let jobs fill one table by several names, one for each:
-        they go on.
+        The name that this job itself has used is preferred. Earlier versions let several jobs fill one table, each
+        under another name; such jobs continue to run.
         """
         if not self.is_there(database) or self.generation(database):
             return ""
@@ -294,9 +298,9 @@ class SqlJobState(Generic[Database]):
         return same[0][0]
 
     def gone_table(self, database: Database) -> str:
-        """Return a missing result of the topic that this new one with rows may be; empty: none.
+        """Return the name of a missing result table that this one may be after a rename; empty: there is none.
 
-        The result is not new if any job is known to fill it.
+        It is considered only if this table has rows, and no job is known to fill it.
         """
         name = self.table_of(self.result)
         if not self.is_there(database) or self.generations(database) or not self.has_table(database, name):
@@ -311,7 +315,7 @@ class SqlJobState(Generic[Database]):
         return next((each for each in known if not self.has_table(database, self.table_of(each))), "")
 
     def known_topic(self, database: Database) -> StoredId:
-        """Return the id of the topic that the offsets belong to."""
+        """Return the id of the topic that the stored offsets belong to."""
         if not self.is_there(database):
             return StoredId()
         [(first_bits,)] = self.run(database, f"SELECT max(identity) FROM {{offsets}} {OF_JOB}")  # noqa: S608
@@ -321,11 +325,11 @@ class SqlJobState(Generic[Database]):
         return StoredId(str(noted or ""), int(first_bits or 0))
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Describe a table other than the one of the offsets' commit; empty: none."""
+        """Return a table that is not the one of the offsets' commit, and a sentence about it; both empty: none."""
         return self.marks.inconsistency(database) if self.stored(database) else ("", "")
 
     def write_mode(self, database: Database) -> str:
-        """Return the rows' `write_mode_text`; empty: there are no rows, or an earlier version wrote them."""
+        """Return the stored text of the rows' write mode; empty: none is stored."""
         if not self.generation(database) or not self.has_table(database, "ratchet_sink_rules"):
             return ""
         found = self.run(database, "SELECT rule FROM {rules} WHERE result = {result} AND job = {job}")

@@ -23,43 +23,43 @@ Columns = TypeVar("Columns")
 
 
 class SqlStore(TableStore, Generic[Database, Columns]):
-    """`TableStore` with result, rejects and job state in tables of one database.
+    """Base of stores that keep result, rejects and job state in tables of one database.
 
-    A subclass sets these in `_prepare`.
+    A subclass sets the following fields in `_prepare`.
     """
 
     _state: SqlJobState[Database]
     _result: str
     """Name of the result table."""
     _rejected: str
-    """Name of the rejects table: the result's with the suffix `_rejects`."""
+    """Name of the rejects table: that of the result table with the suffix `_rejects`."""
 
     def _reading(self) -> AbstractContextManager[Database]:
-        """Connect to the database for the time of one call.
+        """Connect to the database for the duration of one call.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: the database cannot be read.
         """
         raise NotImplementedError
 
     def _columns_of(self, schema: StructType) -> Columns:
-        """Return a table's columns, in the database's types.
+        """Return the columns of a table in the database's types.
 
         Raises:
-            OptionRefused: the database cannot have such columns.
+            OptionRefused: the database does not support a column's name or type.
         """
         raise NotImplementedError
 
     def _require_columns(self, database: Database, table: str, columns: Columns) -> None:
-        """Compare a table with columns, if it exists.
+        """Refuse an existing table with other columns.
 
         Raises:
-            SchemaDiffers: it has others, and cannot get them or is not the one that evolves.
+            SchemaDiffers: the columns differ, and evolution is off for this table or cannot add them.
         """
         raise NotImplementedError
 
     def _wanted(self, schema: StructType) -> dict[str, Columns]:
-        """Return the columns of each table, the result first."""
+        """Return the columns of each table, by its name; the result table is first."""
         tables = {self._result: self._columns_of(schema)}
         if self._rejects is not None:
             tables[self._rejected] = self._columns_of(self._rejects)
@@ -67,7 +67,7 @@ class SqlStore(TableStore, Generic[Database, Columns]):
 
     @property
     def _evolving(self) -> str | None:
-        """Return the table that may get more columns."""
+        """Return the name of the table that may get further columns; None: evolution is off."""
         return self._result if self._evolve else None
 
     @property
@@ -113,14 +113,14 @@ class SqlStore(TableStore, Generic[Database, Columns]):
             return self._state.other_sources(database)
 
     def _replaced(self, rows: Replacement | None, rejects: Replacement | None) -> list[tuple[str, Replacement]]:
-        """Return the tables of a repair, and the replacement in each."""
+        """Return the name of each table that a repair changes, and its replacement."""
         found = [] if rows is None else [(self._result, rows)]
         return found if rejects is None else [*found, (self._rejected, rejects)]
 
     def check(self) -> StoreCheck:
         with self._reading() as database:
             if not self._state.generation(database):
-                raise StoreError(f"{self._where}: job and table have never met. Run the sink first")
+                raise StoreError(f"{self._where}: this job has never opened the table. Run the sink first")
             stored, (relation, what) = self._state.stored(database), self._state.inconsistency(database)
             is_other = self._state.known_topic(database).is_other(self._topic_id)
             row_offsets = None if is_other or relation not in {"", self._result} else {} if relation else stored
@@ -156,7 +156,12 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         self._require_generation(generation, newest, stored, start)
 
     def _require_consistent(self, database: Database) -> None:
-        """Raise `RowsLost` if a table was emptied, dropped or replaced since the commit of the offsets."""
+        """Refuse a table that was emptied, dropped or replaced after the commit of its offsets.
+
+        Raises:
+            RowsLost: the result or the rejects changed.
+            SequencesLost: the table of last sequences changed.
+        """
         relation, what = self._state.inconsistency(database)
         if relation:
             raise self._lost(relation, what)
@@ -165,10 +170,10 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         return rows_lost(self._where, what, relation == self._result)
 
     def _is_committed(self, generation: int, end: Mapping[int, int]) -> bool:
-        """Read the database's state after an error: a commit with a lost answer counts all the same.
+        """Return whether the database has stored the end offsets although the commit raised an error.
 
         Raises:
-            Fenced: another job has taken over, which caused the error.
+            Fenced: another job has taken over.
             StoreError: the database cannot be read.
         """
         with self._reading() as database:

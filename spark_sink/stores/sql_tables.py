@@ -1,4 +1,4 @@
-"""Tables of a database server that a store creates, compares and changes, without the bookkeeping."""
+"""Tables of rows that a store creates, compares and changes on a database server."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ class SqlTables(Generic[Database]):
     """Result, rejects and staging tables of one job.
 
     Args:
-        where: the store, as messages name it.
+        where: the table, as messages name it.
     """
 
     widenings: str
-    """Possible changes of types in `evolve`, for messages."""
+    """Sentence about the changes of types that `evolve` can make, for messages."""
 
     def __init__(self, where: str) -> None:
         self._where = where
 
     def columns(self, database: Database, table: str) -> list[Column]:
-        """Return the columns of a table next to the result's; a missing table has none."""
+        """Return the columns of a table next to the result table; empty: the table is missing."""
         raise NotImplementedError
 
     def free_columns(self, database: Database, table: str) -> set[str]:
-        """Return the columns that may be null, or get a value from the table itself."""
+        """Return the names of columns that may be null, or get a value from the table itself."""
         raise NotImplementedError
 
     def widens(self, before: str, after: str) -> bool:
-        """Return whether the second type has each value of the first, and the database can change it."""
+        """Return whether the database can change the first type to the second without changing a value."""
         raise NotImplementedError
 
     def require_staged(self, staging: str, found: int, rows: int) -> None:
-        """Refuse a commit from a staging table that has lost rows since the tasks' writes.
+        """Refuse a commit from a staging table that has lost rows since the tasks wrote them.
 
-        The rows are committed there, and a server may still lose them: in a crash (unlogged tables, a relaxed flush),
-        or by a fail-over to a lagging replica.
+        A server can lose committed rows of a staging table: in a crash (unlogged tables, a relaxed flush), or by a
+        fail-over to a lagging replica.
 
         Raises:
             StoreError: rows are missing.
@@ -55,22 +55,38 @@ class SqlTables(Generic[Database]):
             )
 
     def require_columns(self, database: Database, table: str, columns: Sequence[Column]) -> None:
-        """Raise `SchemaDiffers` unless a table has these columns, and of others free ones only."""
+        """Refuse a table with other columns than the job's.
+
+        The table may have further columns if these are free, see `free_columns`.
+
+        Raises:
+            SchemaDiffers: the columns differ.
+        """
         free = self.free_columns(database, table)
         require_columns(self._where, dict(self.columns(database, table)), dict(columns), table, free)
 
     def missing(self, database: Database, table: str, columns: Sequence[Column]) -> list[Change]:
-        """Return the changes that give a table these columns.
+        """Return the changes that give a table the job's columns.
 
         Raises:
-            SchemaDiffers: there are no such changes.
+            SchemaDiffers: the columns differ in a way that cannot be changed.
         """
         free = self.free_columns(database, table)
         present = without_free(dict(self.columns(database, table)), dict(columns), free)
         return changes(self._where, present, dict(columns), self.widens, self.widenings)
 
     def require_fits(self, database: Database, table: str, columns: Sequence[Column], *, evolves: bool) -> None:
-        """Raise `SchemaDiffers` unless a table has these columns, or can get them by evolving."""
+        """Refuse a table with other columns than the job's.
+
+        Args:
+            database: connection to the database.
+            table: name of the table.
+            columns: columns of the job.
+            evolves: whether to accept columns that evolution can add or widen.
+
+        Raises:
+            SchemaDiffers: the columns differ.
+        """
         if evolves:
             self.missing(database, table, columns)
         else:
@@ -78,11 +94,11 @@ class SqlTables(Generic[Database]):
 
 
 def staged_before(table: str, prefix: str, newest: int) -> bool:
-    """Return whether a staging table `<prefix><generation>_<digits>` belongs to holders up to that generation."""
+    """Return whether a staging table `<prefix><generation>_<digits>` belongs to a generation up to `newest`."""
     return is_of_generation(table.rpartition("_")[0], prefix, newest)
 
 
 def is_of_generation(name: str, prefix: str, newest: int) -> bool:
-    """Return whether a name `<prefix><generation>` belongs to holders up to that generation."""
+    """Return whether a name `<prefix><generation>` contains a generation up to `newest`."""
     generation = name.removeprefix(prefix)
     return generation.isdecimal() and int(generation) <= newest

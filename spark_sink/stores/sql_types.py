@@ -1,4 +1,4 @@
-"""Columns of a result in a database, with conversions from Spark's types and back."""
+"""Columns of a result table in a database, and conversions between Spark's types and the database's."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """Column of a table."""
+    """Column of a table in a database."""
 
     name: str
     type: str
-    """Type in the database's or the store's description."""
+    """Type of the column, as the database or the store describes it."""
 
 
 class Types(NamedTuple):
-    """Types of a database."""
+    """Types of a database, and the types of Spark that they stand for."""
 
     database: str
-    """Name of the database in messages."""
+    """Name of the database, for messages."""
     plain: Mapping[str, str]
-    """Types of the database by Spark's names in JSON."""
+    """Types of the database, by Spark's type names in JSON."""
     decimal: str
-    """Type of decimals; digits and places follow in brackets."""
+    """Type of decimals; precision and scale follow in brackets."""
     nested: str
     """Type of arrays, maps and structs."""
     borrowed: frozenset[str]
-    """Types of Spark stored as a larger one; they come back as it."""
+    """Types of Spark that the database stores as a larger type; reading returns the larger one."""
 
 
 def type_of(name: str, data_type: DataType, types: Types) -> str:
-    """Return the database's type for one of Spark's.
+    """Return the database's type for a type of Spark.
 
     Raises:
         OptionRefused: the database has no such type.
@@ -56,10 +56,10 @@ def type_of(name: str, data_type: DataType, types: Types) -> str:
 
 
 def spark_schema(columns: Sequence[Column], types: Types) -> StructType:
-    """Return Spark's columns for those of a table; the inverse of `type_of`.
+    """Return the columns of a table in Spark's types; it is the inverse of `type_of`.
 
     Raises:
-        OptionRefused: a type stands for several of Spark's.
+        OptionRefused: a column's type stands for several types of Spark.
     """
     from pyspark.sql.types import DecimalType, StructField, StructType
 

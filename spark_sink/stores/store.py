@@ -1,4 +1,4 @@
-"""Interface of a store to the job, for a folder under stores/ to implement."""
+"""Interface between a job and a store; each folder under stores/ implements it."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.decision import Decision, RepairNote, Replacement, StoreCheck
 
 JOB_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-"""Pattern of job names, which become part of keys in every store: this alphabet is plain in all of them."""
+"""Pattern of job names. They become part of keys in every store, and these characters need no escaping in any."""
 
 COMPACTION = "ratchet-compact"
-"""Name in the files and generations of `compact`, in place of a job's."""
+"""Name that `compact` uses in files and generations, where a job uses its own."""
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """Pattern of topic names: Kafka's own rule (org.apache.kafka.common.internals.Topic)."""
 
 
 RUN_FIRST = "Run the sink first, or check the path"
-"""Remedy for a reader without a table."""
+"""Remedy in the error of a reader that finds no table."""
 
 
 class ResultStore(Protocol):
-    """Rows and the Kafka offsets they reach to, changed together or not at all.
+    """Table of rows with the next offsets to read from Kafka, both changed in one action.
 
-    The store alone knows how far the job has read; no checkpoint exists that could disagree. Offsets are "next to
-    read", per partition number; partition numbers may have gaps. The run that opened the store last is its holder; the
-    generation counts them, and a commit of an earlier one is refused.
+    The store alone knows how far the job has read; there is no checkpoint that could disagree. A stored offset is the
+    next one to read, per partition number; partition numbers may have gaps. The run that opened the store last is its
+    holder. Each opening increases the generation, and a commit of an older generation is refused.
     """
 
     restricted_values: int = False
-    """Restriction of values. True: text may have no NUL, and times lie in the years 1 to 9999; `columns.rows` keeps
-    other values whole. `columns.FINITE_TOO`: numbers have to be finite as well."""
+    """Restriction of the values of rows. True: text must not contain NUL, and times must be in the years 1 to 9999;
+    `columns.rows` keeps other values unchanged elsewhere. `columns.FINITE_TOO`: numbers must be finite as well."""
 
     needs_local_master: str = ""
-    """Reason why Spark may run on the driver's machine only (master local); empty: executors may be anywhere."""
+    """Reason why Spark has to run on the driver's machine (master local); empty: executors may run anywhere."""
 
     judges: bool = False
-    """True: the job reads a raw topic, the store is a `judging_store.JudgingStore`, and each commit brings last
-    sequences."""
+    """True if the job reads a raw topic and judges its records. The store is then a `judging_store.JudgingStore`, and
+    each commit has last sequences."""
 
     def generation(self) -> int:
-        """Read the newest holder's number without taking over; 0: there was none yet.
+        """Read the newest generation without taking over; 0: no run has taken over yet.
 
         Raises:
             StoreError: the store cannot be read.
@@ -58,25 +58,25 @@ class ResultStore(Protocol):
         ...
 
     def offsets(self) -> dict[int, int]:
-        """Read the stored offsets without taking over; empty: there was no commit.
+        """Read the stored offsets without taking over; empty: no commit yet.
 
         Raises:
-            TopicRecreated: they belong to another topic of the same name.
-            RowsLost: the table was put back, emptied or replaced, and they were not.
+            TopicRecreated: the offsets belong to another topic of the same name.
+            RowsLost: the table was put back, emptied or replaced, but the offsets were not.
             StoreError: the store cannot be read.
         """
         ...
 
     def check(self) -> StoreCheck:
-        """Read the state of the table and its faults, for `ratchet sink resume`.
+        """Read the state of the table and any fault in it, for `ratchet sink resume`.
 
         Raises:
-            StoreError: the store cannot be read, or there is none.
+            StoreError: the store cannot be read, or there is no table.
         """
         ...
 
     def other_jobs(self) -> list[str]:
-        """Return the names of other jobs with records of this topic in the table, in order.
+        """Return the names of other jobs with offsets of this topic in the table, sorted.
 
         Raises:
             StoreError: the store cannot be read.
@@ -84,7 +84,7 @@ class ResultStore(Protocol):
         ...
 
     def columns(self) -> StructType | None:
-        """Read the columns of the table in Spark's types; None: there is no table, or no job's.
+        """Read the columns of the table in Spark's types; None: there is no table, or no job made it.
 
         Raises:
             OptionRefused: Spark's types do not follow from the table's.
@@ -93,7 +93,7 @@ class ResultStore(Protocol):
         ...
 
     def column_names(self) -> list[str] | None:
-        """Return the names of the table's columns, in its order; None: there is no table, or no job's.
+        """Return the names of the table's columns, in its order; None: there is no table, or no job made it.
 
         Raises:
             StoreError: the store cannot be read.
@@ -102,26 +102,26 @@ class ResultStore(Protocol):
         return None if found is None else list(found.names)
 
     def require_fits(self, schema: StructType) -> None:
-        """Compare an existing table with these columns as `open` does, without changes.
+        """Refuse an existing table with other columns, as `open` would, but change nothing.
 
         Raises:
-            SchemaDiffers: it has others.
-            OptionRefused: the store cannot have such columns.
+            SchemaDiffers: the columns differ.
+            OptionRefused: the store does not support a column's name or type.
             StoreError: the store cannot be read.
         """
         ...
 
     def require_write_mode(self) -> None:
-        """Compare kind, key and sums with those of the job's commits, without taking over.
+        """Refuse a kind, key or sums other than those of the job's commits, without taking over.
 
         Raises:
-            WriteModeDiffers: they differ.
+            WriteModeDiffers: the write modes differ.
             StoreError: the store cannot be read.
         """
         ...
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """Take over with a new generation, which fences every older holder; create a missing table.
+        """Take over with a new generation, which fences older runs, and return the stored offsets.
 
         Raises:
             SchemaDiffers: the table has other columns.
@@ -142,19 +142,19 @@ class ResultStore(Protocol):
     ) -> int:
         """Make the rows of `dataframe` and the offsets `end` visible in one atomic action.
 
-        A store may have one action per Kafka partition: then a failed call may have committed some partitions, each
-        with its rows and its offset, and the next `open` returns their offsets.
+        A store may use one action per Kafka partition. A failed call may then have committed some partitions, each with
+        its rows and its offset; the next `open` returns these offsets.
 
         Args:
-            dataframe: the rows of the records from `start` up to, not including, `end`. A row with true in a column
-                `columns.DELETED` removes the table's row of its key, if there is one.
+            dataframe: rows of the records from `start` up to but not including `end`. A row with true in the column
+                `columns.DELETED` removes the table's row with its key, if there is one.
             start: expected stored offsets.
-            end: differs from `start` in at least one partition.
-            rejects: rows of the rejects table, which become visible in the same action or, with `PairedStore`, in one
-                before it; required in every commit of a store with `rejects`, and in no other.
-            sequences: changed last sequences, one row for each identity, those of a Kafka partition in one partition of
-                the frame; they count from the same action on. Required in every commit of a store that `judges`, and in
-                no other.
+            end: next offset of each partition after the commit; at least one differs from `start`.
+            rejects: rows for the rejects table, which become visible in the same action or, with `PairedStore`, in an
+                earlier one. A store with `rejects` requires them in every commit; another store refuses them.
+            sequences: changed last sequences, one row per identity; all those of a Kafka partition are in one partition
+                of the frame. They become valid in the same action. A store that `judges` requires them in every commit;
+                another store refuses them.
 
         Returns:
             Number of committed rows, without rejects.
@@ -168,7 +168,7 @@ class ResultStore(Protocol):
         ...
 
     def other_sources(self) -> list[str]:
-        """Return other jobs and topics with rows in the table, as messages name them.
+        """Return the other jobs and topics with rows in the table, as texts for messages.
 
         Raises:
             StoreError: the store cannot be read.
@@ -178,12 +178,12 @@ class ResultStore(Protocol):
     def replace(
         self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """Replace the rows of a range of records in one atomic action. Offsets stay.
+        """Replace the rows of a range of records in one atomic action; the stored offsets stay.
 
         Args:
-            dataframe: rows of the records from `first` up to, not including, `last`.
+            dataframe: rows of the records from `first` up to but not including `last`.
             first: first offset of each partition of the range.
-            last: offset after the last one of each; none is above the stored one.
+            last: offset after the range in each partition; it is not above the stored offset.
             rejects: as in `commit`.
 
         Returns:
@@ -191,24 +191,22 @@ class ResultStore(Protocol):
 
         Raises:
             OptionRefused: the store cannot replace rows.
-            Fenced: see `commit`; likewise the others.
+            Fenced: see `commit`; the same holds for its other errors.
         """
         ...
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Replace the stored offsets and the stored write mode by an operator's decision.
-
-        Fences every holder.
+        """Replace the stored offsets and write mode by those of an operator's decision, and fence every run.
 
         Args:
-            offsets: next offset of each partition; other partitions have none.
-            decision: kept with them.
+            offsets: next offset of each partition; partitions that it lacks have none.
+            decision: decision to store with the offsets.
 
         Returns:
             Generation of the change.
 
         Raises:
-            StoreError: the store cannot be read or written, or there is none.
+            StoreError: the store cannot be read or written, or there is no table.
         """
         ...
 
@@ -223,34 +221,35 @@ class ResultStore(Protocol):
     def repair(
         self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
     ) -> None:
-        """Replace rows in one atomic action; leave offsets and all other rows as they are.
+        """Replace rows in one atomic action; stored offsets and all other rows stay as they are.
 
-        A store with rejects in a table apart replaces those in an action before it. A second time has no effect.
+        A store with a separate table of rejects replaces rejects in an earlier action. Repeating the call has no
+        further effect.
 
         Args:
-            rows: rows of the result; None: none.
-            rejects: rows of the rejects table; None: none.
+            rows: replacement of rows in the result table; None: none.
+            rejects: replacement of rows in the rejects table; None: none.
             start: expected stored offsets.
-            note: kept with the action.
+            note: record of the repair, stored in the same action.
 
         Raises:
             Fenced: another job has taken over; nothing of this call is visible.
-            RowsLost: see `offsets`; likewise.
+            RowsLost: see `offsets`; nothing of this call is visible.
             OptionRefused: the store cannot replace rows, or the table has a feature that forbids it.
-            StoreError: the store cannot be written; likewise.
+            StoreError: the store cannot be written; nothing of this call is visible.
         """
         ...
 
     def close(self) -> None:
-        """Release all resources of the store. The next `open` does not depend on this call."""
+        """Release the store's resources; the next `open` works without this call too."""
         ...
 
 
 def require_names(name: str, topic: str) -> None:
-    """Refuse names that could be ambiguous inside a store's keys.
+    """Refuse names of job or topic that would be ambiguous inside a store's keys.
 
     Raises:
-        OptionRefused: the job's name or the topic's name has a forbidden character, or is taken.
+        OptionRefused: a name contains a forbidden character, is too long, or is reserved.
     """
     if name == COMPACTION:
         raise OptionRefused(f"job name {name!r}: files that `ratchet sink compact` writes have it. Choose another")
@@ -261,10 +260,10 @@ def require_names(name: str, topic: str) -> None:
 
 
 def require_local_master(store: ResultStore, master: str | None) -> None:
-    """Refuse executors on other machines, if the store is on the driver's disk.
+    """Refuse Spark executors on other machines if the store is on the driver's disk.
 
     Raises:
-        OptionRefused: the store is for one machine, and Spark's master is not local.
+        OptionRefused: the store works on one machine only, and Spark's master is not local.
     """
     if store.needs_local_master and not (master or "").startswith("local"):
         raise OptionRefused(
@@ -274,7 +273,7 @@ def require_local_master(store: ResultStore, master: str | None) -> None:
 
 
 def next_generation(newest: int, wanted: int | None, who: str) -> int:
-    """Return the number to take over with: `wanted`, or one more than the newest.
+    """Return the generation to take over with: `wanted`, or one more than the newest.
 
     Raises:
         Fenced: `wanted` is not above the newest.
@@ -295,12 +294,12 @@ NEW_TOPIC = (
 
 
 def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
-    """Return the error for a table that no longer matches its offsets.
+    """Return the error for a table with rows that no longer match its offsets.
 
     Args:
-        where: the store, as messages name it.
-        what: the change of the table, as a sentence without its end.
-        known: whether the offsets that fit the rows are known.
+        where: the table, as messages name it.
+        what: sentence about the change of the table, without a full stop.
+        known: whether the offsets that match the rows are known.
     """
     ways = [
         "--from table sets the offsets to the end of the table's rows, so that the rest is read again, each once"
@@ -315,21 +314,21 @@ def rows_lost(where: object, what: str, known: bool = True) -> RowsLost:
 
 
 FORMER_RECORD_COLUMNS: Final = ("_partition", "_offset", "_timestamp", "_key", "_value")
-"""Names of the record columns before the first release."""
+"""Names of the columns for a row's record before the first release."""
 
 
 def require_record_columns(where: object, present: Iterable[str], table: str | None = None) -> None:
-    """Refuse a table with record columns of a former name.
+    """Refuse a table with column names from before the first release.
 
-    Iceberg reserves the name `_partition` for its metadata: Spark cannot read a table with such a column.
+    Iceberg reserves the name `_partition` for its own metadata, and Spark cannot read a table with such a column.
 
     Args:
-        where: the store, as messages name it.
+        where: the table, as messages name it.
         present: columns of the table.
-        table: its name, where a store has several; None: the path is the table.
+        table: name of the table, where a store has several; None: the path is the table.
 
     Raises:
-        SchemaDiffers: with the statements that rename them.
+        SchemaDiffers: the table has such columns; the message contains statements that rename them.
     """
     former = [name for name in FORMER_RECORD_COLUMNS if name in present]
     if not {"_partition", "_offset"} <= set(former) or set(RECORD_COLUMNS) & set(present):
@@ -345,7 +344,7 @@ def require_record_columns(where: object, present: Iterable[str], table: str | N
 
 
 def without_free(present: Mapping[str, str], expected: Mapping[str, str], free: Collection[str]) -> dict[str, str]:
-    """Return the columns of a table without other jobs' free ones; see `require_columns`."""
+    """Return the columns of a table without those that only other jobs fill; see `require_columns`."""
     return {name: kind for name, kind in present.items() if name in expected or name not in free}
 
 
@@ -356,17 +355,17 @@ def require_columns(
     table: str | None = None,
     free: Collection[str] = (),
 ) -> None:
-    """Compare names and types of columns.
+    """Refuse a table with other column names or types than the job's.
 
     Args:
-        where: the store, as messages name it.
-        present: the table's columns.
-        expected: the job's columns.
-        table: its name, where a store has several; None: the path is the table.
-        free: columns of others that a writer may leave out: null, a default or the table's own value is in them.
+        where: the table, as messages name it.
+        present: types of the table's columns, by name.
+        expected: types of the job's columns, by name.
+        table: name of the table, where a store has several; None: the path is the table.
+        free: names of columns that a writer may leave out, because they may be null or get a value from the table.
 
     Raises:
-        SchemaDiffers: they are not the same, but for free ones.
+        SchemaDiffers: a column is missing or has another type, or a further column is not free.
     """
     require_record_columns(where, present, table)
     present = without_free(present, expected, free)
@@ -386,5 +385,5 @@ def require_columns(
 
 
 def tuples(table: pa.Table) -> list[tuple[Any, ...]]:
-    """Return the rows of an Arrow table, in the form of `TableStore.rows`."""
+    """Return the rows of an Arrow table as tuples, in the form of `TableStore.rows`."""
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

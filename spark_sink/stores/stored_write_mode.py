@@ -1,6 +1,7 @@
-"""Write mode of a job's rows in its table, kept as one text with its offsets.
+"""Write mode of a job's rows in its table, stored as one text with the offsets.
 
-With another mode, existing rows would count twice or be overwritten, even if the columns are the same.
+If a job went on with another mode, its existing rows would count twice or be overwritten, even though the columns are
+the same.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from kafka_ratchet.spark_sink.rows.judging.rule import described
 from kafka_ratchet.spark_sink.rows.write_mode import WriteMode
 
 FORMAT: Final = 1
-"""Newest format of a job's state in any store that this version reads. The text has it as "format" if it is above 1."""
+"""Newest format of a job's state that this version reads. A text of a later format than 1 states it as "format"."""
 
 
 def write_mode_text(write_mode: WriteMode) -> str:
-    """Return the stored text: ASCII, and the same for the same columns in another order."""
+    """Return the write mode as ASCII text for the store; the order of the columns does not matter."""
     parts: dict[str, object] = {
         "kind": write_mode.kind,
         "key": sorted(write_mode.key),
@@ -34,18 +35,19 @@ def write_mode_text(write_mode: WriteMode) -> str:
 
 
 def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMode) -> None:
-    """Compare the write mode of the existing rows with the job's.
+    """Refuse a write mode other than that of the existing rows.
 
     Args:
-        where: the store, as messages name it.
+        where: the table, as messages name it.
         job: the job's name.
-        stored: text of `write_mode_text`; empty: the job has committed nothing, or an earlier version did.
-        write_mode: the job's.
+        stored: text from `write_mode_text`; empty: the job has committed nothing, or a version that stored no text did.
+        write_mode: write mode of the job.
 
     Raises:
-        RuleDiffers: the rows were judged by another rule, or workers judge one of the two.
-        WriteModeDiffers: they differ otherwise.
-        StoreError: a newer version of the job has committed.
+        RuleDiffers: the existing rows were judged by another rule, or one of the two is judged by workers and the other
+            by the sink.
+        WriteModeDiffers: the write modes differ in another way.
+        StoreError: a newer version of Ratchet has committed.
     """
     wanted = write_mode_text(write_mode)
     if stored in {"", wanted}:
@@ -72,10 +74,10 @@ def require_write_mode(where: object, job: str, stored: str, write_mode: WriteMo
 
 
 def has_key(stored: str) -> bool:
-    """Return whether later commits change rows.
+    """Return whether a write mode changes existing rows.
 
     Args:
-        stored: text of `write_mode_text`.
+        stored: text from `write_mode_text`.
     """
     return bool(stored) and json.loads(stored)["kind"] != "append"
 

@@ -1,4 +1,4 @@
-"""Base of every kind of store: a `ResultStore` over one table, which can be read without a job."""
+"""Base of every kind of store: a `ResultStore` with one table, which can be read without a job."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ REPLACING: Final = "delta, iceberg, postgres, mysql or duckdb"
 
 
 class TableStore(ResultStore):
-    """Kind of store, as `registry.STORES` names it.
+    """Base class of the kinds of stores that `registry.STORES` names.
 
-    It is a `ResultStore` over one table, which can be read without a job. Jobs of different names and topics may share
-    the table. A subclass states what differs from these defaults. `docs/guide/own-store.md` goes through it step by
-    step.
+    Such a store is a `ResultStore` with one table, which can be read without a job. Jobs of different names and topics
+    may share the table. A subclass states where it differs from these defaults; `docs/guide/own-store.md` describes it
+    step by step.
 
     Args:
         location: location of the results.
-        name: the job's name; a job that opens the store fences the older one of its name.
-        topic: the topic the offsets belong to.
-        topic_id: `TopicPlanner.topic_id()`; 0 switches the comparison off.
+        name: the job's name; a job that opens the store fences an older run of the same name.
+        topic: the topic that the offsets belong to.
+        topic_id: id from `TopicPlanner.topic_id()`; 0: it is not compared with the stored one.
         write_mode: effect of the rows on the table.
-        rejects: columns of the rejects table; None: commits bring no rejects. Never given with `rejects_apart`.
-        in_tasks: the rows are the records one by one, so that each task may commit its own Kafka partition.
-        evolve: add the job's columns to a table that lacks them, once it is taken over; only with `evolves`.
+        rejects: columns of the rejects table; None: commits have no rejects. Always None with `rejects_apart`.
+        in_tasks: whether each row comes from one record, so that each task may commit its own Kafka partition.
+        evolve: whether `open` adds the job's columns to a table that lacks them; only with `evolves`.
         partition_by: partition columns of the table's files; only with `partitions`.
 
     Raises:
@@ -49,37 +49,37 @@ class TableStore(ResultStore):
     """
 
     needs_path: bool = True
-    """False: the store has no folder or file, and `TableLocation.path` is unused."""
+    """True if the store needs `TableLocation.path`: it has a folder or a file."""
 
     has_tables: bool = True
-    """False: the folder is the table, and `TableLocation.table` is unused."""
+    """True if the store uses `TableLocation.table`; False: its folder is the table."""
 
     nested_columns: bool = True
-    """False: lists, maps and structures are kept as text."""
+    """True if lists, maps and structs keep their types; False: they are stored as text."""
 
     rejects_apart: bool = False
-    """True: a commit is one table's. Rejects then go to a second store of this class at `rejects_at`, one commit ahead
-    of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of `pair.ExternallyNumbered`. False:
-    `commit` takes both."""
+    """True if a commit changes one table only. True: rejects go to a second store of this class at `rejects_at`, one
+    commit ahead of the rows (see `pair`), and `open`, `make` and `reset_offsets` are those of
+    `pair.ExternallyNumbered`. False: `commit` takes both."""
 
     splits: bool = False
-    """Permission for several tasks to read one Kafka partition for a commit."""
+    """True if several tasks may read one Kafka partition for a commit."""
 
     partitions: bool = False
-    """True: `partition_by` can separate the table's files."""
+    """True if the store can separate the table's files by `partition_by`."""
 
     evolves: bool = False
-    """True: `open` can add columns to an existing table."""
+    """True if `open` can add columns to an existing table."""
 
     engines: tuple[str, ...] = ()
-    """Values of `TableLocation.engine`: other writers of the files than the store's own."""
+    """Values of `TableLocation.engine` for writing files by another engine than the store's own."""
 
     all_totals: bool = False
-    """True: commits follow `WriteMode.row_key` and the rule of each of `WriteMode.aggregates`. False: only `key` and
-    `sums`, so that windows, averages and so on are refused."""
+    """True if commits support all of `WriteMode.row_key` and `WriteMode.aggregates`. False: only `key` and `sums`;
+    windows, averages and other aggregates are refused."""
 
     keeps_sequences: bool = False
-    """True: it is a `judging_store.JudgingStore` if its write mode says `judged`."""
+    """True if the store is a `judging_store.JudgingStore` when its write mode has `judged`."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class TableStore(ResultStore):
         self.judges = write_mode.judged is not None
         self._partition_by = tuple(partition_by)
         self._generation: int | None = None
-        """Generation of this holder, once it is open."""
+        """Generation of this run; None: the store is not open."""
         self._where: object = location
         """Name of the table in messages."""
         self._prepare(location)
 
     def _prepare(self, location: TableLocation) -> None:
-        """Keep the needed parts of the location, without contacting the store; last step of the constructor.
+        """Store the needed parts of the location, without contacting the store; the constructor's last step.
 
         Raises:
             OptionRefused: the location cannot be used, or the store's package is not installed.
@@ -120,7 +120,7 @@ class TableStore(ResultStore):
 
     @classmethod
     def rejects_at(cls, location: TableLocation) -> TableLocation:
-        """Return the location of a result's rejects."""
+        """Return the location of the rejects that belong to a result table."""
         return replace(location, table=f"{location.table}_rejects")
 
     def count(self) -> int:
@@ -132,51 +132,55 @@ class TableStore(ResultStore):
         raise NotImplementedError
 
     def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Read columns of all rows, in no order; raises as `count` does."""
+        """Read some columns of all rows; the order of the rows is undefined.
+
+        Raises:
+            SinkError: there is no such table, or it cannot be read.
+        """
         raise NotImplementedError
 
     def scan(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the columns of `schema` batch by batch, as of one commit, in types that can be cast to it.
+        """Yield the columns of `schema` in batches, as of one commit, in types that can be cast to it.
 
         Raises:
-            Exception: there is no such table or column; `results.scan` makes a sentence of it.
+            Exception: there is no such table or column; `results.scan` converts the error to a `StoreError`.
         """
         raise NotImplementedError
 
     def scan_records(self, schema: pa.Schema, partition: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Scan as `scan` does; may leave out other records than a Kafka partition's given offsets."""
+        """Scan as `scan` does, but possibly without records outside of a range of one Kafka partition."""
         return self.scan(schema)
 
     def other_jobs(self) -> list[str]:
-        """Return None: the store does not keep the names of its jobs."""
+        """Return no jobs: this kind of store does not know the names of its jobs."""
         return []
 
     def other_sources(self) -> list[str]:
-        """Return None: the store does not keep the names of its jobs."""
+        """Return no sources: this kind of store does not know the names of its jobs."""
         return []
 
     def replace(
         self, dataframe: DataFrame, first: dict[int, int], last: dict[int, int], rejects: DataFrame | None = None
     ) -> int:
-        """Refuse the replacement: the store cannot change rows of single records."""
+        """Refuse the replacement: this kind of store cannot replace rows of single records."""
         raise OptionRefused(f"{self._where}: this kind of store replaces no rows. Choose {REPLACING}")
 
     def require_repairable(self) -> None:
-        """Refuse the repair: the store has no `repair`; see `ResultStore`."""
+        """Refuse a repair if this kind of store does not implement `repair`."""
         if type(self).repair is TableStore.repair:
             raise self._repairs_nothing()
 
     def repair(
         self, rows: Replacement | None, rejects: Replacement | None, start: Mapping[int, int], note: RepairNote
     ) -> None:
-        """Refuse repairs: the store cannot replace rows; see `ResultStore`."""
+        """Refuse the repair: this kind of store cannot replace rows."""
         raise self._repairs_nothing()
 
     def _repairs_nothing(self) -> OptionRefused:
         return OptionRefused(f"{self._where}: a store of this kind cannot replace rows, so that nothing is repaired")
 
     def commits(self) -> Iterator[tuple[str, Mapping[int, int]]]:
-        """Return the job's commits, the newest first, as far as the store still knows them.
+        """Yield the job's commits that the store still knows, newest first.
 
         Returns:
             Name of each commit, and the next offset of each partition.
@@ -184,10 +188,10 @@ class TableStore(ResultStore):
         return iter(())
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
-        """List the orphans of fenced holders of any job next to the table; see `vacuum`.
+        """Yield the orphans that fenced runs of any job left next to the table; see `vacuum`.
 
         Args:
-            needed: False: a missing table is no mistake.
+            needed: whether a missing table is an error.
 
         Raises:
             StoreError: there is no such table.
@@ -195,25 +199,29 @@ class TableStore(ResultStore):
         raise NotImplementedError
 
     def is_there(self) -> bool:
-        """Return whether the table exists; only for stores with a separate table of rejects."""
+        """Return whether the table exists; only stores with a separate table of rejects implement it."""
         return False
 
     def compactor(self) -> Compactor:
-        """Return the compactor of a store made of files; see `compact`.
+        """Return the compactor of a store made of files, for `compact`.
 
         Raises:
             OptionRefused: the store is not made of files.
             StoreError: there is no such table.
         """
         raise OptionRefused(
-            f"{self._where}: the table is no folder of files that become many, so there is nothing to compact. The "
+            f"{self._where}: the table is not a folder of files, so there is nothing to compact. The "
             "database itself keeps it in order"
         )
 
     # -- comparisons of subclasses
 
     def _require_open(self) -> int:
-        """Return the holder's generation."""
+        """Return the generation of this run.
+
+        Raises:
+            RuntimeError: the store is not open.
+        """
         if self._generation is None:
             raise RuntimeError("the store is not open")
         return self._generation
@@ -225,11 +233,11 @@ class TableStore(ResultStore):
         rejects: DataFrame | None,
         sequences: DataFrame | None,
     ) -> int:
-        """Check a commit's arguments, and return the holder's generation.
+        """Check the arguments of a commit, and return the generation of this run.
 
         Raises:
             RuntimeError: the store is not open.
-            ValueError: the commit does not fit the store's options. Both are mistakes in the code.
+            ValueError: the arguments do not match the store's options. Both errors are mistakes in the calling code.
         """
         if self._generation is None:
             raise RuntimeError("commit() before open()")
@@ -244,15 +252,15 @@ class TableStore(ResultStore):
     def _require_generation(
         self, generation: int | None, newest: int, stored: Mapping[int, int], start: Mapping[int, int] | None
     ) -> None:
-        """Compare a holder's state with the store's.
+        """Refuse to go on if another run has taken over, or has moved the stored offsets.
 
-        Only stored partitions are compared: a partition added to the topic since is not in the store yet.
+        Only stored partitions are compared, because a partition added to the topic is not in the store yet.
 
         Args:
-            generation: the holder's.
-            newest: the store's.
-            stored: the store's offsets.
-            start: the holder's expectation of them; None: they are not compared.
+            generation: generation of this run.
+            newest: newest generation in the store.
+            stored: stored offsets.
+            start: expected stored offsets; None: they are not compared.
 
         Raises:
             Fenced: another job has taken over.
@@ -266,7 +274,7 @@ class TableStore(ResultStore):
             )
 
     def _require_topic_id(self, known: StoredId, stored: Mapping[int, int]) -> None:
-        """Raise `TopicRecreated` if the stored offsets belong to another topic of the name."""
+        """Refuse stored offsets that belong to another topic of the same name."""
         if known.is_other(self._topic_id):
             raise TopicRecreated(
                 f"topic {self._topic} is not the one that {self._where} has read (up to {dict(stored)}): its id is "
@@ -275,5 +283,5 @@ class TableStore(ResultStore):
             )
 
     def _refuse(self, error: Exception, look_at: str = "the folder and its rights") -> NoReturn:
-        """Raise an error of the store's library or the disk as one of ours."""
+        """Convert an error of the store's library or of the disk to one of this package, and raise it."""
         refuse(self._where, error, look_at)

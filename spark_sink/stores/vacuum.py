@@ -1,9 +1,9 @@
-"""Removal of orphans: files and tables of killed and fenced jobs, invisible to readers now and later.
+"""Removal of orphans: files and tables that killed or fenced jobs left, and that no reader will ever see.
 
-Everything on its way into a table carries the job and the generation of its holder. A commit of an older generation
-than the newest fails, so that its orphans can go. Those of the newest stay, however old they are, because a holder
-frozen in a commit looks like a dead one. Each store lists its orphans, see `TableStore.orphans`: files first, and the
-table afterwards, because the table then names all files of commits in between.
+The name of everything that a job stages for a table contains the job and its generation. Commits of generations older
+than the newest one fail, so their orphans can be removed. Those of the newest generation stay, however old they are,
+because a job frozen during a commit looks like a dead one. Each store lists its orphans, see `TableStore.orphans`:
+first the files and then the names in the table, so that files of commits in between are not removed.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from kafka_ratchet.spark_sink.stores.open_store import reader, rejects_location
 from kafka_ratchet.spark_sink.stores.orphans import Orphan
 
 OLDER_THAN_S = 3600.0
-"""Age in seconds below which files are kept. The generation decides; the age leaves time to study the files of a
-crash."""
+"""Minimum age in seconds of files to remove. The generation alone would be safe; the age leaves time to examine the
+files of a crash."""
 
 
 def vacuum(location: TableLocation, older_than_s: float = OLDER_THAN_S, *, dry_run: bool = False) -> list[Orphan]:
-    """Remove the orphans of all jobs of a result and its rejects.
+    """Remove the orphans of all jobs next to a result table and its table of rejects.
 
     Args:
-        location: the result.
-        older_than_s: keep files written in the last so many seconds. PostgreSQL does not know when a staging table
-            was written, so that the generation alone decides there.
-        dry_run: only list the orphans.
+        location: location of the result table.
+        older_than_s: minimum age of files in seconds. PostgreSQL does not record when a staging table was written, so
+            there only the generation matters.
+        dry_run: whether to list the orphans without removing them.
 
     Returns:
-        Removed orphans, or those to remove.
+        Removed orphans; with `dry_run`, the orphans to remove.
 
     Raises:
-        SinkError: there is no such table, or something could not be read or removed.
+        SinkError: there is no such table, or a file or table could not be read or removed.
     """
     before_s = time.time() - older_than_s
     try:

@@ -1,1 +1,1 @@
-"""Delta Lake: offsets in the commit's `txn` actions."""
+"""Delta Lake store, which keeps offsets in the `txn` actions of each commit."""

@@ -1,4 +1,4 @@
-"""State of a job in a table's log: `txn` actions, each a name with a whole number."""
+"""State of a job in a Delta table's log, kept in `txn` actions: each has a name and an integer."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.delta.transactions import Transactions
 
 CHUNK = 7
-"""Bytes of a text in one `txn` action; the action's version is a signed 64-bit integer."""
+"""Bytes of text stored in one `txn` action: its value is a signed 64-bit integer."""
 
 IDENTITY_PARTS = ("identity", "identity-low", "identity-rest")
-"""Suffixes of the names for a topic's id, in the order of `topic_ids.parts`."""
+"""Name endings of the actions that store a topic's id, in the order of `topic_ids.parts`."""
 
 
 def _write_mode_key(job: str) -> str:
-    """Return the name of the `txn` action with the length of the write mode's text.
+    """Return the name of the `txn` action that stores the length of the write mode's text.
 
-    The names of its pieces begin with it.
-
-    No topic's name begins so.
+    The names of the actions with the pieces of the text begin with this name. No topic can have it.
     """
     return f"ratchet-sink/{job}/rule"
 
 
 def write_mode_actions(job: str, write_mode: str) -> dict[str, int]:
-    """Return the `txn` actions that keep a text of `write_mode_text`.
+    """Return the `txn` actions that store a write mode.
 
-    They survive a clean-up of the log.
+    Delta keeps `txn` actions when it cleans up the log.
+
+    Args:
+        job: the job's name.
+        write_mode: text of `write_mode_text`.
     """
     data, key = write_mode.encode("ascii"), _write_mode_key(job)
     pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
@@ -39,7 +41,11 @@ def write_mode_actions(job: str, write_mode: str) -> dict[str, int]:
 
 
 def stored_write_mode(table: Transactions, job: str) -> str:
-    """Return the text of the write mode; empty: no job has written the table, or one of an earlier version."""
+    """Return the text of a job's write mode, as the table stores it.
+
+    Returns:
+        Empty if no job has written the table, or only a version of the job that stored no write mode.
+    """
     key = _write_mode_key(job)
     size, data = table.transaction_version(key) or 0, b""
     while len(data) < size:
@@ -49,12 +55,12 @@ def stored_write_mode(table: Transactions, job: str) -> str:
 
 
 def topic_key(job: str, topic: str) -> str:
-    """Return the prefix of a job's `txn` actions for a topic."""
+    """Return the name prefix of a job's `txn` actions for one topic."""
     return f"ratchet-sink/{job}/{topic}"
 
 
 def stored_offsets(table: Transactions, job: str, topic: str) -> dict[int, int]:
-    """Return the next offset of each partition, by the `txn` actions."""
+    """Return the next offset of each partition, as the `txn` actions store it."""
     key = topic_key(job, topic)
     count = table.transaction_version(f"{key}/partitions") or 0
     versions = {partition: table.transaction_version(f"{key}/{partition}") for partition in range(count)}
@@ -62,32 +68,32 @@ def stored_offsets(table: Transactions, job: str, topic: str) -> dict[int, int]:
 
 
 def generation_key(job: str) -> str:
-    """Return the name for the number of a job's newest holder."""
+    """Return the name of the `txn` action with a job's newest generation."""
     return f"ratchet-sink/{job}/generation"
 
 
 def version_key(job: str) -> str:
-    """Return the name for the version of a job's newest entry."""
+    """Return the name of the `txn` action with the version of a job's newest log entry."""
     return f"ratchet-sink/{job}/version"
 
 
 def rows_key(job: str) -> str:
-    """Return the name for the table's number of rows as of that entry."""
+    """Return the name of the `txn` action with the table's row count after that entry."""
     return f"ratchet-sink/{job}/rows"
 
 
 def sequences_key(job: str) -> str:
-    """Return the name for the number of a job's sequence manifest; no topic has this name."""
+    """Return the name of the `txn` action with a job's sequence manifest number; no topic can have this name."""
     return f"ratchet-sink/{job}/sequences"
 
 
 def newest_generation(table: Transactions, job: str) -> int:
-    """Return the number of the newest holder; 0: there was none."""
+    """Return a job's newest generation; 0: no job has taken over yet."""
     return table.transaction_version(generation_key(job)) or 0
 
 
 def stored_id(table: Transactions, job: str, topic: str) -> StoredId:
-    """Return the id of the topic that the offsets belong to."""
+    """Return the id of the topic that the stored offsets belong to."""
     high, low, rest = (table.transaction_version(f"{topic_key(job, topic)}/{part}") for part in IDENTITY_PARTS)
     if high is None or low is None or rest is None:
         return StoredId("", high or 0)
@@ -95,7 +101,7 @@ def stored_id(table: Transactions, job: str, topic: str) -> StoredId:
 
 
 def offset_actions(job: str, topic: str, topic_id: int, end: Mapping[int, int]) -> dict[str, int]:
-    """Return the `txn` actions with the offsets of the topic."""
+    """Return the `txn` actions that store offsets of a topic."""
     key = topic_key(job, topic)
     actions = {f"{key}/{partition}": offset for partition, offset in end.items()}
     actions[f"{key}/partitions"] = max(end, default=-1) + 1

@@ -1,4 +1,4 @@
-"""Entry of a Delta table's log: added or merged rows, with `txn` actions for their offsets."""
+"""Log entry of a Delta table that adds or merges rows, with `txn` actions for their offsets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 UNKNOWN_ROWS = 2**62
-"""Number of rows noted in a merge's entry: only the merge knows the real one, and no table has as many."""
+"""Row count stored by an entry with a merge, where only the merge knows the real one. No table has as many rows."""
 
 
 @dataclass(frozen=True)
 class JobEntry:
-    """Job's part of an entry."""
+    """Part of a log entry that describes the job."""
 
     job: str
     topic: str
@@ -32,9 +32,9 @@ class JobEntry:
     offsets: Mapping[int, int]
     """Next offset of each partition, for readers of the log."""
     note: Mapping[str, object]
-    """Further facts for readers of the log."""
+    """Further facts for readers of the log, such as a repair or a replay."""
     transactions: Mapping[str, int]
-    """`txn` actions, from which the job itself reads its state."""
+    """`txn` actions with the state that the job itself reads."""
 
 
 def write_entry(
@@ -45,13 +45,13 @@ def write_entry(
     write_mode: WriteMode,
     partitions: Mapping[str, Mapping[str, str | None]] | None = None,
 ) -> None:
-    """Commit the version after the one that the table was read as.
+    """Commit rows as the version after the one that `table` was read at.
 
     Args:
-        table: the table at the version of the caller's comparison.
+        table: the table at the version that the caller has checked.
         folder: the table's folder.
         entry: the job's part of the entry.
-        written: files of rows: in the table's folder, or with a key, in the staging folder.
+        written: files of rows; they are in the staging folder if the write mode has a key, else in the table's folder.
         write_mode: effect of the rows on the table.
         partitions: partition of each file by name, if the table has partitions.
 
@@ -78,10 +78,10 @@ def write_entry(
 
 
 def write_actions(table: DeltaTable, entry: JobEntry, actions: list[Any]) -> None:
-    """Commit the version after the one that the table was read as, with changed files.
+    """Commit added and removed files as the version after the one that `table` was read at.
 
     Args:
-        table: the table at the version of the caller's comparison.
+        table: the table at the version that the caller has checked.
         entry: the job's part of the entry.
         actions: additions and removals of files.
 
@@ -93,18 +93,18 @@ def write_actions(table: DeltaTable, entry: JobEntry, actions: list[Any]) -> Non
 
 
 Range = tuple[Mapping[int, int], Mapping[int, int]]
-"""First offset of each partition, and the one after the last."""
+"""First offset of each partition, and the offset after its last."""
 
 
 def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Sequence[str], records: Range) -> None:
-    """Commit the version after the one that the table was read as, with a range's new rows.
+    """Replace the rows of a range of records, in the version after the one that `table` was read at.
 
     Args:
-        table: see `write_entry`; likewise folder and entry.
+        table: the table at the version that the caller has checked.
         folder: the table's folder.
         entry: the job's part of the entry.
         files: staged Parquet files with the new rows.
-        records: range of the records with replaced rows.
+        records: range of offsets; the rows of their records are replaced.
 
     Raises:
         CommitFailedError: another commit was first.
@@ -134,7 +134,7 @@ def replace_range(table: DeltaTable, folder: Folder, entry: JobEntry, files: Seq
 
 
 def _within(records: Range) -> str:
-    """Return the condition for rows of these records; it has only numbers and our own names."""
+    """Return the SQL condition for rows of these records; it contains only numbers and fixed column names."""
     first, last = records
     return " OR ".join(
         f"(_kafka_partition = {partition} AND _kafka_offset >= {first[partition]} AND _kafka_offset < {end})"
@@ -143,12 +143,12 @@ def _within(records: Range) -> str:
 
 
 def _properties(table: DeltaTable, entry: JobEntry, rows: int) -> CommitProperties:
-    """Return the properties of an entry of the job.
+    """Return the commit properties of a log entry of the job.
 
     Args:
-        table: the table at the version before.
+        table: the table at the preceding version.
         entry: the job's part of the entry.
-        rows: rows of the table after the commit.
+        rows: number of rows in the table after the commit.
     """
     from deltalake import CommitProperties
     from deltalake.transaction import Transaction

@@ -1,7 +1,8 @@
-"""Compaction of a Delta table, in log entries without a change of data; see `stores.compact`.
+"""Compaction of a Delta table, in log entries marked as no change of data; see `stores.compact`.
 
-delta-rs has an `optimize` of its own. Its files carry no holder, so that those of a killed run could never be removed.
-In a partitioned table their folders have the values as names, which not every file system takes.
+delta-rs has an `optimize` of its own, which is not used: the names of its files contain no job and no generation, so
+that vacuum could never remove those of a killed run. In a partitioned table it also names folders after the partition
+values, and not every file system accepts such names.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-"""Table features that permit a file's replacement by another with the same rows, without further entries. Deletion
-vectors, row ids, column mapping, change data and clustering are not among them."""
+"""Table features that allow replacing a file by another with the same rows and no further entries. They do not include
+deletion vectors, row ids, column mapping, change data and clustering."""
 
 LEGACY_WRITER = 2
-"""Writer versions up to this one know `appendOnly` and `invariants` only."""
+"""Highest writer version with no other features than `appendOnly` and `invariants`."""
 
 
 class DeltaCompactor:
-    """`compactor.Compactor` of one table.
+    """Compaction steps for one Delta table, see `compactor.Compactor`.
 
     Args:
         folder: the table's folder.
         table: the open table.
 
     Raises:
-        OptionRefused: the table has a feature or property that forbids it.
+        OptionRefused: the table has a feature or property that forbids rewriting files.
     """
 
     def __init__(self, folder: Folder, table: DeltaTable) -> None:
@@ -48,7 +49,7 @@ class DeltaCompactor:
         self._require_plain()
 
     def look(self) -> list[DataFile]:
-        """List the files directly in the table's folder whose number of rows is known."""
+        """List the files directly in the table's folder that have a known row count."""
         self._table.update_incremental()
         self._require_plain()
         found = self._actions().to_pylist()
@@ -61,12 +62,12 @@ class DeltaCompactor:
         ]
 
     def count(self) -> tuple[int, int]:
-        """Return the files and bytes of the log."""
+        """Return the number of files and of bytes that the log lists."""
         sizes = self._actions()["size_bytes"].to_pylist()
         return len(sizes), sum(sizes)
 
     def take_over(self) -> int:
-        """Take over by an entry of the log with its own `txn` action."""
+        """Commit a log entry with the compaction's next generation in a `txn` action of its own."""
         from deltalake.exceptions import CommitFailedError
 
         for attempt in range(1, ATTEMPTS + 1):
@@ -82,7 +83,7 @@ class DeltaCompactor:
         raise AssertionError
 
     def rewrite(self, files: Sequence[DataFile], generation: int) -> DataFile:
-        """Write the files one after the other; columns that a file lacks are null."""
+        """Write the rows of the files, one file after the other; a column that a file lacks is null."""
         import pyarrow as pa
         import pyarrow.dataset as ds
 
@@ -102,7 +103,7 @@ class DeltaCompactor:
         return DataFile(made.name, made.bytes, made.rows, files[0].partition, files[0].entry, made.statistics)
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
-        """Commit an entry that marks its actions as no change of data."""
+        """Commit a log entry that marks its added and removed files as no change of data."""
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
 
@@ -125,7 +126,7 @@ class DeltaCompactor:
         return True
 
     def remove(self, file: DataFile) -> None:
-        """Remove the file from the folder."""
+        """Delete the file from the table's folder."""
         self._folder.remove(file.name)
 
     def _actions(self) -> Any:
@@ -134,7 +135,7 @@ class DeltaCompactor:
         return pa.table(self._table.get_add_actions(flatten=True))
 
     def _commit(self, actions: list[Any], generation: int) -> None:
-        """Commit the version after `look`'s, or raise an error."""
+        """Commit the version after the one that `look` read; raise an error if another writer was first."""
         from deltalake import CommitProperties
         from deltalake.transaction import Transaction
 
@@ -154,10 +155,10 @@ class DeltaCompactor:
 
 
 def require_plain_files(table: DeltaTable, folder: Folder) -> None:
-    """Refuse a table with files that cannot be rewritten from their rows alone.
+    """Refuse a table that has files which cannot be rewritten from their rows alone.
 
     Raises:
-        OptionRefused: it has a feature or property that forbids it.
+        OptionRefused: the table has a feature or property that forbids rewriting files.
     """
     require_plain_log(table, folder)
     protocol = table.protocol()

@@ -1,4 +1,4 @@
-"""Comparison of a Delta table's rows with a job's `txn` actions, and of its properties with both."""
+"""Check that a Delta table's rows and properties agree with a job's `txn` actions."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 FORGETTING = "delta.setTransactionRetentionDuration"
-"""Property with the time after which Delta's writers drop `txn` actions: generation and offsets would be gone."""
+"""Table property with the time after which Delta's writers drop `txn` actions, and with them generation and offsets."""
 
 MAPPING = "delta.columnMapping.mode"
-"""Property that gives columns other names in the files than in the table; the job's files have the table's."""
+"""Table property that gives columns other names in the files; the job's files use the table's names."""
 
 
 class ConsistencyCheck:
-    """Comparison of a table with a job's notes in its log.
+    """Check of one table against the offsets that a job has stored in its log.
 
     Args:
         folder: the table's folder.
         job: the job's name.
-        topic: the topic its offsets belong to.
+        topic: the topic that the offsets belong to.
         transactions: reader of the table's `txn` actions.
     """
 
@@ -45,15 +45,16 @@ class ConsistencyCheck:
         self._folder, self._name, self._topic, self._transactions = folder, job, topic, transactions
 
     def require(self, table: DeltaTable, *, may_be_emptied: bool = False) -> None:
-        """Refuse a table with rows other than the `txn` actions', or that may lose the actions.
+        """Refuse a table with rows that do not match its `txn` actions, or that may lose these actions.
 
         Args:
             table: the table at its newest version.
             may_be_emptied: an operator may delete all rows.
 
         Raises:
-            OptionRefused: a property of the table forbids it.
-            RowsLost: it was restored or replaced, or its `txn` actions are gone.
+            OptionRefused: a property of the table would lose offsets or rows.
+            RowsLost: the table was restored or replaced, or has lost its `txn` actions.
+            StoreError: the log cannot be read.
         """
         require_plain_log(table, self._folder)
         known = self._transactions.of(table)
@@ -79,9 +80,9 @@ class ConsistencyCheck:
         raise rows_lost(self._folder, found.sentence, is_known)
 
     def _require_no_traces(self, table: DeltaTable) -> None:
-        """Refuse a table that has the job's files without its generation.
+        """Refuse a table that contains the job's files but no generation of the job.
 
-        It has lost its `txn` actions, or is a copy without them.
+        Such a table has lost its `txn` actions, or is a copy without them.
         """
         names = (FILE_NAME.fullmatch(uri.rpartition("/")[2]) for uri in table.file_uris())
         found = any(written and written["job"] == self._name for written in names)
@@ -105,7 +106,7 @@ class ConsistencyCheck:
             version: version of the job's last entry in its log.
 
         Raises:
-            RowsLost: it is another one, or its log has been put back.
+            RowsLost: the folder contains another table, or an older state of its log.
         """
         try:
             user_metadata = {} if (entry := read_entry(self._folder, version)) is None else entry.user_metadata
@@ -125,7 +126,7 @@ class ConsistencyCheck:
             )
 
     def row_offsets(self, table: DeltaTable) -> dict[int, int] | None:
-        """Return the offsets that the present rows reach to; None: no entry shows them any more."""
+        """Return the next offset of each partition after the present rows; None: the log no longer shows it."""
         try:
             return self._row_offsets(table)
         except OSError as error:
@@ -146,20 +147,20 @@ class ConsistencyCheck:
 
 
 def require_plain_log(table: DeltaTable, folder: Folder) -> None:
-    """Refuse properties that would lose offsets or rows of the job.
+    """Refuse a table with properties that would lose offsets or rows of the job.
 
     Raises:
-        OptionRefused: the table has one.
+        OptionRefused: the table has such a property.
     """
     properties = table.metadata().configuration
     if FORGETTING in properties:
         raise OptionRefused(
             f"{folder}: the table has the property {FORGETTING} = {properties[FORGETTING]!r}, which erases the job's "
-            f"offsets after that time; its rows would then be added once more. Take it away: ALTER TABLE "
+            f"offsets after that time; its rows would then be added once more. Remove it: ALTER TABLE "
             f"delta.`{folder}` UNSET TBLPROPERTIES ('{FORGETTING}')"
         )
     if properties.get(MAPPING, "none") != "none":
         raise OptionRefused(
             f"{folder}: the table has the property {MAPPING} = {properties[MAPPING]!r}, so that readers would not find "
-            "the job's columns in its files. Take it away, or choose another path"
+            "the job's columns in its files. Remove the property, or choose another path"
         )

@@ -1,8 +1,8 @@
 """Changes to a Delta table since a job's last entry in its log.
 
-RESTORE, REPLACE and overwriting remove rows and leave the `txn` actions with their offsets. So each entry of a job
-notes its own version. The next holder follows the log back from the newest entry, which has to lead to that version. An
-entry that restores version N leads on to N.
+RESTORE, REPLACE and overwriting remove rows but keep the `txn` actions with the offsets. So each log entry of a job
+stores its own version number. The next run of the job follows the log back from the newest entry: it has to arrive at
+that version. After an entry that restored version N, it continues at N.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ LOG = "_delta_log"
 KEYED = "the number of rows proves nothing where rows change"
 
 FIRST_KEY = b'{"commitInfo"'
-"""Start of the line with writer and operation; by the protocol each line has one key."""
+"""Start of the log line that names writer and operation; by the protocol each line has one key."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Entry of one version in the log."""
+    """Entry of one version in a Delta table's log."""
 
     operation: str
-    """Operation by its writer's name; empty: the entry has none."""
+    """Name of the operation, as the writer calls it; empty: the entry has none."""
     parameters: dict[str, Any]
     user_metadata: dict[str, Any]
-    """Notes of one of our jobs; empty: the entry is not from one."""
+    """Notes that a Ratchet job left in the entry; empty: the entry is not from such a job."""
 
     @property
     def replaces_all(self) -> bool:
-        """Return whether the entry may leave no earlier row, by the operations of Delta's writers and delta-rs."""
+        """Return whether the entry may leave no earlier row in the table.
+
+        It is recognised by the operation names of Delta's writers and delta-rs.
+        """
         everything = str(self.parameters.get("predicate") or "") in {"", "[]", '["true"]', "true"}
         if self.operation == "WRITE":
             return self.parameters.get("mode") == "Overwrite" and everything
@@ -49,24 +52,24 @@ class Entry:
 
     @property
     def empties(self) -> bool:
-        """Return true for an entry that removes rows and adds none."""
+        """Return whether the entry removes rows and adds none."""
         return self.operation in {"DELETE", "TRUNCATE"}
 
 
 @dataclass(frozen=True)
 class Break:
-    """Reason why the newest version no longer contains the rows of an older one."""
+    """Log entry after which the rows of an older version are no longer in the table."""
 
     kind: Literal["restored", "replaced", "unknown"]
     version: int
-    """Version of the entry that did it; unknown: of the newest missing one."""
+    """Version of the entry that removed the rows; of kind `unknown`: version of the newest missing entry."""
     operation: str = ""
     target: int | None = None
-    """Restored version, as far as known."""
+    """Version that was restored; None: unknown."""
 
     @property
     def sentence(self) -> str:
-        """Return what happened, as a sentence without its full stop."""
+        """Return a description of the event, without a full stop."""
         if self.kind == "restored":
             to = "an older version" if self.target is None else f"version {self.target}"
             return f"the table was restored to {to} (version {self.version} of its log, RESTORE)"
@@ -82,10 +85,10 @@ class Break:
 
 
 def read_entry(folder: Folder, version: int) -> Entry | None:
-    """Read an entry of the log; None: it does not exist (any more).
+    """Read the log entry of a version; None: the entry does not exist, or not any more.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the entry cannot be read, or is damaged.
     """
     text = folder.read(f"{version:020d}.json", LOG)
     if text is None:
@@ -113,7 +116,7 @@ def _user_metadata(info: dict[str, Any]) -> dict[str, Any]:
 
 
 class Log:
-    """Log of a table, as of its newest version.
+    """Log of a table, read back from the table's newest version.
 
     Args:
         folder: the table's folder.
@@ -125,7 +128,10 @@ class Log:
         self._folder, self._table, self._job = folder, table, job
 
     def last_of_job(self) -> int | None:
-        """Return the job's newest entry, for tables with no noted version yet; None: none is left."""
+        """Return the version of the job's newest log entry; None: no entry is left.
+
+        It is for a table with `txn` actions that store no such version.
+        """
         for version in range(self._table.version(), -1, -1):
             entry = read_entry(self._folder, version)
             if entry is None or entry.user_metadata.get("job") == self._job:
@@ -133,11 +139,14 @@ class Log:
         return None
 
     def break_since(self, version: int, *, may_be_emptied: bool = False) -> Break | None:
-        """Return the reason why the newest version lacks that version's rows; None: it has them, or some were deleted.
+        """Return the change after which the rows of a version are no longer in the table.
 
         Args:
             version: version of the job's last entry.
             may_be_emptied: an operator may delete all rows.
+
+        Returns:
+            None if the table still contains the version's rows, except rows that were deleted singly.
         """
         at = self._table.version()
         while at > version:
@@ -156,7 +165,11 @@ class Log:
         return None
 
     def version_of_rows(self) -> int | None:
-        """Return the job's entry that the present rows stem from; -1: from none; None: unknown."""
+        """Return the version of the job's entry that matches the table's present rows.
+
+        Returns:
+            -1 if no entry of the job is left in the rows; None if the log does not show it.
+        """
         at = self._table.version()
         while at >= 0:
             entry = read_entry(self._folder, at)
@@ -173,7 +186,7 @@ class Log:
         return -1
 
     def as_of(self, version: int) -> DeltaTable | None:
-        """Return the table as of a version; None: it cannot be read any more."""
+        """Return the table at an older version; None: that version cannot be read any more."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -183,9 +196,10 @@ class Log:
             return None
 
     def _restored(self, version: int, entry: Entry) -> int | None:
-        """Return the version that an entry has restored.
+        """Return the version that a RESTORE entry has restored; None: unknown.
 
-        A restore by time has it in its writer's time zone; the files show the version too.
+        An entry of a restore by time names that time in its writer's time zone. So the version is found by comparing
+        the lists of files.
         """
         named = entry.parameters.get("version")
         if named is not None and str(named).isdecimal():

@@ -1,4 +1,4 @@
-"""Merge of rows with a key into a Delta table; its log entry carries the offsets, as an append's does."""
+"""Merge of rows with a key into a Delta table; its log entry contains the offsets, as an append's does."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Names with one meaning in every SQL dialect; delta-rs takes conditions as SQL text without placeholders."""
+"""Pattern of names that mean the same in every SQL dialect: delta-rs accepts conditions as SQL text without
+placeholders."""
 
 
 class _Dialect(PlainDialect):
-    """Dialect of DataFusion, which delta-rs uses."""
+    """SQL dialect of DataFusion, the engine inside delta-rs."""
 
     union = f"array_slice(array_sort(array_union({{target}}, {{source}})), 1, {HASHES})"
     size = "cardinality({hashes})"
@@ -27,10 +28,10 @@ class _Dialect(PlainDialect):
 
 
 def require_plain(write_mode: WriteMode) -> None:
-    """Refuse names that SQL could read differently.
+    """Refuse column names that SQL could interpret in another way.
 
     Raises:
-        OptionRefused: the key or a total has such a name.
+        OptionRefused: a column of the key or of a total has such a name.
     """
     for name in [*write_mode.row_key, *(name for names in write_mode.lists.values() for name in names)]:
         if not PLAIN_NAME.fullmatch(name):
@@ -43,19 +44,19 @@ def require_plain(write_mode: WriteMode) -> None:
 def merge(
     table: DeltaTable, files: list[str], filesystem: Any, write_mode: WriteMode, properties: CommitProperties
 ) -> bool:
-    """Merge the rows of `files` into the table in one commit.
+    """Merge the rows of some Parquet files into the table in one commit.
 
     Args:
-        table: the table at the version of the caller's comparison.
-        files: Parquet files; over all of them there is at most one row per key. A row with true in a column `DELETED`
-            removes the table's row of its key.
-        filesystem: pyarrow's, of the files; None: on this machine.
-        write_mode: with a key.
+        table: the table at the version that the caller has checked.
+        files: Parquet files with at most one row per key in all of them together. A row with true in a column `DELETED`
+            removes the table's row with that key.
+        filesystem: file system of pyarrow that contains the files; None: this machine's.
+        write_mode: upsert or totals, with its key.
         properties: properties of the commit.
 
     Returns:
-        Whether there was a commit. delta-rs makes none if the merge changes nothing, as with deletions of missing keys.
-        Then the table keeps its version.
+        Whether delta-rs committed. It does not if the merge changes nothing, as with deletions of missing keys; the
+        table then keeps its version.
 
     Raises:
         CommitFailedError: another commit was first.

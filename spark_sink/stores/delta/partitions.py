@@ -1,11 +1,11 @@
-"""Partitions of a Delta table: columns with their values in the log and not in the files.
+"""Partitions of a Delta table: columns with values in the log instead of the files.
 
-A column of text, whole numbers, truth values or dates is the partition's own. A day of a time becomes a further column
-of type date, `<column>_day`; an hour becomes one of text, `<column>_hour`, such as 2026-11-23-17; both in UTC. Delta's
-generated columns would give the same by an expression, but Spark computes it in each session's own time zone.
+A column of text, integers, booleans or dates is a partition column itself. A day or hour of a time becomes a further
+column: `<column>_day` of type date, or `<column>_hour` of type text, such as 2026-11-23-17; both in UTC. Generated
+columns of Delta could compute the same, but Spark would evaluate their expressions in each session's own time zone.
 
-Files lie in the table's own folder, whatever their values: the format takes values from the log, and the usual folder
-names are only a custom. So no value becomes a name.
+All files are in the table's own folder, whatever their partition: Delta reads the values from the log, and folders
+named after values are only a convention. So no value becomes part of a path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Fields = Sequence[PartitionField]
 
 TYPES = frozenset({"string", "boolean", "byte", "short", "integer", "long", "date"})
-"""Types of partition columns with the log's text as `as_text` writes it."""
+"""Types of partition columns that `as_text` can write as the log requires."""
 
 EPOCH = datetime.date(1970, 1, 1)
 
@@ -36,7 +36,7 @@ FIRST_DAY = (datetime.date.min - EPOCH).days
 
 
 def with_partitions(schema: StructType, fields: Fields) -> StructType:
-    """Return the table's columns: the job's, and those of days and hours."""
+    """Return the columns of the table: those of the job, and a column for each day or hour."""
     from pyspark.sql.types import DateType, StringType, StructField, StructType
 
     types = {"day": DateType(), "hour": StringType()}
@@ -44,7 +44,7 @@ def with_partitions(schema: StructType, fields: Fields) -> StructType:
 
 
 def with_partition_columns(dataframe: DataFrame, fields: Fields) -> DataFrame:
-    """Add the columns of days and hours to rows; the session's zone is UTC."""
+    """Add the partition columns of days and hours to the rows; the session's time zone is UTC."""
     from pyspark.sql import functions as F
 
     forms = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH"}
@@ -56,7 +56,7 @@ def with_partition_columns(dataframe: DataFrame, fields: Fields) -> DataFrame:
 
 
 def without_partitions(schema: StructType, fields: Fields) -> StructType:
-    """Return the job's columns among the table's."""
+    """Return the job's columns of a table, without partition columns of days and hours."""
     from pyspark.sql.types import StructType
 
     added = {field.name for field in fields if field.unit}
@@ -64,10 +64,10 @@ def without_partitions(schema: StructType, fields: Fields) -> StructType:
 
 
 def require_partitions(folder: Folder, table: DeltaTable, fields: Fields) -> None:
-    """Refuse a table with other partitions.
+    """Refuse a table that is partitioned by other columns than the job requires.
 
     Raises:
-        SchemaDiffers: its partitions differ.
+        SchemaDiffers: the partition columns differ.
     """
     present, wanted = list(table.metadata().partition_columns), [field.name for field in fields]
     if present != wanted:
@@ -79,11 +79,11 @@ def require_partitions(folder: Folder, table: DeltaTable, fields: Fields) -> Non
 
 
 def partition_values(folder: Folder, table: DeltaTable, fields: Fields, values: Values) -> dict[str, str | None]:
-    """Return the log's partition values of a file.
+    """Return the partition values of a file as texts for the log, by column name.
 
     Raises:
-        StoreError: a value cannot be a partition's: an empty text, which every reader of the format takes for null, or
-            a date outside the years 1 to 9999.
+        StoreError: a value is an empty text, which readers of the format interpret as null, or a date outside the years
+            1 to 9999.
     """
     dates = {field.name for field in table.schema().fields if getattr(field.type, "type", "") == "date"}
     found: dict[str, str | None] = {}
@@ -106,7 +106,7 @@ def partition_values(folder: Folder, table: DeltaTable, fields: Fields, values: 
 
 
 def as_text(value: str | bool | int | datetime.date | None) -> str | None:
-    """Return a value's text, as the log has it."""
+    """Return a partition value as text, as Delta's log requires."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -115,5 +115,5 @@ def as_text(value: str | bool | int | datetime.date | None) -> str | None:
 
 
 def _day(days: int) -> str | None:
-    """Return a date's text; None for years beyond four digits, which have no day."""
+    """Return a date as text, from its days since 1970; None: the year is not one of 1 to 9999."""
     return (EPOCH + datetime.timedelta(days)).isoformat() if FIRST_DAY <= days <= LAST_DAY else None

@@ -1,7 +1,8 @@
-"""Replacement of a Delta table's rows in one entry of its log: files without them, and files with the right ones.
+"""Repair of a Delta table: rows are replaced in one log entry.
 
-Only files with such a row are rewritten, by pyarrow and batch by batch, with their other rows as they are.
-A merge by delta-rs would name folders after the values of partitions.
+The entry replaces each file that contains a wrong row by a copy without it, and adds files with the right rows. pyarrow
+copies the other rows batch by batch, unchanged. A merge by delta-rs is not used, because it would name folders after
+partition values.
 """
 
 from __future__ import annotations
@@ -28,34 +29,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """File of the table, and the one with its other rows."""
+    """File of the table, and the new file with the rows of it that stay."""
 
     old: str
-    """Path, as the log has it."""
+    """Path of the old file, as the log names it."""
     old_bytes: int
     partition: dict[str, str | None]
     new: WrittenFile | None
-    """File with the other rows; None: no row is left."""
+    """File with the rows that stay; None: no row is left."""
 
 
 def require_repairable(table: DeltaTable, folder: Folder) -> None:
-    """Refuse a table with files that no others can replace.
+    """Refuse a table if its files cannot be replaced by others.
 
     Raises:
-        OptionRefused: it has a feature, a property or a rule that forbids it.
+        OptionRefused: the table has a feature, a property or a rule that forbids replacing files.
     """
     require_no_rules(table, folder, True)
     require_plain_files(table, folder)
 
 
 def rewrite(table: DeltaTable, folder: Folder, gone: Identities, file_prefix: str) -> list[Rewritten]:
-    """Rewrite the files with one of the identities, without its rows.
+    """Rewrite each file that contains one of the identities, without the rows of these identities.
 
     Args:
-        table: the table at the version of the caller's comparison.
+        table: the table at the version that the caller has checked.
         folder: the table's folder.
         gone: identities of the removed rows.
-        file_prefix: the holder's.
+        file_prefix: start of the new files' names, see `parquet.file_prefix`.
     """
     import pyarrow as pa
 
@@ -87,7 +88,7 @@ def _has(fragment: ds.Fragment, schema: pa.Schema, gone: Identities) -> bool:
 
 
 def _kept(fragment: ds.Fragment, schema: pa.Schema, in_file: pa.Schema, gone: Identities) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that stay, in the table's own types."""
+    """Yield the rows of a file that stay, in the table's own types."""
     import pyarrow as pa
 
     for batch in fragment.to_batches(schema=schema, use_threads=False):
@@ -101,12 +102,12 @@ def actions_of(
     written: Sequence[WrittenFile],
     partitions: dict[str, dict[str, str | None]],
 ) -> list[Any]:
-    """Make the actions of the entry.
+    """Return the actions of the log entry that carries out the repair.
 
     Args:
-        rewritten: removed files, and those in their place.
+        rewritten: files to remove, and the files that replace them.
         written: files with new rows.
-        partitions: partition of each such file by name, if the table has partitions.
+        partitions: partition values of each file in `written` by name, if the table has partitions.
     """
     from deltalake.transaction import AddAction, RemoveAction
 

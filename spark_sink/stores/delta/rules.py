@@ -1,7 +1,7 @@
-"""Rules of a Delta table that its owner has set for every writer, by their names.
+"""Rules that the owner of a Delta table has set for every writer, such as CHECK constraints.
 
-This writer adds its files to the log itself, and does not evaluate SQL expressions over them. So it adds nothing to a
-table with such a rule, whatever its rows are.
+Unless delta-spark writes the files, the job adds its files to the log itself and evaluates no SQL expressions over
+their rows. So it adds nothing to a table with such a rule.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 CONSTRAINT = "delta.constraints."
-"""Prefix of the properties for CHECK constraints."""
+"""Prefix of the table properties that define CHECK constraints."""
 
 INVARIANT = "delta.invariants"
-"""Key of a column's invariant in the metadata of its field."""
+"""Metadata key of a column with the column's invariant."""
 
 COMPUTED = ("delta.generationExpression", "delta.identity.")
-"""Prefixes of the keys in a field's metadata that make the writer compute the column."""
+"""Prefixes of metadata keys; the writer has to compute the values of columns that have one."""
 
 APPEND_ONLY = "delta.appendOnly"
-"""Property of a table that forbids changes and deletions of rows."""
+"""Table property that forbids changing and deleting rows."""
 
 FOLLOWED = frozenset(
     {
@@ -40,14 +40,14 @@ FOLLOWED = frozenset(
         "changeDataFeed",
     }
 )
-"""Writer features that the job follows, or that this check or another one refuses in use."""
+"""Writer features that the job supports, or that another check refuses where a table uses them."""
 
 
 GENERATED = "delta.generationExpression"
-"""Key of a column's expression in the metadata of its field."""
+"""Metadata key of a generated column with its expression."""
 
 CHECKED_BY_SPARK = frozenset({"generatedColumns"})
-"""Further writer features, which delta-spark follows where it writes the files."""
+"""Writer features that only delta-spark supports, where it writes the files."""
 
 
 def require_no_rules(table: DeltaTable, folder: Folder, merges: bool, *, by_spark: bool = False) -> None:
@@ -56,11 +56,11 @@ def require_no_rules(table: DeltaTable, folder: Folder, merges: bool, *, by_spar
     Args:
         table: the table at its newest version.
         folder: the table's folder.
-        merges: the write mode changes existing rows.
+        merges: whether the write mode changes existing rows.
         by_spark: delta-spark writes the files, and checks constraints, invariants and generated columns.
 
     Raises:
-        OptionRefused: the table has one; the error names it.
+        OptionRefused: the table has such a rule; the error names it.
     """
     properties = table.metadata().configuration
     rules = [] if by_spark else _checked_by_spark(table)
@@ -78,7 +78,7 @@ def require_no_rules(table: DeltaTable, folder: Folder, merges: bool, *, by_spar
     if merges and properties.get(APPEND_ONLY, "false").lower() == "true":
         raise OptionRefused(
             f"{folder}: the table has the property {APPEND_ONLY} = 'true', and upserts and totals change its rows. "
-            "Nothing was added and no offset moved. Take the property away, or choose another path"
+            "Nothing was added and no offset moved. Remove the property, or choose another path"
         )
     followed = FOLLOWED | CHECKED_BY_SPARK if by_spark else FOLLOWED
     unknown = sorted(set(table.protocol().writer_features or ()) - followed)
@@ -90,7 +90,7 @@ def require_no_rules(table: DeltaTable, folder: Folder, merges: bool, *, by_spar
 
 
 def _checked_by_spark(table: DeltaTable) -> list[str]:
-    """List the constraints and invariants of a table."""
+    """List the rules of a table that delta-spark checks: constraints and invariants."""
     found = [
         f"the constraint {name.removeprefix(CONSTRAINT)} CHECK ({text})"
         for name, text in sorted(table.metadata().configuration.items())

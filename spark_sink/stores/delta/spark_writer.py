@@ -1,7 +1,7 @@
-"""Files of a Delta table written by delta-spark in Spark's tasks; delta-rs commits them as it commits its own.
+"""Writer of a Delta table's files by delta-spark, in Spark's tasks; delta-rs commits the files.
 
 delta-spark checks each row against the table's CHECK constraints, invariants and NOT NULL, and computes generated
-columns. Its own commit is not used: on a local folder and on S3 its log store holds back writers of one JVM alone, so
+columns. Its own commit is not used: on a local folder and on S3 its log store excludes only writers of the same JVM, so
 that a fenced driver could overwrite the entry of its successor. See docs/decisions/0097.
 """
 
@@ -37,51 +37,51 @@ SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-"""Settings that delta-spark asks of a session."""
+"""Settings of a Spark session that delta-spark requires."""
 
 VIOLATION: Final = re.compile(r"\.Delta(?:Invariant|Constraint)\w*Exception: (?:\[\w+\] )?(?P<rule>[^\n]*)")
-"""Java's text of a broken rule: class, code, and a sentence that names the rule."""
+"""Pattern of Java's message about a broken rule: exception class, error code, and a sentence that names the rule."""
 
 DAY: Final = re.compile(r"\d{4}-\d\d-\d\d\Z")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that rows of a table have to follow, as of one version."""
+    """Rules of a table that its rows have to obey, as of one version."""
 
     columns: Mapping[str, str]
-    """Description of each column by name: type, metadata and whether it may be null."""
+    """Text of each column by name: its type, its metadata and whether it may be null."""
     others: tuple[object, ...]
-    """Properties, partition columns and protocol."""
+    """Properties, partition columns and protocol of the table."""
     free: frozenset[str]
-    """Columns without a rule, which may be null."""
+    """Columns that have no rule and may be null."""
 
     def admit(self, earlier: Rules) -> bool:
-        """Return whether these rules admit rows checked against earlier ones."""
+        """Return whether rows checked against `earlier` rules also obey these rules."""
         kept = all(self.columns.get(name) == text for name, text in earlier.columns.items())
         return kept and self.others == earlier.others and self.columns.keys() - earlier.columns.keys() <= self.free
 
 
 @dataclass(frozen=True)
 class SparkFiles:
-    """Files of one commit, written and not yet committed."""
+    """Files that delta-spark wrote for one commit, which is still to come."""
 
     files: list[WrittenFile]
     partitions: dict[str, dict[str, str | None]]
-    """Partition values of each file by name, as the log has them."""
+    """Partition values of each file by name, as texts for the log."""
     rules: Rules
-    """Rules of the table that delta-spark checked the rows against."""
+    """Rules of the table against which delta-spark checked the rows."""
 
 
 def require_delta_spark(spark: SparkSession) -> None:
-    """Refuse a session without a usable delta-spark.
+    """Refuse a Spark session that cannot use delta-spark.
 
     Raises:
-        OptionRefused: it is one of Spark Connect, or lacks the package or its settings.
+        OptionRefused: the session belongs to Spark Connect, or lacks the package or its settings.
     """
     if is_connect():
         raise OptionRefused(
-            f"engine {ENGINE}: Spark Connect gives a script no way to delta-spark's writer. Leave engine out, or run "
+            f"engine {ENGINE}: a script cannot reach delta-spark's writer over Spark Connect. Leave engine out, or run "
             "the job by classic Spark"
         )
     from py4j.java_gateway import JavaClass
@@ -98,7 +98,7 @@ def require_delta_spark(spark: SparkSession) -> None:
 
 
 class SparkWriter:
-    """Writer of one table's files.
+    """Writer of one Delta table's files by delta-spark.
 
     Args:
         folder: the table's folder.
@@ -127,16 +127,16 @@ class SparkWriter:
         dataframe: DataFrame,
         look_again: Callable[[], None],
     ) -> SparkFiles:
-        """Write the rows into new files that no version names.
+        """Write the rows into new files that no table version names yet.
 
         Args:
-            table: the table at the version of the caller's comparison.
-            dataframe: the rows, with columns of the table alone.
-            look_again: refreshes the table, and compares it once more.
+            table: the table at the version that the caller has checked.
+            dataframe: the rows; each of its columns is one of the table.
+            look_again: function that refreshes `table` and checks it once more.
 
         Raises:
             RuleBroken: a row breaks a rule of the table.
-            StoreError: the rows are not counted, or their partition cannot be noted in the log.
+            StoreError: delta-spark did not count the rows, or a partition value cannot be stored in the log.
         """
         transaction = self._begin(dataframe.sparkSession, table, look_again)
         rules = rules_of(table)
@@ -168,7 +168,7 @@ class SparkWriter:
         return SparkFiles(files, partitions, rules)
 
     def require_same_rules(self, table: DeltaTable, written: SparkFiles) -> None:
-        """Refuse to commit rows checked against other rules than the table's.
+        """Refuse to commit rows checked against other rules than the table has now.
 
         Raises:
             StoreError: the table was altered after `write`.
@@ -180,7 +180,7 @@ class SparkWriter:
             )
 
     def _begin(self, spark: SparkSession, table: DeltaTable, look_again: Callable[[], None]) -> Any:
-        """Return delta-spark's transaction at the version of the table."""
+        """Start a transaction of delta-spark at the version of `table`, and return it."""
         jvm: Any = spark._jvm  # noqa: SLF001
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._path)  # noqa: SLF001
         for _ in range(COMMIT_ATTEMPTS):
@@ -204,7 +204,7 @@ class SparkWriter:
         return WrittenFile(unquote(added["path"]), int(rows), int(added["size"]), added["stats"])
 
     def _refuse_violation(self, error: Exception) -> None:
-        """Raise `RuleBroken` if a rule of the table is the cause."""
+        """Raise `RuleBroken` if the error's cause is a broken rule of the table."""
         cause = getattr(error, "java_exception", None)
         while cause is not None:
             if found := VIOLATION.search(f".{cause.toString()}"):
@@ -218,7 +218,7 @@ class SparkWriter:
 
 
 def rules_of(table: DeltaTable) -> Rules:
-    """Return the rules of the table as of its version."""
+    """Return the rules that the table has at its version."""
     metadata, protocol, fields = table.metadata(), table.protocol(), table.schema().fields
     others = (
         dict(metadata.configuration),
@@ -231,7 +231,7 @@ def rules_of(table: DeltaTable) -> Rules:
 
 
 def _without_empty_texts(dataframe: DataFrame, fields: Sequence[PartitionField]) -> DataFrame:
-    """Make an empty text in a partition column fail: every reader of the format would take it for null."""
+    """Make Spark fail on an empty text in a partition column, which readers of the format interpret as null."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType
 

@@ -1,8 +1,8 @@
 """Results in a Delta Lake table in a local folder, a mounted one or a bucket, committed by delta-rs.
 
-Executors write Parquet files into the table's folder; they are invisible until the driver names them in the log. The
-same log entry carries `txn` actions (Delta protocol, "Transaction Identifiers"), which the format keeps through log
-clean-up, checkpoints and compaction: one per Kafka partition with the next offset, one with the generation.
+Executors write Parquet files into the table's folder; readers do not see them until the driver names them in the log.
+The same log entry contains `txn` actions (Delta protocol, "Transaction Identifiers"): one per Kafka partition with the
+next offset, and one with the generation. Delta keeps these actions through log clean-up, checkpoints and compaction.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 
 
 class DeltaStore(OptimisticStore["DeltaTable"]):
-    """Store over one Delta table: `location` names its folder, or s3://bucket/folder."""
+    """Result store in one Delta table: `location` names its folder, or s3://bucket/folder."""
 
     has_tables = False
     evolves = True
@@ -91,7 +91,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
     partitions = True
 
     _spark_writer: SparkWriter | None = None
-    """Writer of the files, if delta-spark writes them."""
+    """Writer that uses delta-spark; None: the job's own tasks write the files."""
 
     def _prepare(self, location: TableLocation) -> None:
         require_plain(self._write_mode)
@@ -106,13 +106,13 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         if location.engine:
             self._spark_writer = SparkWriter(self._folder, self._partition_by)
         self._by_spark: SparkFiles | None = None
-        """Files of this holder's next commit that delta-spark wrote."""
+        """Files that delta-spark wrote for the next commit."""
         self._attempt = -1
         self._table_id, self._version = "", -1
-        """Id of the opened table, and version of this holder's last entry in its log."""
+        """Id of the opened table, and version of this job's last entry in its log."""
         self._columns: dict[str, str] = {}
         self._write_mode_actions: dict[str, int] = {}
-        """Sequence manifest of this holder's next commit; None: the log has it."""
+        """`txn` actions that store a changed write mode with the next commit; empty: the log has it already."""
 
     @classmethod
     def rejects_at(cls, location: TableLocation) -> TableLocation:
@@ -283,7 +283,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         self._remove_staged(before=self._newest(table))
 
     def _remove_staged(self, before: int) -> None:
-        """Remove files that earlier holders have left. A living holder is fenced, whatever it finds."""
+        """Remove staged files of older generations. A job of such a generation is fenced, and cannot commit them."""
         with suppress(OSError):  # it only takes space, and vacuum reports the fault
             for name in self._folder.folders(STAGING):
                 job, _, generation = name.rpartition(".")
@@ -303,7 +303,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         return super().commit(dataframe, start, end, rejects, sequences)
 
     def _staging(self, generation: int) -> list[str]:
-        """List the staging folders for rows of a merge; added files lie in the table's own folder."""
+        """Return the path of the staging folder for rows of a merge; empty: files go into the table's own folder."""
         return [STAGING, f"{self._name}.{generation}"] if self._write_mode.row_key else []
 
     def _stage(self, table: DeltaTable, dataframe: DataFrame, generation: int) -> Staged:
@@ -348,7 +348,10 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         return Staged(sum(file.rows for file in files), files, partitions={file.name: values for file, values in found})
 
     def _require_own_engine(self) -> None:
-        """Refuse rows in place of others, which delta-rs writes without a look at the table's rules."""
+        """Refuse to replace rows in a job with `engine`.
+
+        delta-rs would write the new rows without checking the table's rules.
+        """
         if self._spark_writer is not None:
             raise OptionRefused(f"{self._folder}: engine spark appends, and replaces no rows. Leave engine out")
 
@@ -357,7 +360,7 @@ class DeltaStore(OptimisticStore["DeltaTable"]):
         require_repairable(table, self._folder)
 
     def _stage_repair(self, table: DeltaTable, rows: Replacement, generation: int) -> Staged:
-        """Write the rows into the table's folder, as an append does."""
+        """Write the rows of a repair into the table's folder, as an append does."""
         import pyarrow as pa
 
         if not rows.count:

@@ -1,4 +1,4 @@
-"""Delta table in a folder: opened, created, and compared with a job's columns."""
+"""Delta table in a folder: functions that open it, create it, and compare its columns with a job's."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ADD_ATTEMPTS = 100
-"""Attempts to add columns after other writers were first."""
+"""Attempts to add columns while other writers commit first."""
 
 NO_WIDENING = "delta-rs, which writes the table, has no type widening"
-"""Table feature `typeWidening` of Delta; without it, readers may refuse files of the former type."""
+"""Reason why column types cannot be widened, for errors: Delta requires the table feature `typeWidening` for that."""
 
 
 def table_folder(path: str, storage_options: Mapping[str, str] | None = None) -> Folder:
-    """Return the folder of a table.
+    """Return the folder of a table at a path.
 
     Raises:
-        OptionRefused: delta-rs cannot keep a table there, or an option cannot be used.
+        OptionRefused: delta-rs cannot keep a table at this path, or a storage option cannot be used.
     """
     if "://" in path:
         return BucketFolder(path, storage_options or {})
@@ -38,10 +38,10 @@ def table_folder(path: str, storage_options: Mapping[str, str] | None = None) ->
 
 
 def open_table(folder: Folder) -> DeltaTable | None:
-    """Open the table in that folder; None: there is none.
+    """Open the table in a folder; None: the folder contains no table.
 
     Raises:
-        StoreError: the path is no table, or it cannot be read.
+        StoreError: the path is a file, or the table cannot be read.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -57,7 +57,7 @@ def open_table(folder: Folder) -> DeltaTable | None:
 
 
 def open_or_create(folder: Folder, schema: StructType, partitions: Sequence[str] = ()) -> DeltaTable:
-    """Open the table in that folder, or create it. Its columns are not compared.
+    """Open the table in a folder, or create it; columns of an existing table are not compared.
 
     Args:
         folder: the table's folder.
@@ -65,7 +65,7 @@ def open_or_create(folder: Folder, schema: StructType, partitions: Sequence[str]
         partitions: partition columns of a new table.
 
     Raises:
-        StoreError: it can be neither read nor created.
+        StoreError: the table can be neither read nor created.
     """
     from deltalake import DeltaTable, Schema
     from deltalake.exceptions import DeltaError
@@ -96,10 +96,10 @@ def open_or_create(folder: Folder, schema: StructType, partitions: Sequence[str]
 
 
 def require_fits(folder: Folder, table: DeltaTable, schema: StructType) -> None:
-    """Refuse a table with other columns.
+    """Refuse a table with other columns than the job's.
 
     Raises:
-        SchemaDiffers: its columns differ.
+        SchemaDiffers: the columns differ.
     """
     from deltalake import Schema
 
@@ -108,10 +108,10 @@ def require_fits(folder: Folder, table: DeltaTable, schema: StructType) -> None:
 
 
 def missing_columns(folder: Folder, table: DeltaTable, schema: StructType) -> list[Field]:
-    """Return the columns that a job has and the table lacks.
+    """Return the columns that the job has and the table lacks.
 
     Raises:
-        SchemaDiffers: the tables differ otherwise.
+        SchemaDiffers: the columns differ in another way.
     """
     from deltalake import Field, Schema
 
@@ -123,7 +123,7 @@ def missing_columns(folder: Folder, table: DeltaTable, schema: StructType) -> li
 
 
 def add_columns(folder: Folder, table: DeltaTable, schema: StructType) -> None:
-    """Add a job's missing columns to the table in one log entry; existing rows have null.
+    """Add the job's missing columns to the table in one log entry; existing rows have null in them.
 
     Raises:
         SchemaDiffers: see `missing_columns`.
@@ -146,10 +146,10 @@ def add_columns(folder: Folder, table: DeltaTable, schema: StructType) -> None:
 
 
 def free_columns(schema: Schema) -> set[str]:
-    """Return the columns that may be null."""
+    """Return the names of the columns that may be null."""
     return {field.name for field in schema.fields if field.nullable}
 
 
 def types_of(schema: Schema) -> dict[str, str]:
-    """Return the type of each column, by name."""
+    """Return the type of each column, by column name."""
     return {field.name: str(field.type) for field in schema.fields}

@@ -1,7 +1,8 @@
 """`txn` actions of a Delta table, all read in one pass over its log.
 
-delta-rs answers for one action at a time, and reads the log for each answer: with 1,000 Kafka partitions, 20,781 files
-for the offsets of one commit. A holder reads the newest checkpoint and the later entries once, and then each new entry.
+delta-rs returns one action per call, and reads the log again for each: with 1,000 Kafka partitions, it read 20,781
+files for the offsets of one commit. A `TransactionReader` reads the newest checkpoint and the later entries once, and
+afterwards only each new entry.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 OF_JOB = re.compile(r"ratchet-sink/(?P<job>[a-z][a-z0-9_-]{0,62})/")
-"""Prefix of the names of a job's `txn` actions."""
+"""Pattern of the start of a `txn` action's name, with the job."""
 
 OF_TOPIC = re.compile(rf"{OF_JOB.pattern}(?P<topic>[A-Za-z0-9._-]{{1,249}})/[0-9]+")
-"""Names of the `txn` actions with a job's offsets."""
+"""Pattern of the names of `txn` actions that store a job's offsets."""
 
 LAST_CHECKPOINT = "_last_checkpoint"
 
 
 class Transactions(Protocol):
-    """`txn` actions of one version: a `DeltaTable`, or those read before."""
+    """`txn` actions of one table version: a `DeltaTable`, or actions read before."""
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return the newest number of an application; None: it has none."""
+        """Return the newest number of the `txn` actions with this name; None: there is none."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,17 @@ class KnownTransactions:
 
     version: int
     digest: bytes
-    """Digest of that version's log entry: a different entry belongs to another table."""
+    """SHA-256 of that version's log entry; another digest later means that the folder contains another table."""
     numbers: Mapping[str, int]
-    """Newest number of each application, by its name."""
+    """Newest number of the `txn` actions with each name."""
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return the newest number of an application; None: it has none."""
+        """Return the newest number of the `txn` actions with this name; None: there is none."""
         return self.numbers.get(app_id)
 
 
 class TransactionReader:
-    """Reader of one table's `txn` actions, which keeps them for the next version.
+    """Reader of one table's `txn` actions, which keeps those of the version read last.
 
     Args:
         folder: the table's folder.
@@ -63,9 +64,10 @@ class TransactionReader:
         self._known: KnownTransactions | None = None
 
     def of(self, table: DeltaTable) -> Transactions:
-        """Return the actions of the version that the table was read as.
+        """Return the `txn` actions of the version that the table was read at.
 
-        The table itself answers if its log has a form that only delta-rs reads.
+        Returns:
+            The table itself if its log has a form that only delta-rs can read.
         """
         version = table.version()
         try:
@@ -85,7 +87,7 @@ class TransactionReader:
 
 
 def jobs_of(folder: Folder, table: DeltaTable) -> set[str]:
-    """Return the jobs with a `txn` action, by the newest checkpoint and the later entries.
+    """Return the names of the jobs that have a `txn` action in the table.
 
     Raises:
         StoreError: the log cannot be read.
@@ -94,7 +96,7 @@ def jobs_of(folder: Folder, table: DeltaTable) -> set[str]:
 
 
 def sources_of(folder: Folder, table: DeltaTable) -> set[tuple[str, str]]:
-    """Return the jobs with offsets in the table, each with the topic.
+    """Return the job and the topic of all offsets stored in the table.
 
     Raises:
         StoreError: the log cannot be read.
@@ -111,7 +113,7 @@ def _names(folder: Folder, table: DeltaTable) -> Mapping[str, int]:
 
 
 def _from_checkpoint(folder: Folder, version: int) -> KnownTransactions:
-    """Return the actions of the newest checkpoint; without one, none as of before the first version."""
+    """Return the `txn` actions in the newest checkpoint; without a checkpoint, no actions and version -1."""
     checkpoint = json.loads(folder.read(LAST_CHECKPOINT, LOG) or b"{}")
     since = int(checkpoint.get("version", -1))
     if since > version:
@@ -121,7 +123,7 @@ def _from_checkpoint(folder: Folder, version: int) -> KnownTransactions:
 
 
 def _with_entries(folder: Folder, known: KnownTransactions, version: int) -> KnownTransactions:
-    """Apply the entries up to a version."""
+    """Return the `txn` actions after the log entries up to a version."""
     numbers, digest = dict(known.numbers), known.digest
     for each in range(known.version + 1, version + 1):
         entry = folder.read(f"{each:020d}.json", LOG)

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 STAGING = "_ratchet_staged"
-"""Folder in the table's for rows of a merge; Delta's own clean-up ignores names with an underscore."""
+"""Folder inside the table's folder for rows of a merge; Delta's own clean-up skips names that begin with an
+underscore."""
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""Names of files by Delta's writers."""
+"""Pattern of file names that Delta's writers use."""
 
 
 def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
-    """List files and staging folders that no version names, of fenced holders; see `TableStore.orphans`."""
+    """List the files of a table's folder that vacuum may remove, see `TableStore.orphans`."""
     if open_table(folder) is None:
         if needed:
             raise StoreError(f"{folder}: there is no result table. Look at the path")
@@ -47,9 +48,9 @@ def orphans(folder: Folder, *, needed: bool) -> Iterator[Orphan]:
 
 
 def _without_a_reader(table: DeltaTable) -> tuple[set[str], set[str]]:
-    """List files removed longer ago than the table keeps them, and files that no version names.
+    """Return the names of files removed longer ago than the table keeps them, and of files in no version.
 
-    delta-rs only lists them. Its own removal would follow symbolic links, without a check of names.
+    delta-rs only lists the files here. If it removed them itself, it would follow symbolic links and check no names.
     """
     ever_removed = set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=False))
     unneeded = set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True))

@@ -1,4 +1,4 @@
-"""DuckDB file: open for the time of a call only, so that others can read it in between."""
+"""DuckDB file, which is open during a call only, so that other processes can read it between calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 LOCK_PATIENCE_S = 30.0
-"""Seconds that a call waits for another process with the file open: another job's commit, or a reader."""
+"""Seconds that a call waits while another process, such as another job or a reader, has the file open."""
 
 LOCK_PAUSE_S = 0.1
 """Seconds between two attempts to open the file."""
@@ -26,12 +26,11 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
-"""Settings of the database: it fetches no code from anywhere; Parquet is part of DuckDB's wheel."""
+"""Settings of a connection: DuckDB downloads and loads no extension; its wheel contains Parquet."""
 
 
 INTERRUPTED = "Query interrupted"
-"""Text of DuckDB's plain RuntimeError, without a cause, if a signal's handler raised during a query: Ctrl-C's, or one
-of the program around the job."""
+"""Message of DuckDB's RuntimeError, which has no cause, after a signal handler raised during a query."""
 
 INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 WIDENINGS = (
@@ -40,11 +39,11 @@ WIDENINGS = (
 
 
 class Interrupted(StoreError):
-    """Error of a query that a signal has ended: the program is to stop, so that nothing is tried again."""
+    """Error of a query that a signal ended; the program has to stop, so nothing is tried again."""
 
 
 class DatabaseFile:
-    """File on a disk of this machine.
+    """DuckDB file on a disk of this machine.
 
     Args:
         path: absolute path.
@@ -55,7 +54,7 @@ class DatabaseFile:
 
     @contextmanager
     def writing(self) -> Iterator[DuckDBPyConnection]:
-        """Open the file in one transaction, which commits unless the caller raises."""
+        """Open the file in one transaction and commit it, unless the caller raises."""
         with self._errors(), self._connect(read_only=False) as database:
             database.begin()
             yield database
@@ -63,7 +62,7 @@ class DatabaseFile:
 
     @contextmanager
     def reading(self) -> Iterator[DuckDBPyConnection]:
-        """Open the file read-only; a missing one is an empty database."""
+        """Open the file read-only; a missing file counts as an empty database."""
         import duckdb
 
         with (
@@ -74,10 +73,11 @@ class DatabaseFile:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn DuckDB's errors into ours.
+        """Convert DuckDB's errors into errors of this package.
 
         Raises:
             Interrupted: a signal has ended a query.
+            RuleBroken: a row breaks a constraint of the table.
             StoreError: the file cannot be read or written.
         """
         import duckdb
@@ -97,7 +97,7 @@ class DatabaseFile:
             ) from None
 
     def _connect(self, *, read_only: bool) -> DuckDBPyConnection:
-        """Wait for a process that has the file open now: holders have it during a commit only."""
+        """Connect to the file, waiting while another process has it open."""
         import duckdb
 
         deadline = time.monotonic() + LOCK_PATIENCE_S
@@ -110,10 +110,10 @@ class DatabaseFile:
             time.sleep(LOCK_PAUSE_S)
 
     def make_folder(self) -> None:
-        """Make the folder of the file.
+        """Create the folder that contains the file.
 
         Raises:
-            StoreError: it cannot be made, or the path is a folder.
+            StoreError: the folder cannot be created, or the path of the file is a folder.
         """
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder, not a DuckDB file. Choose another path")
@@ -123,25 +123,28 @@ class DatabaseFile:
             raise StoreError(f"{self.path}: its folder cannot be made ({error.strerror}). Choose another") from None
 
     def create_table(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        """Create a missing table."""
+        """Create a table with these columns unless it exists."""
         database.register("wanted", schema.empty_table())
         create = f"CREATE TABLE IF NOT EXISTS {quoted(table)} AS SELECT * FROM wanted LIMIT 0"  # noqa: S608
         database.execute(create)
         database.unregister("wanted")
 
     def require_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        """Raise SchemaDiffers if the table has other columns."""
+        """Raise `SchemaDiffers` if the table has other columns."""
         present, expected = self._compared(database, table, schema)
         require_columns(self.path, present, expected, table, _free_columns(database, table))
 
     def foreign_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> list[str]:
-        """Return the columns of a table outside of these."""
+        """Return the columns of a table that `schema` does not contain."""
         return [name for name in _described(database, quoted(table)) if name not in schema.names]
 
     def require_types(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        """Raise SchemaDiffers unless these columns have their types or wider ones: DuckDB rounds without an error.
+        """Require that each column has the type in `schema` or a wider one: DuckDB rounds without an error.
 
-        Other columns, which another job has added, stay null.
+        Columns that `schema` lacks are not checked; another job has added them.
+
+        Raises:
+            SchemaDiffers: a column is missing or has another type.
         """
         present, expected = self._compared(database, table, schema)
         found = {
@@ -152,15 +155,20 @@ class DatabaseFile:
         require_columns(self.path, found, expected, table)
 
     def missing_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> list[Change]:
-        """Return the changes that give a table these columns; raises SchemaDiffers if that is impossible."""
+        """Return the changes that give a table these columns.
+
+        Raises:
+            SchemaDiffers: the changes are impossible.
+        """
         present, expected = self._compared(database, table, schema)
         present = without_free(present, expected, _free_columns(database, table))
         return changes(f"{self.path}, table {table}", present, expected, _widens, WIDENINGS)
 
     def add_columns(self, database: DuckDBPyConnection, table: str, schema: pa.Schema) -> None:
-        """Change the table's columns, in the caller's transaction; existing rows have null.
+        """Apply the changes of `missing_columns` in the caller's transaction; existing rows have null in new columns.
 
-        Raises as `missing_columns` does.
+        Raises:
+            SchemaDiffers: the changes are impossible.
         """
         for change in self.missing_columns(database, table, schema):
             step = "ADD COLUMN {} {}" if change.is_new else "ALTER COLUMN {} SET DATA TYPE {}"
@@ -170,7 +178,7 @@ class DatabaseFile:
     def _compared(
         self, database: DuckDBPyConnection, table: str, schema: pa.Schema
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the types of the table's columns, and of the job's."""
+        """Return the column types of the table, and those of the job, by column name."""
         database.register("wanted", schema.empty_table())
         expected = _described(database, "wanted")
         database.unregister("wanted")
@@ -199,7 +207,7 @@ def _described(database: DuckDBPyConnection, relation: str) -> dict[str, str]:
 
 
 def _free_columns(database: DuckDBPyConnection, table: str) -> set[str]:
-    """Return the columns that may be null, or have a default or an expression."""
+    """Return the names of the columns that may be null, or have a default or an expression."""
     found = database.execute(
         "SELECT column_name FROM duckdb_columns() WHERE table_name = ? AND schema_name = current_schema() "
         "AND database_name = current_database() AND (is_nullable OR column_default IS NOT NULL)",

@@ -1,4 +1,4 @@
-"""State of a job in a DuckDB file, apart from its rows."""
+"""State of a job in a DuckDB file, in tables apart from the rows."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ CREATE TABLE IF NOT EXISTS ratchet_sink_sequences
 CREATE TABLE IF NOT EXISTS ratchet_sink_decisions
     (result VARCHAR, job VARCHAR, topic VARCHAR, decided TIMESTAMP NOT NULL, decision VARCHAR NOT NULL);
 """
-"""Marks of the tables. A table is marked as filled if a commit has left rows in it: an empty or missing one was put
-back."""
+"""Tables for the state of all jobs. `ratchet_sink_marks` stores for each table whether the last commit left rows in it:
+if that table is empty or missing later, an older state of it was put back."""
 
 STATEMENTS = Statements(
     stored=f'SELECT "partition", next FROM {{offsets}} {OF_JOB} ORDER BY "partition"',  # noqa: S608
@@ -42,12 +42,12 @@ STATEMENTS = Statements(
 
 
 class Marks:
-    """Rows of `ratchet_sink_marks` about a job: its tables, and which had rows.
+    """Marks of a job's tables in `ratchet_sink_marks`: whether each had rows after the last commit.
 
     Args:
         state: the job's state.
-        topic_id: the topic's id, or 0.
-        relations: the tables that the offsets belong to, the result first.
+        topic_id: the topic's id; 0: unknown.
+        relations: names of the tables that the offsets belong to, the result table first.
     """
 
     cleared = ""
@@ -68,7 +68,7 @@ class Marks:
             )
 
     def inconsistency(self, database: DuckDBPyConnection) -> tuple[str, str]:
-        """Describe a table that lost all its rows; empty: none did."""
+        """Return a table that has lost all its rows, and a sentence about it; both empty: no table has."""
         marks: dict[str, bool] = {}
         if has_table(database, "ratchet_sink_marks"):
             marks = dict(self._state.run(database, f"SELECT relation, filled FROM {{marks}} {OF_JOB}"))  # noqa: S608
@@ -84,16 +84,16 @@ class Marks:
 
 
 class JobState(SqlJobState["DuckDBPyConnection"]):
-    """State of the job, see `SqlJobState`.
+    """State of a job in the tables of a DuckDB file, see `SqlJobState`.
 
-    No other process has the file open during a call, so that nothing has to be locked.
+    It takes no locks: no other process has the file open during a call.
 
     Args:
         table: the result table.
         name: the job's name.
-        topic: the topic the offsets belong to.
-        topic_id: its id, or 0.
-        relations: the tables that the offsets belong to: the result's, and where there is one, the rejects'.
+        topic: the topic that the offsets belong to.
+        topic_id: the topic's id; 0: unknown.
+        relations: the tables that the offsets belong to: the result table and, if there is one, the table of rejects.
     """
 
     statements = STATEMENTS
@@ -126,7 +126,7 @@ class JobState(SqlJobState["DuckDBPyConnection"]):
     # -- last sequences
 
     def sequences(self, database: DuckDBPyConnection) -> int:
-        """Return the number of the sequence manifest of the offsets; 0: there is none."""
+        """Return the number of the sequence manifest that belongs to the stored offsets; 0: there is none."""
         if not has_table(database, "ratchet_sink_sequences"):
             return 0
         found = self.run(
@@ -135,7 +135,7 @@ class JobState(SqlJobState["DuckDBPyConnection"]):
         return int(found[0][0]) if found else 0
 
     def move_sequences(self, database: DuckDBPyConnection, number: int) -> None:
-        """Store another number."""
+        """Store the number of a new sequence manifest."""
         self.run(
             database,
             "INSERT OR REPLACE INTO ratchet_sink_sequences VALUES ({result}, {job}, {number})",

@@ -1,7 +1,7 @@
-"""Results in one DuckDB file on the machine of the driver.
+"""Results in one DuckDB file on the driver's machine.
 
 Tasks write Parquet files next to the database; the driver reads them, and changes rows, offsets and generation in one
-transaction. The file is open during a call only, so that others can read it in between.
+transaction. The file is open during a call only, so that other processes can read it between calls.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from kafka_ratchet.spark_sink.stores.stored_write_mode import write_mode_text
 
 
 def staging_prefix(path: Path, table: str, job: str) -> str:
-    """Prefix of folders for a job's staged rows, next to the database; the holder's generation follows it."""
+    """Return the name prefix of folders for a job's staged rows; the generation follows it."""
     digest = hashlib.sha256(f"{table}\0{job}".encode()).hexdigest()[:12]
     return f".{path.name}.{digest}.staged-"
 
 
 def orphan_folders(path: Path, table: str, staged: list[str], generations: Mapping[str, int]) -> Iterator[Orphan]:
-    """List the orphans, see `TableStore.orphans`.
+    """List staging folders of fenced jobs, see `TableStore.orphans`.
 
     Args:
         path: the database file.
         table: the result table.
-        staged: folders next to the file, listed before `generations` was read.
-        generations: the newest holder of each job.
+        staged: names of the folders next to the file, listed before `generations` was read.
+        generations: newest generation of each job.
     """
     beside = LocalFolder(path.parent)
     for job, newest in generations.items():
@@ -76,19 +76,19 @@ class _Dialect(PlainDialect):
 def add(
     database: DuckDBPyConnection, table_name: str, write_mode: WriteMode, *, deletes: bool, columns: Sequence[str] = ()
 ) -> int:
-    """Bring the rows of the view `source` into the table.
+    """Write the rows of the view `source` into the table.
 
-    All names are quoted, and there are no values in the SQL.
+    All names in the SQL are quoted, and it contains no values.
 
     Args:
-        database: in the commit's transaction.
+        database: connection in the commit's transaction.
         table_name: the table.
         write_mode: effect of the rows on the table.
-        deletes: the view has a column `DELETED`.
-        columns: columns of the rows, if the table has further ones, which keep their values; empty: it has none.
+        deletes: whether the view has a column `DELETED`.
+        columns: columns of the rows, if the table has further columns, which keep their values; empty: it has none.
 
     Returns:
-        number of inserted and updated rows, as DuckDB counts them
+        Number of inserted and updated rows, as DuckDB counts them.
     """
     table = quoted(table_name)
     insert = f"INSERT INTO {table} BY NAME SELECT * FROM source"  # noqa: S608
@@ -114,7 +114,7 @@ def add(
 def _merged(
     database: DuckDBPyConnection, table: str, key: Sequence[str], same: str, columns: Sequence[str], *, deletes: bool
 ) -> int:
-    """Replace rows column by column, so that columns of others stay."""
+    """Update rows column by column, so that other jobs' columns keep their values."""
     if deletes:
         database.execute(f"DELETE FROM {table} AS target USING source WHERE {same} AND source.{DELETED}")  # noqa: S608
     kept = f" AND NOT source.{DELETED}" if deletes else ""
@@ -131,7 +131,7 @@ def _merged(
 
 
 def changed_rows(database: DuckDBPyConnection, statement: str) -> int:
-    """Execute a statement, and return the number of rows that it has changed."""
+    """Execute a statement, and return the number of rows that it changed."""
     [(count,)] = database.execute(statement).fetchall()
     return int(count)
 
@@ -146,9 +146,9 @@ if TYPE_CHECKING:
 
 
 class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
-    """Store over one table of a DuckDB file on a disk of this machine.
+    """Result store in one table of a DuckDB file on a disk of this machine.
 
-    DuckDB takes locks that network disks do not keep.
+    Network disks are unsuitable, because DuckDB relies on file locks that they do not keep.
     """
 
     all_totals = True
@@ -191,7 +191,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         self._with_sequences()
 
     def _with_sequences(self) -> dict[int, int]:
-        """Return the stored offsets, after a check of the last sequences in the same transaction."""
+        """Check the last sequences against the stored offsets, and return these offsets."""
         with self._reading() as database:
             stored, number = self._state.stored(database), self._state.sequences(database)
             if self._sequence_files is not None:
@@ -217,7 +217,11 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         yield from orphan_folders(self._path, self._result, staged, generations)
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Return the last decision, from the table `ratchet_sink_decisions`."""
+        """Store an operator's offsets as a new generation, and the decision in `ratchet_sink_decisions`.
+
+        Returns:
+            The new generation.
+        """
         with self._file.writing() as database:
             database.execute(TABLES)
             write_mode = write_mode_text(self._write_mode)
@@ -376,7 +380,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
         crash_points.passing("after-commit")
 
     def _replace(self, database: DuckDBPyConnection, table: str, replacement: Replacement, staged: _Staged) -> None:
-        """Delete rows by their identities, and insert others."""
+        """Delete the rows with some identities, and insert the staged rows."""
         if replacement.gone.num_rows:
             names = map(quoted, replacement.identity)
             same = " AND ".join(f"target.{name} IS NOT DISTINCT FROM gone.{name}" for name in names)
@@ -408,7 +412,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             crash_points.passing("in-commit")
 
     def _add_staged(self, database: DuckDBPyConnection, staged: _Staged, rejected: _Staged) -> None:
-        """Bring rows and rejects into their tables, in the caller's transaction."""
+        """Add staged rows and rejects to their tables, in the caller's transaction."""
         self._file.require_types(database, self._result, self._arrow)
         if self._rejects is not None:
             self._file.require_types(database, self._rejected, arrow_schema(self._rejects))
@@ -434,7 +438,7 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
             )
 
     def _remove_staged(self, before: int) -> None:
-        """Remove folders that earlier holders have left. A living holder is fenced, whatever it finds."""
+        """Remove staging folders of older generations. A job of such a generation is fenced, and cannot commit them."""
         for folder in self._path.parent.iterdir():
             if folder.name.startswith(self._staging):
                 generation = folder.name.removeprefix(self._staging).partition("-")[0]
@@ -444,19 +448,19 @@ class DuckDBStore(SqlStore["DuckDBPyConnection", "pa.Schema"]):
 
 @dataclass(frozen=True)
 class _Staged:
-    """Rows that the tasks have written and no commit has taken yet."""
+    """Files of rows that the tasks wrote for a coming commit."""
 
     folder: Path
     written: list[WrittenFile]
     deletes: bool = False
-    """Presence of a column `DELETED` in the rows."""
+    """True if the rows have a column `DELETED`."""
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.written)
 
     def kept(self, rows: Any) -> int:
-        """Return the number of a dataset's rows for the table."""
+        """Return the number of rows in a dataset that go into the table."""
         import pyarrow.dataset as ds
 
         return self.rows if not self.deletes else int(rows.count_rows(filter=~ds.field(DELETED)))
@@ -466,9 +470,9 @@ class _Staged:
         return [str(self.folder / file.name) for file in self.written]
 
     def dataset(self) -> Any:
-        """Return a dataset for DuckDB to scan.
+        """Return a dataset of the files, for DuckDB to scan.
 
-        It is an object, because DuckDB would read a path in SQL as a pattern.
+        DuckDB would interpret a path in SQL as a pattern.
         """
         import pyarrow.dataset as ds
 

@@ -1,1 +1,1 @@
-"""Apache Iceberg: offsets are properties of the table, set in the commit."""
+"""Apache Iceberg store, which keeps offsets in properties of the table and sets them in each commit."""

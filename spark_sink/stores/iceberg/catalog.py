@@ -1,4 +1,4 @@
-"""Iceberg catalog that names the newest metadata of each table, and its warehouse for the files."""
+"""Iceberg catalog, which names the newest metadata of each table, and the warehouse that contains the files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class IcebergCatalog:
-    """Catalog with its warehouse.
+    """Iceberg catalog with its warehouse.
 
     Args:
-        path: the warehouse, a folder or s3://bucket/folder; without `catalog`, a folder on a disk of this machine.
+        path: the warehouse: a folder or s3://bucket/folder; without `catalog`, a folder on a disk of this machine.
         storage_options: access to a bucket, see `bucket.OPTIONS`.
-        catalog: properties in pyiceberg's names. A warehouse among them wins over `path`. Empty: the catalog is a
-            SQLite file in `path`.
+        catalog: properties of the catalog, named as in pyiceberg; a `warehouse` among them replaces `path`. Empty: the
+            catalog is a SQLite file in `path`.
 
     Raises:
         OptionRefused: path, options or properties cannot be used.
@@ -52,20 +52,20 @@ class IcebergCatalog:
         return self._path if self._file else self._catalog.get("warehouse", self._path)
 
     def is_there(self) -> bool:
-        """Return whether the catalog exists; a server always does."""
+        """Return whether the catalog exists; one on a server counts as existing."""
         return self._file is None or self._file.is_file()
 
     def make(self) -> None:
-        """Make the folder of a catalog in a file.
+        """Create the folder of a catalog that is a SQLite file.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the folder cannot be created.
         """
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
 
     def connect(self) -> Catalog:
-        """Connect to the catalog."""
+        """Open a connection to the catalog."""
         from pyiceberg.catalog import load_catalog
         from pyiceberg.catalog.sql import SqlCatalog
 
@@ -80,13 +80,13 @@ class IcebergCatalog:
         return _unpooled(catalog) if isinstance(catalog, SqlCatalog) else catalog
 
     def data_folder(self, location: str) -> Folder:
-        """Return the folder of a table's files.
+        """Return the folder that contains a table's files.
 
         Args:
             location: see `files.data_location`.
 
         Raises:
-            OptionRefused: neither on a disk nor in a bucket of S3.
+            OptionRefused: the location is neither on a disk nor in a bucket of S3.
         """
         if location.startswith("s3://"):
             return BucketFolder(location, self._bucket.options)
@@ -97,7 +97,7 @@ class IcebergCatalog:
 
 
 def _unpooled(catalog: SqlCatalog) -> SqlCatalog:
-    """Use the catalog without connections that outlive a call: nothing would close them."""
+    """Replace the catalog's connection pool by connections that end with each call."""
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool
 

@@ -1,4 +1,4 @@
-"""Commit of an Iceberg table: files or merged rows, and the job's properties, in one snapshot."""
+"""Commit to an Iceberg table: files or merged rows, and the job's properties, in one snapshot."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ if TYPE_CHECKING:
 KEEP_KEY = "history.expire.min-snapshots-to-keep"
 
 KEEP_SNAPSHOTS = 20
-"""Least number of snapshots to keep, whatever their age."""
+"""Minimum number of snapshots to keep, whatever their age."""
 
 AGE_KEY = "history.expire.max-snapshot-age-ms"
 
 MAX_AGE_MS = 900_000
-"""Age of snapshots to keep, so that a query can run for ten minutes. Each commit reads and writes the list of all
-snapshots: with Iceberg's own five days, every commit would make a stream slower."""
+"""Maximum age in milliseconds of snapshots that are kept, so that a query can run for ten minutes. Each commit reads
+and writes the list of all snapshots: with Iceberg's own five days, a stream would become slower with every commit."""
 
 EXPIRED_AT_ONCE = 20
-"""Least number of snapshots to forget in one commit."""
+"""Minimum number of snapshots to expire in one commit."""
 
 
 MANIFESTS = 100
-"""Number of manifests that makes an append without files follow. pyiceberg leaves a manifest in each snapshot that
-removes files, and merges manifests in appends only. The number is that of Iceberg's
+"""Number of manifests after which a commit ends with an append without files. pyiceberg leaves a manifest in each
+snapshot that removes files, and merges manifests only in appends. The number is that of Iceberg's
 `commit.manifest.min-count-to-merge`."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """Commits of one holder.
+    """Writer of the commits of one generation of a job.
 
     Args:
         job: the job's name.
-        generation: the holder's; 0: it has none yet.
+        generation: generation of this run; 0: none yet.
         write_mode: effect of the rows on the table.
         folder: folder of the table's files.
     """
@@ -77,14 +77,14 @@ class Commit:
         added: int,
         partitions: Mapping[str, Values] | None = None,
     ) -> None:
-        """Commit; fail unless the newest snapshot is the one that `table` was refreshed to.
+        """Commit rows, unless a newer snapshot exists than the one that `table` was refreshed to.
 
         Args:
             table: the table.
-            rows: Parquet files to add, or rows with a key to merge.
-            properties: properties to set.
+            rows: paths of Parquet files to add, or rows with a key to merge.
+            properties: table properties to set in the same commit.
             added: number of rows in the files.
-            partitions: partitions of the files, if the table has partitions.
+            partitions: partition values of each file by path, if the table has partitions.
         """
         from pyiceberg.typedef import Record
 
@@ -113,7 +113,7 @@ class Commit:
             self._note(table, transaction, properties, mark, total)
 
     def _summary(self, table: Table, properties: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-        """Return the mark of a commit, and the mark's properties in its snapshot."""
+        """Return a new mark for a commit, and the snapshot properties that contain it."""
         mark = uuid.uuid4().hex[:16]
         return mark, {
             MARKS_KEY: json.dumps({**(marks(table) or {}), self.job: mark}),
@@ -123,7 +123,7 @@ class Commit:
     def _note(
         self, table: Table, transaction: Transaction, properties: Mapping[str, str], mark: str, total: int
     ) -> None:
-        """Set the job's properties, and forget old snapshots."""
+        """Set the job's properties, and expire old snapshots."""
         from pyiceberg.table.update.snapshot import ExpireSnapshots
 
         noted = {mark_key(self.job): mark, rows_key(self.job): str(total)}
@@ -141,14 +141,14 @@ class Commit:
         first: Mapping[int, int],
         last: Mapping[int, int],
     ) -> None:
-        """Rewrite the files with rows of a range of records, and add the new rows, in one snapshot.
+        """Rewrite the files that contain rows of a range of records, and add the new rows, in one snapshot.
 
         Args:
             table: the table.
-            files: Parquet files with the new rows, each with its partition.
-            properties: properties to set.
-            first: first offset of each partition.
-            last: offset after the last one of each.
+            files: partition values of each Parquet file with new rows, by path.
+            properties: table properties to set in the same commit.
+            first: first replaced offset of each partition.
+            last: offset after the last replaced one of each partition.
         """
         from pyiceberg.typedef import Record
 
@@ -182,7 +182,7 @@ class Commit:
             self._note(table, transaction, properties, mark, total)
 
     def _merge(self, table: Table, transaction: Transaction, rows: pa.Table, summary: dict[str, str]) -> int:
-        """Rewrite the files with a key of `rows`, in one snapshot.
+        """Merge `rows` into the table by rewriting the files that contain one of their keys, in one snapshot.
 
         Returns:
             Number of rows in the table's files afterwards.
@@ -207,13 +207,13 @@ class Commit:
         return self._replace_files(table, transaction, old, new, summary)
 
     def repair(self, table: Table, old: list[FileScanTask], new: list[DataFile], properties: Mapping[str, str]) -> None:
-        """Replace files by others, in one commit; see `write`.
+        """Replace files in one commit; see `write` for its conditions.
 
         Args:
             table: the table.
-            old: removed files.
-            new: added files.
-            properties: properties to set.
+            old: files to remove.
+            new: files to add.
+            properties: table properties to set in the same commit.
         """
         mark, summary = self._summary(table, properties)
         with table.transaction() as transaction:
@@ -228,7 +228,7 @@ class Commit:
         new: list[DataFile],
         summary: dict[str, str],
     ) -> int:
-        """Remove files and add others, in one snapshot.
+        """Remove some files and add others, in one snapshot.
 
         Returns:
             Number of rows in the table's files afterwards.
@@ -250,7 +250,7 @@ class Commit:
         return kept + sum(file.record_count for file in new)
 
     def _topics(self, properties: Mapping[str, str]) -> dict[str, dict[str, int]]:
-        """Return the offsets of each topic that the job has read."""
+        """Return the stored offsets of each topic that the job has read."""
         prefix = f"ratchet-sink.{self.job}."
         return {
             key.removeprefix(prefix): json.loads(value)["offsets"]
@@ -260,10 +260,10 @@ class Commit:
 
 
 def share_snapshots(table: Table) -> None:
-    """Let copies of the table's metadata have the same snapshots.
+    """Make copies of the table's metadata share its snapshots.
 
-    pyiceberg copies the metadata some fifteen times in each commit, with all snapshots, which never change. At 160
-    snapshots that took nine tenths of a commit.
+    pyiceberg copies the metadata about fifteen times in each commit, with all snapshots, which never change. With 160
+    snapshots the copying took nine tenths of a commit.
     """
     shared = _shared()
     for each in [*table.metadata.snapshots, *table.metadata.snapshot_log]:
@@ -273,7 +273,7 @@ def share_snapshots(table: Table) -> None:
 
 @cache
 def _shared() -> dict[type[Any], type[Any]]:
-    """Return a class whose copies are the object itself, for each class."""
+    """Return for each snapshot class a subclass with objects that return themselves when copied."""
     from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
     def itself(self: object, memo: object = None) -> object:
@@ -286,13 +286,13 @@ def _shared() -> dict[type[Any], type[Any]]:
 
 
 def _write_nothing(transaction: Transaction, summary: dict[str, str]) -> None:
-    """Commit a snapshot without files, at which a commit of the earlier holder fails."""
+    """Commit a snapshot without files, so that a commit of an older generation fails."""
     with transaction.update_snapshot(snapshot_properties=summary).fast_append():
         pass
 
 
 def _expired(table: Table) -> list[int]:
-    """Return the snapshots to forget: old ones without a name, beyond the newest that stay."""
+    """Return the ids of the snapshots to expire: old ones without a branch or tag, except the newest."""
     keep = max(1, int(table.properties.get(KEEP_KEY, KEEP_SNAPSHOTS)))
     since_ms = time.time() * 1000 - int(table.properties.get(AGE_KEY, MAX_AGE_MS))
     snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)[:-keep]
@@ -302,10 +302,10 @@ def _expired(table: Table) -> list[int]:
 
 
 def generation_key(job: str) -> str:
-    """Return the property with the number of a job's newest holder."""
+    """Return the name of the table property with a job's newest generation."""
     return f"ratchet-sink.{job}.generation"
 
 
 def newest_generation(table: Table, job: str) -> int:
-    """Return the number of the newest holder; 0: there was none."""
+    """Return a job's newest generation; 0: no run has taken over yet."""
     return int(table.properties.get(generation_key(job), "0"))

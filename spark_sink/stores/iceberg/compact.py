@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
 
 NEWEST_FORMAT = 2
-"""Highest format that can be compacted: format 3 numbers rows, and a rewritten file would have to keep the numbers."""
+"""Highest table format that can be compacted: format 3 gives each row a number, which a rewritten file would have to
+keep."""
 
 
 class IcebergCompactor:
-    """`compactor.Compactor` of one table.
+    """Compaction steps for one Iceberg table, see `compactor.Compactor`.
 
     Args:
         where: the catalog, as messages name it.
         table: the table.
-        folder: folder of its files.
+        folder: folder of the table's files.
 
     Raises:
-        OptionRefused: the table has a format that forbids it.
+        OptionRefused: the table has a format that cannot be compacted.
     """
 
     def __init__(self, where: object, table: Table, folder: Folder) -> None:
@@ -44,7 +45,7 @@ class IcebergCompactor:
             )
 
     def look(self) -> list[DataFile]:
-        """List the files of the current spec without deleted rows."""
+        """List the files without deleted rows that use the table's current partition spec."""
         self._table.refresh()
         self._tasks = live_files(self._table)
         spec = self._table.metadata.default_spec_id
@@ -61,11 +62,11 @@ class IcebergCompactor:
         ]
 
     def count(self) -> tuple[int, int]:
-        """Return the files and bytes of the snapshot."""
+        """Return the number of files and of bytes in the snapshot."""
         return len(self._tasks), sum(task.file.file_size_in_bytes for task in self._tasks)
 
     def take_over(self) -> int:
-        """Take over by a snapshot without files."""
+        """Commit the compaction's next generation, in a snapshot without files."""
         from pyiceberg.exceptions import CommitFailedException
 
         for attempt in range(1, ATTEMPTS + 1):
@@ -81,14 +82,14 @@ class IcebergCompactor:
         raise AssertionError
 
     def rewrite(self, files: Sequence[DataFile], generation: int) -> DataFile:
-        """Write the files one after the other, as pyiceberg reads them."""
+        """Write the rows of the files into one new file, in pyiceberg's reading order."""
         prefix = file_prefix(COMPACTION, generation)
         rows = rows_of(self._table, [file.entry for file in files])
         written = write_rows(self._table, self._folder, rows, prefix, files[0].entry.file.partition)
         return DataFile(written.file_path, written.file_size_in_bytes, written.record_count, entry=written)
 
     def replace(self, replacements: Sequence[Replacement], generation: int) -> bool:
-        """Commit a snapshot with the same rows as the one before."""
+        """Commit a snapshot that contains the same rows as the one before."""
         from pyiceberg.exceptions import CommitFailedException
 
         require_newest(self._where, newest_generation(self._table, COMPACTION), generation)
@@ -102,11 +103,11 @@ class IcebergCompactor:
         return True
 
     def remove(self, file: DataFile) -> None:
-        """Remove the file from the folder."""
+        """Delete the file from the table's folder."""
         self._folder.remove(file_name(file.name))
 
     def _commit(self, replacements: Sequence[Replacement], generation: int) -> None:
-        """Commit a snapshot on the one of `look`, or raise an error."""
+        """Commit a snapshot on top of the one that `look` read; raise an error if another writer was first."""
         passed_on = marks(self._table)
         summary = {} if passed_on is None else {MARKS_KEY: json.dumps(passed_on)}
         with self._table.transaction() as transaction:

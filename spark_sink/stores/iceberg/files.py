@@ -1,4 +1,4 @@
-"""Data files of an Iceberg table: those of a snapshot, their rows, and new ones."""
+"""Data files of an Iceberg table: functions that list them, read their rows, and write new ones."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def live_files(table: Table) -> list[FileScanTask]:
 
 
 def data_location(table: Table) -> str:
-    """Return the folder for new files of the table: `write.data.path`, or else next to its metadata.
+    """Return the folder for new files of the table: `write.data.path`, or a folder next to its metadata.
 
-    Under a path of the owner's, which other tables may have too, each table has a folder of its own.
+    Several tables may have the same `write.data.path`, so each uses a folder of its own below it.
     """
     path = table.properties.get("write.data.path", "").rstrip("/")
     return f"{path}/{table.metadata.table_uuid}" if path else f"{table.location()}/data"
@@ -40,7 +40,7 @@ def arrow_schema_of(schema: Schema, *, with_ids: bool) -> pa.Schema:
 
     Args:
         schema: the table's schema.
-        with_ids: include the id of each field, by which readers find a renamed column in the file.
+        with_ids: whether to include the id of each field; readers find a renamed column in the file by it.
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -48,12 +48,12 @@ def arrow_schema_of(schema: Schema, *, with_ids: bool) -> pa.Schema:
 
 
 def rows_of(table: Table, tasks: Sequence[FileScanTask], columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of these files, without deleted ones, in the table's own columns and types.
+    """Yield the rows of some files, except deleted rows, in the table's own columns and types.
 
     Args:
         table: the table.
-        tasks: tasks of `live_files`; one at a time is in memory.
-        columns: columns to read; none: all.
+        tasks: files as returned by `live_files`; they are read one at a time.
+        columns: names of the columns to read; empty: all.
     """
     import pyarrow as pa
     from pyiceberg.expressions import AlwaysTrue
@@ -74,10 +74,10 @@ def write_rows(
 
     Args:
         table: the table.
-        folder: folder of its files.
+        folder: folder of the table's files.
         batches: rows in the table's own columns and types.
-        file_prefix: start of its name, see `parquet.file_prefix`.
-        partition: partition of all rows, by the table's current spec.
+        file_prefix: start of the file's name, see `parquet.file_prefix`.
+        partition: partition values of all rows, by the table's current spec.
     """
     import pyarrow as pa
 
@@ -89,9 +89,9 @@ def write_rows(
 
 
 def data_file(table: Table, path: str, partition: Record) -> DataFile:
-    """Return a snapshot's entry about a Parquet file: its size, and bounds of each column.
+    """Return a snapshot's entry for a Parquet file, with the file's size and the bounds of each column.
 
-    pyiceberg's own `add_files` takes the partition from the bounds, which are missing for long values.
+    pyiceberg's own `add_files` infers the partition from the bounds, which are missing for long values.
     """
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (

@@ -1,8 +1,8 @@
-"""Comparison of an Iceberg table's rows with its properties.
+"""Check that an Iceberg table's rows agree with a job's properties in the table.
 
-Offsets are properties of the table, and a rollback changes the current snapshot and no property. So each commit of a
-job has a mark, both in a property and in the snapshot's summary. Snapshots of other jobs copy the marks of the
-snapshots before them. The nearest summary with marks, from the current snapshot back, shows which commits the rows
+Offsets are properties of the table, and a rollback changes the current snapshot but no property. So each commit of a
+job stores a mark, both in a property and in the snapshot's summary. Snapshots of other jobs copy the marks of the
+snapshot before them. Thus the nearest summary with marks, from the current snapshot back, shows which commits the rows
 contain, even if the job's own snapshot has expired.
 """
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 MARKS_KEY = "ratchet-sink.marks"
-"""Key in a summary: the newest commit of each job among the rows, by its mark."""
+"""Key in a snapshot's summary: for each job, the mark of its newest commit among the rows."""
 
 OFFSETS_KEY = "ratchet-sink.offsets"
-"""Key in a summary of a job's own: next offset of each partition of each topic, as of that commit."""
+"""Key in the summary of a job's own snapshot: the next offset of each partition of each topic at that commit."""
 
 
 def mark_key(job: str) -> str:
-    """Return the property with the mark of a job's newest commit."""
+    """Return the name of the table property with the mark of a job's newest commit."""
     return f"ratchet-sink-mark.{job}"
 
 
 def rows_key(job: str) -> str:
-    """Return the property with the table's number of rows after that commit."""
+    """Return the name of the table property with the row count after that commit."""
     return f"ratchet-sink-rows.{job}"
 
 
 def _ancestors(table: Table) -> Iterator[Snapshot | None]:
-    """Yield the snapshots from the current to the first; a last None: an earlier one has expired."""
+    """Yield the snapshots from the current one to the first; a final None: an earlier one has expired."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
@@ -47,7 +47,7 @@ def _ancestors(table: Table) -> Iterator[Snapshot | None]:
 
 
 def _may_have_expired(table: Table) -> bool:
-    """Return whether the oldest ancestor may have had a parent: pyiceberg leaves no trace of an expired one."""
+    """Return whether a snapshot before the oldest known one may have expired: pyiceberg leaves no trace of it."""
     ancestors = [snapshot.sequence_number or 0 for snapshot in _ancestors(table) if snapshot is not None]
     kept = [snapshot.sequence_number or 0 for snapshot in table.snapshots()]
     return bool(ancestors) and ancestors[-1] == min(kept) and ancestors[-1] > 1
@@ -58,7 +58,7 @@ def _summary(snapshot: Snapshot, key: str) -> str:
 
 
 def marks(table: Table) -> dict[str, str] | None:
-    """Return the marks of the commits in the table's rows; None: their snapshot has expired."""
+    """Return the mark of each job's newest commit in the rows; None: the snapshot with the marks has expired."""
     for snapshot in _ancestors(table):
         if snapshot is None:
             return None
@@ -69,20 +69,20 @@ def marks(table: Table) -> dict[str, str] | None:
 
 
 def total_rows(table: Table) -> int | None:
-    """Return the number of rows by the table's snapshot; None: it has none."""
+    """Return the row count of the current snapshot; None: the snapshot does not state it."""
     snapshot = table.current_snapshot()
     found = "0" if snapshot is None else _summary(snapshot, "total-records")
     return int(found) if found else None
 
 
 def _is_own(snapshot: Snapshot, mark: str) -> bool:
-    """Return whether the snapshot is the commit of that mark, and does not only copy the mark."""
+    """Return whether a snapshot is the commit with that mark, instead of one that copied the mark."""
     own = _summary(snapshot, OFFSETS_KEY)
     return bool(own) and json.loads(own).get("mark") == mark
 
 
 def _emptied(table: Table, mark: str) -> bool:
-    """Return whether all rows were removed since the commit of that mark, which left some."""
+    """Return whether all rows were removed after the commit with that mark, which left some."""
     for snapshot in _ancestors(table):
         if snapshot is None or _is_own(snapshot, mark):
             return False
@@ -92,9 +92,10 @@ def _emptied(table: Table, mark: str) -> bool:
 
 
 def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
-    """Describe another writer's snapshot that kept no earlier row; empty: there is none.
+    """Describe a snapshot of another writer that kept no earlier row; empty: there is none.
 
-    A writer that changes one row of a single file does the same. The rows left in the table tell both apart.
+    A writer that changes one row of a single file makes such a snapshot too. The caller tells both apart by the rows
+    left in the table.
     """
     mark = table.properties.get(mark_key(job), "")
     for snapshot in _ancestors(table):
@@ -113,12 +114,12 @@ def replacement(table: Table, job: str, *, may_be_emptied: bool = False) -> str:
 
 
 def inconsistency(table: Table, job: str, *, has_key: bool, may_be_emptied: bool = False) -> str:
-    """Return why the rows are not those of the job's newest commit any more; empty: they are.
+    """Describe why the rows are no longer those of the job's newest commit; empty: they still are.
 
     Args:
         table: the refreshed table.
-        job: its name.
-        has_key: commits change rows, so that an older snapshot may have as many.
+        job: the job's name.
+        has_key: whether commits change rows, so that an older snapshot may have the same row count.
         may_be_emptied: an operator may delete all rows.
     """
     mark, found = table.properties.get(mark_key(job)), marks(table)
@@ -160,7 +161,7 @@ def _is_newest(table: Table) -> bool:
 
 
 def commits_of_job(table: Table, job: str, topic: str) -> Iterator[tuple[str, dict[int, int]]]:
-    """Yield the snapshots that a job has made, the newest first, with the next offset of each partition."""
+    """Yield the snapshots made by a job, newest first, with the next offset of each partition."""
     for snapshot in _ancestors(table):
         if snapshot is None:
             return
@@ -171,7 +172,7 @@ def commits_of_job(table: Table, job: str, topic: str) -> Iterator[tuple[str, di
 
 
 def offsets_of_rows(table: Table, job: str, topic: str) -> dict[int, int] | None:
-    """Return the next offset of each partition by the present rows; None: no snapshot shows it any more."""
+    """Return the next offset of each partition after the present rows; None: no snapshot shows it."""
     found = marks(table)
     if found is None:
         return None

@@ -1,6 +1,6 @@
-"""Merge of rows with a key into an Iceberg table: rewritten files in the snapshot that carries the offsets.
+"""Merge of rows with a key into an Iceberg table: files are rewritten in the snapshot that stores the offsets.
 
-pyiceberg's own upsert fails if a key is null, and only replaces rows. So the driver merges in Arrow.
+pyiceberg's own upsert fails if a key is null, and can only replace rows. So the driver merges them in Arrow.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WIDE_DIGITS = 39
-"""Digits of the sum of two decimals of 38, at most. It is brought back to 38, and a larger one is an error."""
+"""Digits of an intermediate sum of two decimals with 38 digits. The sum is cast back to 38 digits; a larger one is an
+error."""
 
 
 def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Table:
-    """Return the rows after a commit, in no order.
+    """Merge new rows with the table's rows, and return the rows after the commit, in any order.
 
     Args:
-        target: the rows of the rewritten files, at most one per key; no other file has a key of `source`.
-        source: the commit's rows, at most one per key; columns that they lack stay as they are. A true value in a
-            column `DELETED` removes the row of that key.
-        write_mode: with a key; null is a value like others.
+        target: rows of the files to rewrite, at most one per key; no other file contains a key of `source`.
+        source: rows of the commit, at most one per key; columns that it lacks keep their values. True in a column
+            `DELETED` removes the row with that key.
+        write_mode: upsert or totals, with its key; null counts as a value.
 
     Raises:
         pyarrow.ArrowInvalid: a total does not fit its column.
@@ -66,7 +67,7 @@ def merged(target: pa.Table, source: pa.Table, write_mode: WriteMode) -> pa.Tabl
 
 
 def _taken_up(aggregate: Aggregate, target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the rule of a column, see `rows.aggregates`."""
+    """Return the combined values of an aggregate's column, by the rule in `rows.aggregates`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -91,7 +92,7 @@ def _average(total: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _smallest(target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the smallest different hashes of two lists, for each row."""
+    """Return for each row the smallest different hashes of two lists, at most `HASHES`."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -112,7 +113,7 @@ def _smallest(target: pa.ChunkedArray, source: pa.ChunkedArray) -> pa.ChunkedArr
 
 
 def _estimate(hashes: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the estimate, see `rows.distinct`."""
+    """Return the estimated number of different values for each row's hashes, see `rows.distinct`."""
     import numpy as np
     import pyarrow as pa
 

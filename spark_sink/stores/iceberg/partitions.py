@@ -1,6 +1,6 @@
-"""Partitions of an Iceberg table: the format's own, of columns or of days and hours of times.
+"""Partitions of an Iceberg table: Iceberg's own, by columns or by days and hours of times.
 
-All files lie in one folder, whatever their values: the format takes the values from its manifests.
+All files are in one folder, whatever their partition: Iceberg stores the partition values in its manifests.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ TRANSFORMS = {"": "identity", "day": "day", "hour": "hour"}
 
 
 def add_partitions(transaction: Transaction, fields: Sequence[PartitionField]) -> None:
-    """Partition the table that the transaction makes."""
+    """Define the partitions of a table that the transaction creates."""
     with transaction.update_spec() as update:
         for field in fields:
             update.add_field(field.column, TRANSFORMS[field.unit], field.name)
 
 
 def require_partitions(where: object, table: Table, fields: Sequence[PartitionField]) -> None:
-    """Refuse a table with other partitions.
+    """Refuse a table that is partitioned in another way than the job requires.
 
     Raises:
-        SchemaDiffers: its partitions differ.
+        SchemaDiffers: the partitions differ.
     """
     present = []
     for found in table.spec().fields:

@@ -1,4 +1,4 @@
-"""Replacement of an Iceberg table's rows in one snapshot: files without them, and files with the right ones."""
+"""Repair of an Iceberg table in one snapshot: files are rewritten without wrong rows, and right rows added."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def require_repairable(where: object, table: Table) -> None:
-    """Refuse a table with files that no others can replace.
+    """Refuse a table if its files cannot be replaced by others.
 
     Raises:
-        OptionRefused: its format forbids it.
+        OptionRefused: the table's format forbids rewriting files.
     """
     if table.metadata.format_version > NEWEST_FORMAT:
         raise OptionRefused(
@@ -34,20 +34,20 @@ def require_repairable(where: object, table: Table) -> None:
 def rewrite(
     where: object, table: Table, folder: Folder, gone: Identities, file_prefix: str
 ) -> tuple[list[FileScanTask], list[DataFile]]:
-    """Rewrite the files with one of the identities, without its rows.
+    """Rewrite each file that contains one of the identities, without the rows of these identities.
 
     Args:
         where: the catalog, as messages name it.
-        table: the table at the snapshot of the caller's comparison.
-        folder: folder of its files.
+        table: the table at the snapshot that the caller has checked.
+        folder: folder of the table's files.
         gone: identities of the removed rows.
-        file_prefix: the holder's.
+        file_prefix: start of the new files' names, see `parquet.file_prefix`.
 
     Returns:
-        Removed files, and those in their place.
+        Files to remove, and the files that replace them.
 
     Raises:
-        OptionRefused: such a file has other partitions than the table's present ones.
+        OptionRefused: a file to rewrite has other partitions than the table has now.
     """
     old: list[FileScanTask] = []
     new: list[DataFile] = []
@@ -70,7 +70,7 @@ def rewrite(
 
 
 def _kept(table: Table, task: FileScanTask, gone: Identities) -> Iterator[pa.RecordBatch]:
-    """Yield the remaining rows of a file."""
+    """Yield the rows of a file that stay."""
     import pyarrow as pa
 
     for batch in rows_of(table, [task]):

@@ -1,8 +1,9 @@
 """Results in an Apache Iceberg table, committed by pyiceberg into a catalog: by default a SQLite file in the folder.
 
-Tasks write Parquet files into the table's folder; they are invisible until the driver commits a snapshot that names
-them. Offsets and generation are properties of the table, set in the same commit. Every commit makes a snapshot, even
-that of a take-over. The catalog checks that the newest snapshot is still the one of the comparison.
+Tasks write Parquet files into the table's folder; readers do not see them until the driver commits a snapshot that
+names them. Offsets and generation are properties of the table, set in the same commit. The catalog accepts a commit
+only if the newest snapshot is still the one that the job has checked. Every commit makes a snapshot, even that of a
+take-over, so a commit of a fenced job fails.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ if TYPE_CHECKING:
 
 
 def orphan_files(table: Table, folder: Folder) -> Iterator[Orphan]:
-    """List the orphans, see `TableStore.orphans`.
+    """List the files of fenced jobs that no snapshot names, see `TableStore.orphans`.
 
     Args:
         table: the table.
-        folder: folder of its files.
+        folder: folder of the table's files.
     """
     files = folder.files() if folder.is_there() else []
     table.refresh()
@@ -89,16 +90,17 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.rows.judging.rule import JudgeRule
 
 TABLE_NAME = re.compile(r"(?:[A-Za-z0-9_]{1,100}\.){0,3}[A-Za-z0-9_]{1,100}")
-"""Pattern of table names, which become folders: this alphabet is plain everywhere. A namespace may come first."""
+"""Pattern of table names. They become folder names, and these characters need no escaping there. A namespace may
+precede."""
 
 DECISIONS_KEPT = 20
-"""Number of an operator's decisions in the table's properties: the newest ones stay."""
+"""Number of operators' decisions that the table's properties keep, the newest ones."""
 
 LOCAL_CATALOG = "store iceberg keeps its catalog in one SQLite file on the driver's machine, unless you name another"
 
 
 class IcebergStore(OptimisticStore["Table"]):
-    """Store over one Iceberg table in the namespace `ratchet`.
+    """Result store in one Iceberg table, in the namespace `ratchet` unless the table's name contains another.
 
     `location` names the folder of the tables, or s3://bucket/folder; see `IcebergCatalog`.
     """
@@ -252,12 +254,12 @@ class IcebergStore(OptimisticStore["Table"]):
             raise rows_lost(self._catalog, what, self._row_offsets(table) is not None)
 
     def _replaced(self, table: Table) -> str:
-        """Describe how another writer has replaced the job's rows; empty: some are left."""
+        """Describe a replacement of all of the job's rows by another writer; empty: the table still has some."""
         found = replacement(table, self._name, may_be_emptied=self.may_be_emptied)
         return found if found and not self._has_own_row(table) else ""
 
     def _has_own_row(self, table: Table) -> bool:
-        """Return whether any row belongs to a record before the stored offsets, or no offset is stored."""
+        """Return whether the table has a row of a record before the stored offsets, or no offset is stored."""
         stored = [(partition, offset) for partition, offset in self._stored(table).items() if offset > 0]
         if not stored or not {"_kafka_partition", "_kafka_offset"} <= {field.name for field in table.schema().fields}:
             return not stored
@@ -279,12 +281,12 @@ class IcebergStore(OptimisticStore["Table"]):
         return isinstance(error, CommitFailedException)
 
     def _properties(self, generation: int, offsets: Mapping[int, int] | None, sequences: int = 0) -> dict[str, str]:
-        """Return the properties of a commit: the generation and, with `offsets`, those and the write mode.
+        """Return the table properties that a commit sets.
 
         Args:
-            generation: the holder's.
-            offsets: offsets of the commit.
-            sequences: number of their manifest of last sequences; 0: there is none.
+            generation: generation of this run.
+            offsets: next offset of each partition, set with the write mode; None: leave both unchanged.
+            sequences: number of the sequence manifest that belongs to the offsets; 0: there is none.
         """
         properties = {generation_key(self._name): str(generation)}
         if offsets is None:
@@ -337,7 +339,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return self._stage_files(table, dataframe, folder, generation)
 
     def _stage_files(self, table: Table, dataframe: DataFrame, folder: Folder, generation: int) -> Staged:
-        """Have the tasks write files of the table."""
+        """Write the rows into new files of the table, in Spark's tasks."""
         if self._partition_by:
             return self._stage_partitions(table, dataframe, generation)
         schema = self._of_job(arrow_schema_of(table.schema(), with_ids=True), dataframe)
@@ -346,7 +348,7 @@ class IcebergStore(OptimisticStore["Table"]):
         return Staged(sum(file.rows for file in written), written)
 
     def _of_job(self, schema: pa.Schema, dataframe: DataFrame) -> pa.Schema:
-        """Return the columns of the rows; other jobs' columns are not in the files, and so null."""
+        """Return the table's columns that the rows have; other jobs' columns become null."""
         import pyarrow as pa
 
         return pa.schema([field for field in schema if field.name in dataframe.columns])
@@ -375,7 +377,7 @@ class IcebergStore(OptimisticStore["Table"]):
         self._commit_of(table, generation).repair(table, old, new, properties)
 
     def _with_decision(self, table: Table, told: dict[str, Any]) -> dict[str, str]:
-        """Return the property with the newest decisions, including one more."""
+        """Return the table property with the newest decisions, including the given one."""
         key = f"ratchet-sink-decisions.{self._name}"
         decisions = [*json.loads(table.properties.get(key, "[]")), told]
         return {key: json.dumps(decisions[-DECISIONS_KEPT:])}

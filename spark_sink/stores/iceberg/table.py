@@ -1,4 +1,4 @@
-"""Iceberg table of a catalog: opened, created, and compared with a job's columns."""
+"""Iceberg table of a catalog: functions that open it, create it, and compare its columns with a job's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAMESPACE = "ratchet"
 
 RETRIES = {"commit.retry.num-retries": "0"}
-"""Attempts of pyiceberg: more than one would commit onto a snapshot without a comparison, with older properties."""
+"""Number of retries by pyiceberg: a retry would commit onto a newer snapshot that the job has not checked."""
 
 UPKEEP = {
     KEEP_KEY: str(KEEP_SNAPSHOTS),
@@ -36,28 +36,32 @@ UPKEEP = {
 """Properties of a new table; users may change them."""
 
 ADD_ATTEMPTS = 100
-"""Attempts to add columns after other writers were first."""
+"""Attempts to add columns while other writers commit first."""
 
 INTEGERS = ("byte", "short", "integer", "long")
 WIDENINGS = "whole numbers become larger ones, float double, and decimals get more digits with as many places"
 
 NAMES = {"int": "integer", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
-"""Spark's names of types with other names in Iceberg."""
+"""Names of types in Spark, where Iceberg calls them otherwise."""
 
 BORROWED = {"byte": "integer", "short": "integer"}
-"""Types of Spark that Iceberg keeps as a larger one."""
+"""Types of Spark that Iceberg stores as a larger type."""
 
 SCHEMA_KEY = "ratchet-sink.schema"
-"""Property with the columns as Spark describes them: Iceberg's fewer types would not tell all apart."""
+"""Table property with the columns as Spark describes them, because several types of Spark are one type in Iceberg."""
 
 
 def whole_name(name: str) -> str:
-    """Return the name with its namespace; a name without a point is in the namespace `ratchet`."""
+    """Return a table's name with its namespace; without a dot in the name, that is `ratchet`."""
     return name if "." in name else f"{NAMESPACE}.{name}"
 
 
 def find_table(catalog: IcebergCatalog, name: str) -> Table | None:
-    """Open the table, if it exists; raises StoreError if it cannot be read."""
+    """Open the table; None: it does not exist.
+
+    Raises:
+        StoreError: the table cannot be read.
+    """
     from pyiceberg.exceptions import NoSuchTableError
 
     if not catalog.is_there():
@@ -73,10 +77,10 @@ def find_table(catalog: IcebergCatalog, name: str) -> Table | None:
 def open_or_create(
     catalog: IcebergCatalog, name: str, schema: StructType, partition_by: Sequence[PartitionField] = ()
 ) -> Table:
-    """Open the table, or create it in one step. Its columns and partitions are not compared.
+    """Open the table, or create it in one step; columns and partitions of an existing table are not compared.
 
     Raises:
-        StoreError: it can be neither read nor created.
+        StoreError: the table can be neither read nor created.
     """
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
@@ -97,22 +101,26 @@ def open_or_create(
 
 
 def require_same_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> None:
-    """Raise SchemaDiffers if the table has other columns."""
+    """Refuse a table with other columns than the job's.
+
+    Raises:
+        SchemaDiffers: the columns differ.
+    """
     require_columns(catalog, _types(table), _wanted(schema), free=_free(table))
 
 
 def missing_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> list[Change]:
-    """Return the changes that give a table these columns.
+    """Return the changes that give the table the job's columns.
 
     Raises:
-        SchemaDiffers: there are no such changes.
+        SchemaDiffers: the columns differ in a way that cannot be changed.
     """
     wanted = _wanted(schema)
     return changes(catalog, without_free(_types(table), wanted, _free(table)), wanted, _widens, WIDENINGS)
 
 
 def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> None:
-    """Change the columns in one version of the table's metadata; existing rows have null.
+    """Apply the changes of `missing_columns` in one version of the table's metadata; new columns are null in old rows.
 
     Raises:
         SchemaDiffers: see `missing_columns`.
@@ -140,7 +148,7 @@ def add_columns(catalog: IcebergCatalog, table: Table, schema: StructType) -> No
 
 
 def _types(table: Table) -> dict[str, str]:
-    """Return the type of each column by name: as a job has described it, or else Iceberg's."""
+    """Return the type of each column by name: as a job described it, else as Iceberg does."""
     stored = _made(table)
     found = {}
     for field in table.schema().fields:
@@ -152,19 +160,19 @@ def _types(table: Table) -> dict[str, str]:
 
 
 def _made(table: Table) -> dict[str, Any]:
-    """Return the columns that a job has made, by name, with Spark's descriptions of their types."""
+    """Return Spark's description of the type of each column that a job created, by column name."""
     fields = json.loads(table.properties.get(SCHEMA_KEY, '{"fields": []}'))["fields"]
     return {field["name"]: field["type"] for field in fields}
 
 
 def _free(table: Table) -> set[str]:
-    """Return the columns that may be null and that no job has made."""
+    """Return the columns that may be null and that no job created."""
     made = _made(table)
     return {field.name for field in table.schema().fields if not field.required and field.name not in made}
 
 
 def borrowed(kind: Any) -> Any:
-    """Return Spark's description of the type that Iceberg keeps for a described one."""
+    """Return Spark's description of the type that Iceberg stores instead of the described one."""
     if isinstance(kind, str):
         return BORROWED.get(kind, kind)
     inner = {name: borrowed(kind[name]) for name in ("elementType", "keyType", "valueType") if name in kind}
@@ -174,7 +182,7 @@ def borrowed(kind: Any) -> Any:
 
 
 def spark_type(kind: IcebergType) -> Any:
-    """Return Spark's description of an Iceberg type, as in the JSON of a schema."""
+    """Return Spark's description of an Iceberg type, in the form of a schema's JSON."""
     from pyiceberg.types import ListType, MapType
     from pyiceberg.types import StructType as Struct
 
@@ -202,7 +210,7 @@ def _wanted(schema: StructType) -> dict[str, str]:
 
 
 def _widens(before: str, after: str) -> bool:
-    """Return whether the format has the step; decimals keep their places."""
+    """Return whether Iceberg can change one type into the other; decimals keep their number of places."""
     old, new = DECIMAL.fullmatch(before), DECIMAL.fullmatch(after)
     if old and new and old[2] != new[2]:
         return False

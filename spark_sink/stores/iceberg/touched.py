@@ -1,7 +1,8 @@
-"""Files of an Iceberg table that a commit of rows with a key has to rewrite: those with one of its keys.
+"""Files of an Iceberg table that a commit of rows with a key has to rewrite: those that contain one of its keys.
 
-The first filter is a file's entry in the snapshot: the least and greatest value of the first column of the key. The
-second is the key columns of the remaining files, read one file after the other. Whole rows are only read from the rest.
+A file is excluded first by its entry in the snapshot, which states the least and greatest value of the first key
+column. From the remaining files only the key columns are read, one file after the other. Whole rows are read only from
+files that contain a key.
 """
 
 from __future__ import annotations
@@ -22,26 +23,27 @@ if TYPE_CHECKING:
 
 
 FOLDED_BYTES = 512 * 1024
-"""Size below which every commit rewrites a file: otherwise new keys would leave a small file each time."""
+"""File size in bytes below which every commit rewrites the file: otherwise each commit would leave one more small
+file."""
 
 LEAST_BYTES = 8 * 1024 * 1024
-"""Bytes of rows in memory for one file, at least; on the disk it takes about a quarter."""
+"""Minimum bytes of rows, counted in memory, for one file; on disk they take about a quarter."""
 
 MOST_BYTES = 128 * 1024 * 1024
 
 FILES = 256
-"""Number of a table's files, about, while each has a size between the two bounds. A key then costs one of so many parts
-of the table, and a commit is planned quickly."""
+"""Approximate number of files in a table while the file size is between the two bounds. A commit of one key then
+rewrites one of 256 parts of the table, and planning it is quick."""
 
 
 def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: Sequence[str]) -> list[FileScanTask]:
-    """Return the files that have a key of `source`, and the small ones.
+    """Return the files that contain a key of `source`, and all small files.
 
     Args:
         table: the table.
-        tasks: its files, as of the commit's base version.
-        source: the commit's rows.
-        key: columns of the key; null is a value like others.
+        tasks: the table's files at the version that the commit is based on.
+        source: rows of the commit.
+        key: names of the key columns; null counts as a value.
     """
     field = table.schema().find_field(key[0])
     values = sorted_values(source[key[0]])
@@ -55,13 +57,13 @@ def touched(table: Table, tasks: Sequence[FileScanTask], source: pa.Table, key: 
 
 
 def may_have_records(table: Table, file: DataFile, first: Mapping[int, int], last: Mapping[int, int]) -> bool:
-    """Return false if a file's bounds in the snapshot exclude all records of a range.
+    """Return whether a file may contain rows of records in a range, by its bounds in the snapshot.
 
     Args:
         table: the table.
-        file: one of its files.
-        first: first offset of each partition.
-        last: offset after the last one of each.
+        file: file of the table.
+        first: first offset of the range in each partition.
+        last: offset after the range in each partition.
     """
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import PrimitiveType
@@ -82,7 +84,7 @@ def may_have_records(table: Table, file: DataFile, first: Mapping[int, int], las
 def without_records(
     batches: Iterable[pa.RecordBatch], first: Mapping[int, int], last: Mapping[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of records outside a range; the arguments are those of `may_have_records`."""
+    """Yield the rows of records outside a range; see `may_have_records` for the range."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -96,7 +98,7 @@ def without_records(
 
 
 def sorted_values(column: pa.ChunkedArray) -> list[Any] | None:
-    """Return the values in order, without null; None: their type cannot be compared with bounds."""
+    """Return the different values in order, without null; None: Iceberg's bounds of their type cannot be compared."""
     import pyarrow as pa
 
     comparable = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
@@ -106,7 +108,7 @@ def sorted_values(column: pa.ChunkedArray) -> list[Any] | None:
 
 
 def _may_have(file: DataFile, field: NestedField, values: list[Any] | None, has_null: bool) -> bool:
-    """Return whether the bounds in the snapshot permit one of the values in the file."""
+    """Return whether the file's bounds in the snapshot allow one of the values."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import PrimitiveType
 
@@ -121,7 +123,7 @@ def _may_have(file: DataFile, field: NestedField, values: list[Any] | None, has_
 
 
 def _has(table: Table, task: FileScanTask, keys: pa.Table) -> bool:
-    """Return whether the file has a row with one of the keys."""
+    """Return whether the file contains a row with one of the keys."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -137,7 +139,7 @@ def _has(table: Table, task: FileScanTask, keys: pa.Table) -> bool:
 
 
 def _share(one: pa.Table, other: pa.Table) -> bool:
-    """Return whether the two have a row in common; a join would treat nulls as different."""
+    """Return whether two tables have a row in common; unlike a join, this treats nulls as equal."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -151,12 +153,12 @@ def _share(one: pa.Table, other: pa.Table) -> bool:
 
 
 def parts(rows: pa.Table, key: Sequence[str], table_bytes: int) -> Iterator[pa.Table]:
-    """Sort the rows by key, and cut them into the rows of one file each.
+    """Sort the rows by key, and yield the rows of one file at a time.
 
     Args:
-        rows: rows to write.
-        key: columns of the key.
-        table_bytes: of all files of the table.
+        rows: rows to split.
+        key: names of the key columns.
+        table_bytes: size of all files of the table.
     """
     if not len(rows):
         return

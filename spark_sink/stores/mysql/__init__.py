@@ -1,1 +1,1 @@
-"""MySQL and MariaDB: offsets in a table of the same InnoDB transaction."""
+"""MySQL and MariaDB store, which changes rows and offsets in one InnoDB transaction."""

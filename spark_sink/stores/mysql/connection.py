@@ -1,4 +1,4 @@
-"""Sessions with a MySQL or MariaDB server, and names and values in its statements."""
+"""Sessions with a MySQL or MariaDB server, and the quoting of names and values in SQL."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     Database: TypeAlias = Connection[Cursor]
 
 URL = "mysql://user@host:3306/database"
-"""Form of an address, for messages."""
+"""Form of a url, for messages."""
 
 CONNECT_TIMEOUT_S = 10
 """Seconds to wait for a connection."""
 
 IDLE_S = 20
-"""Seconds after which the server ends a driver's silent session. No step of a driver pauses during a transaction, so
-that a frozen one keeps its locks no longer, even if no user may KILL it."""
+"""Seconds after which the server ends a silent session of the driver. The driver never pauses within a transaction, so
+only a frozen one is ended; its locks are freed even if no user has the right to KILL its session."""
 
 LOCK_TIMEOUT_S = 50
-"""Seconds to wait for another session's lock: longer than a frozen session can live."""
+"""Seconds to wait for another session's lock: more than `IDLE_S`, after which a frozen session ends."""
 
 OF_SESSION = (
     # Strict: a value that does not fit is an error and never cut off. The whole mode is set, because other modes change
@@ -42,35 +42,35 @@ OF_SESSION = (
     # Each statement sees committed rows; and jobs that share a table lock rows, not the gaps between them.
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
-"""First statements of every session, in the driver and in the tasks."""
+"""Statements that begin every session, in the driver and in the tasks."""
 
 OF_DRIVER = f"SET SESSION wait_timeout = {IDLE_S}, net_write_timeout = 3600"
-"""Further statement for a driver's session. A task has no such limit: between two batches it may wait for Kafka,
-without an open transaction."""
+"""Further statement that begins a session of the driver. A session of a task has no such limit: between two batches it
+may wait for Kafka, without an open transaction."""
 
 MARIADB, MYSQL = (10, 6), (8, 0, 23)
-"""Oldest versions that know invisible columns and keep a CREATE TABLE through a crash of the server."""
+"""Oldest versions that support invisible columns and keep a CREATE TABLE through a crash of the server."""
 
 OPTIONS = frozenset({"unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity"})
-"""Options after the `?` of a url; without ssl_*, encryption is used if the server offers it."""
+"""Options that a url may have after its `?`; without ssl_*, the session is encrypted if the server offers it."""
 
 
 class Server(NamedTuple):
-    """Facts about a server for its sessions."""
+    """Properties of a server that its sessions depend on."""
 
     collation: str
-    """Collation that tells 'a', 'A' and 'a ' apart; MySQL and MariaDB have no common one."""
+    """Collation that distinguishes 'a', 'A' and 'a '; MySQL and MariaDB have no such collation in common."""
     folds_names: bool
-    """True: `Results` and `results` are one table."""
+    """True if the server treats `Results` and `results` as one table."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a database.
+    """Address of a database server.
 
     Args:
         parameters: arguments of `pymysql.connect`; may include a password.
-        database: database of the url; may be empty.
+        database: name of the database in the url; may be empty.
         host: name of the host, for messages.
     """
 
@@ -80,14 +80,15 @@ class Address:
 
 
 def read_url(url: str, password: str | None) -> Address:
-    """Return the address for PyMySQL.
+    """Parse the url of a database into arguments for PyMySQL.
 
     Args:
         url: see `MysqlStore`.
-        password: password; it wins over one in the url.
+        password: password that replaces the one in the url; None: keep that one.
 
     Raises:
-        OptionRefused: it cannot be read, or PyMySQL is not installed. The url is not shown: it may have a password.
+        OptionRefused: the url cannot be read, or PyMySQL is not installed. The message does not contain the url, which
+            may have a password.
     """
     require_package("pymysql", "store mysql needs pymysql in the driver and in the executors")
     if not url:
@@ -121,7 +122,7 @@ def read_url(url: str, password: str | None) -> Address:
 
 @contextmanager
 def session(address: Address) -> Iterator[tuple[Database, Server]]:
-    """Connect the driver for the time of one call.
+    """Connect the driver for the duration of one call.
 
     Raises:
         pymysql.Error: the server refuses, or does not answer.
@@ -141,23 +142,23 @@ def session(address: Address) -> Iterator[tuple[Database, Server]]:
 
 
 def _require_direct(address: Address, database: Database, number: int) -> None:
-    """Refuse a connection to a proxy with its own sessions of the server.
+    """Refuse a connection to a proxy that shares sessions of the server between its clients.
 
     Args:
         address: address of the connection.
         database: the connection.
-        number: number of the session, as the server counts it.
+        number: id of the session by CONNECTION_ID().
 
     Raises:
-        StoreError: the greeting has named another session.
+        StoreError: the server's greeting named another session.
     """
     greeted = int(database.thread_id())  # type: ignore[no-untyped-call]
     if greeted != number % 2**32:  # four bytes of the greeting hold it
         raise StoreError(
             f"{address.host}: the connection leads to a pooler (ProxySQL, MaxScale or another one): it is session "
-            f"{greeted} of that and session {number} of the server. Settings and locks of a session would stay with "
-            "other programs, or be lost between two statements. Nothing was written. Let the url name the server "
-            "itself, or a proxy that passes connections through (HAProxy)"
+            f"{greeted} of the pooler and session {number} of the server. Settings and locks of a session would "
+            "stay with other programs, or be lost between two statements. Nothing was written. Let the url name the "
+            "server itself, or a proxy that passes connections through (HAProxy)"
         )
 
 
@@ -176,7 +177,7 @@ def _collation(version: str) -> str:
 
 @contextmanager
 def transaction(database: Database) -> Iterator[None]:
-    """Run a transaction, which commits unless the caller raises."""
+    """Run a transaction and commit it, unless the caller raises."""
     import pymysql
 
     database.begin()
@@ -190,24 +191,24 @@ def transaction(database: Database) -> Iterator[None]:
 
 
 def execute(database: Database, statement: str) -> list[tuple[Any, ...]]:
-    """Execute a statement as it stands; return its rows, if it has any."""
+    """Execute a statement without parameters, and return its rows, if it has any."""
     with database.cursor() as cursor:
         cursor.execute(statement)
         return list(cursor.fetchall())
 
 
 def quoted(*names: str) -> str:
-    """Quote names for SQL, with dots between, whatever characters they have."""
+    """Quote names for SQL, separated by dots; they may contain any character."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def literal(value: str | int) -> str:
-    """Return a value as SQL. Text becomes hexadecimal digits: no sql_mode changes their meaning."""
+    """Return a value as SQL. Text is written in hexadecimal digits, which mean the same in every sql_mode."""
     return f"_utf8mb4 X'{value.encode().hex()}'" if isinstance(value, str) else str(int(value))
 
 
 def spoken(error: Exception) -> Exception:
-    """Return the same error with the server's sentence first and its number after it."""
+    """Return the error with the server's message first and the error number after it."""
     if len(error.args) == 2 and isinstance(error.args[0], int) and error.args[1]:
         return type(error)(f"{error.args[1]} (error {error.args[0]})")
     return error

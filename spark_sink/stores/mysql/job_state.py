@@ -1,4 +1,4 @@
-"""State of a job in a MySQL database, apart from its rows, with the sessions that read and change it."""
+"""State of a job in a MySQL database, apart from the rows, and the sessions that read and change it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
 
 END_TIMEOUT_S = 5.0
-"""Seconds that a take-over waits for the end of a session it has killed."""
+"""Seconds that a take-over waits for the end of a session that it has killed."""
 
 RULES_BROKEN = frozenset({1048, 1062, 1216, 1217, 1364, 1369, 1451, 1452, 1526, 1906, 3105, 3819, 4025})
-"""Numbers of the server for a row that a rule of its table refuses.
+"""Error numbers of the server for a row that breaks a rule of its table.
 
-NOT NULL, a unique index, a foreign key (four), a column without a default, a view's condition, no partition, a
-generated column (MariaDB, MySQL), a CHECK (MySQL, MariaDB).
+They stand for NOT NULL, a unique index, a foreign key (four numbers), a column without a default, and a view's
+condition. The last ones stand for a row outside of all partitions, a generated column (MariaDB, MySQL) and a CHECK
+(MySQL, MariaDB).
 """
 
 NO_SUCH_TABLE = 1146
-"""Number of the server for a missing table."""
+"""Error number of the server for a missing table."""
 
 
 STATEMENTS = Statements(
@@ -53,19 +54,19 @@ STATEMENTS = Statements(
 
 
 class JobState(SqlJobState["Database"]):
-    """State of the job, see `SqlJobState`.
+    """State of a job in a MySQL database, see `SqlJobState`.
 
-    A committing session holds a lock with the name of its job and generation.
+    A session that commits holds a lock of the server named after its job and generation.
 
     Args:
         location: see `MysqlStore`.
         name: the job's name.
-        topic: the topic.
-        topic_id: the topic's id, or 0.
-        relations: the tables that the offsets belong to: the result's, and the rejects' if there is one.
+        topic: the topic that the offsets belong to.
+        topic_id: the topic's id; 0: unknown.
+        relations: the tables that the offsets belong to: the result table and, if there is one, the table of rejects.
 
     Raises:
-        OptionRefused: see `MysqlStore`.
+        OptionRefused: the url or the table's name cannot be used.
     """
 
     statements = STATEMENTS
@@ -88,19 +89,21 @@ class JobState(SqlJobState["Database"]):
         self._lock, self.staging = f"ratchet:{digest}:", f"ratchet_stage_{digest}_"
 
     def of_job(self, name: str) -> JobState:
-        """Return the bookkeeping of another job over the same result table."""
+        """Return the state of another job with the same result table."""
         return JobState(self._location, name, self._topic, 0)
 
     # -- sessions
 
     @contextmanager
     def database(self, generation: int | None = None) -> Iterator[Database]:
-        """Connect for the time of one call.
+        """Connect to the database for the duration of one call.
 
         Args:
-            generation: the holder's, by which a take-over finds the session; None: the caller holds no job.
+            generation: generation of the calling job, so that a take-over finds the session; None: the caller is not a
+                job.
 
         Raises:
+            RuleBroken: a row breaks a rule of its table.
             StoreError: the database refuses, or does not answer.
         """
         import pymysql
@@ -122,10 +125,9 @@ class JobState(SqlJobState["Database"]):
             refuse(self.where, spoken(error), "the database and the job's rights in it")
 
     def end_sessions(self, database: Database, newest: int) -> None:
-        """End the committing session of that generation's holder.
+        """End the committing session of a generation, which would keep its locks if its job is frozen.
 
-        A frozen one would keep its locks. Without the right to end it, `take_over` waits until the server ends it after
-        `connection.IDLE_S`.
+        If this user may not end it, `take_over` waits until the server does so, after `connection.IDLE_S`.
         """
         import pymysql
 
@@ -143,14 +145,14 @@ class JobState(SqlJobState["Database"]):
 
     @staticmethod
     def get_lock(database: Database, name: str, seconds: int) -> bool:
-        """Request a lock of that name for the session; return whether it has the lock now."""
+        """Request a named lock for the session; return whether the session got it."""
         [(got,)] = execute(database, f"SELECT GET_LOCK({literal(name)}, {seconds})")
         return bool(got == 1)
 
     # -- statements
 
     def table(self, name: str) -> str:
-        """Quote a name in the result table's database."""
+        """Return the quoted name of a table in the result table's database."""
         return quoted(self.schema, name)
 
     def literal(self, value: str | int) -> str:
@@ -163,9 +165,9 @@ class JobState(SqlJobState["Database"]):
         return execute(database, statement)
 
     def described(self, database: Database, name: str) -> tuple[str, str] | None:
-        """Return engine and comment of a table; None: there is no such table.
+        """Return the engine and the comment of a table; None: there is no such table.
 
-        The engine of a view is empty.
+        For a view, the engine is empty.
         """
         found = self.run(
             database,
@@ -178,7 +180,7 @@ class JobState(SqlJobState["Database"]):
         return next(((engine or "", comment or "") for table, engine, comment in found if table == name), None)
 
     def is_there(self, database: Database) -> bool:
-        """Return whether the job has both its tables; the one looked for is made last."""
+        """Return whether the tables for generations and offsets exist; checks the table that is created last."""
         import pymysql
 
         try:

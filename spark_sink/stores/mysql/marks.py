@@ -1,8 +1,8 @@
-"""Marks of the tables that the offsets in a MySQL database belong to, so that a replaced table is noticed.
+"""Marks of the tables that the offsets in a MySQL database belong to; they reveal a replaced table.
 
-Rows and offsets are in one database, so a backup restored as a whole agrees with itself. Other changes hit the result
-table alone: it is dropped, created again, or emptied. MySQL keeps its numbers of tables for itself, so each table
-carries an id in its comment. Each commit notes that id and whether the table had rows.
+Rows and offsets are in one database, so a backup restored as a whole is consistent. But the result table alone may be
+dropped, created again, or emptied. MySQL reveals no lasting number of a table, so the store writes an id into the
+table's comment. Each commit stores that id, and whether the table had rows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
 
 ID = re.compile(r"\[ratchet ([0-9a-f]{16})\]")
-"""Pattern of the id in a table's comment; the rest of the comment is the user's."""
+"""Pattern of the id in a table's comment; the rest of the comment is the user's text."""
 
 MAX_COMMENT = 2048
-"""Characters of a table's comment, at most."""
+"""Maximum number of characters in a table's comment."""
 
 
 class State(Protocol):
-    """Part of the job's state that marks need."""
+    """Part of a job's state that `Marks` uses."""
 
     where: str
 
@@ -37,28 +37,28 @@ class State(Protocol):
         """Return the quoted name of a table in the result's database."""
 
     def described(self, database: Database, name: str) -> tuple[str, str] | None:
-        """Return engine and comment of a table; None: there is none."""
+        """Return the engine and the comment of a table; None: there is no such table."""
 
     def run(self, database: Database, statement: str, **parts: str) -> list[tuple[Any, ...]]:
         """Execute a statement, and return its rows."""
 
 
 class Look(NamedTuple):
-    """Present state of a table."""
+    """State of a table now."""
 
     is_there: bool
     id: str = ""
-    """Id in the comment; empty: the table has none."""
+    """Id in the table's comment; empty: the comment contains none."""
     is_filled: bool = False
 
 
 class Marks:
-    """Rows of `ratchet_sink_marks` about a job.
+    """Marks of a job's tables, stored in `ratchet_sink_marks`.
 
     Args:
         state: the job's state.
-        topic_id: the topic's id, or 0.
-        relations: the tables that the offsets belong to, the result first.
+        topic_id: the topic's id; 0: unknown.
+        relations: names of the tables that the offsets belong to, the result table first.
     """
 
     cleared = ""
@@ -68,9 +68,12 @@ class Marks:
         self._state, self._topic_id, self._relations = state, topic_id, relations
 
     def give_ids(self, database: Database) -> None:
-        """Give an id to each table without one: it is new, or another program has made it.
+        """Write an id into the comment of each table that has none, such as a new table.
 
-        Commits the open transaction.
+        Each ALTER TABLE commits the open transaction.
+
+        Raises:
+            StoreError: the comment is too long for an id.
         """
         for relation in self._relations:
             found = self._state.described(database, relation)
@@ -86,7 +89,7 @@ class Marks:
                 )
 
     def note(self, database: Database) -> None:
-        """Note the tables that the offsets belong to, in the caller's transaction."""
+        """Store marks of the tables as they are now, in the caller's transaction."""
         self._state.run(database, f"DELETE FROM {{marks}} {OF_JOB}")  # noqa: S608
         for relation in self._relations:
             look = self._look(database, relation)
@@ -100,9 +103,9 @@ class Marks:
             )
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Return which table has changed since the last note, and how; empty: none.
+        """Return a table that has changed since its mark was stored, and a sentence about it; both empty: none has.
 
-        The text is a sentence without its end. Only for a job with offsets.
+        The sentence has no full stop. The job must have stored offsets.
         """
         noted: dict[str, tuple[str, int]] = {}
         if self._state.described(database, "ratchet_sink_marks") is not None:
@@ -126,10 +129,10 @@ class Marks:
         return "", ""
 
     def _look(self, database: Database, relation: str) -> Look:
-        """Return the present state of a table.
+        """Return the state of a table now.
 
         Raises:
-            StoreError: it is of an engine without transactions, or a view.
+            StoreError: the table is a view, or its engine is not InnoDB.
         """
         found = self._state.described(database, relation)
         if found is None:
@@ -140,7 +143,7 @@ class Marks:
         return Look(True, match[1] if match else "", bool(rows))
 
     def require_engine(self, relation: str, engine: str) -> None:
-        """Refuse a table that keeps rows after a rollback of their transaction."""
+        """Refuse a table with an engine that keeps rows of a rolled back transaction."""
         if engine.lower() != "innodb":
             raise StoreError(
                 f"{self._state.where}: {relation} is {f'a table of engine {engine}' if engine else 'no table'}, and "

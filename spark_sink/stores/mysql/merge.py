@@ -1,4 +1,4 @@
-"""SQL that changes a MySQL table by staged rows."""
+"""SQL that changes a MySQL table by rows of a staging table."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kafka_ratchet.spark_sink.stores.sql_types import Column
 
 
 def staging_columns(defined: Iterable[str]) -> list[str]:
-    """Return a staging table's columns: the rows' own, between the task's token and the deletion flag."""
+    """Return a staging table's columns: the task's token, the columns of the rows, and the deletion flag."""
     return [f"{TOKEN} CHAR(32) NOT NULL", *defined, f"{quoted(DELETED)} TINYINT(1) NOT NULL DEFAULT 0"]
 
 
 def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteMode) -> str:
-    """Return the statement that deletes the rows of deleted keys; all names are quoted already.
+    """Return the statement that deletes the rows of keys marked as deleted; table names are already quoted.
 
-    Without aliases: a DELETE would look for them in the session's database.
+    It uses no aliases, because a DELETE would search them in the session's database.
     """
     same = f"{table}.{quoted(key_column(write_mode.key))} = {key_expression(tuple(sorted(write_mode.key)), staging)}"
     return (
@@ -31,14 +31,14 @@ def deletion(table: str, staging: str, tokens: Iterable[str], write_mode: WriteM
 
 
 def replacement(table: str, staging: str, tokens: Iterable[str], identity: tuple[str, ...], *, keyed: bool) -> str:
-    """Return the statement that deletes rows by staged identities; all tables' names are quoted already.
+    """Return the statement that deletes the rows with staged identities; table names are already quoted.
 
     Args:
         table: the table.
         staging: the staging table.
-        tokens: tokens of the staged rows that count.
-        identity: columns of the identity.
-        keyed: the identity is the table's key.
+        tokens: tokens of the tasks; only their staged rows belong to the commit.
+        identity: names of the identity columns.
+        keyed: whether the identity is the table's key.
     """
     if keyed:
         return deletion(table, staging, tokens, WriteMode("upsert", identity))
@@ -50,7 +50,7 @@ def replacement(table: str, staging: str, tokens: Iterable[str], identity: tuple
 
 
 def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Column], write_mode: WriteMode) -> str:
-    """Return the statement that adds rows, or adds to the totals of their keys."""
+    """Return the statement that inserts staged rows, or adds them to the totals of their keys."""
     into = [column.name for column in columns]
     insert = (
         f"INSERT INTO {table} ({names(into)}) SELECT {names(into, 'source')} FROM {staging} AS source "  # noqa: S608
@@ -73,11 +73,11 @@ def insertion(table: str, staging: str, tokens: Iterable[str], columns: list[Col
 
 
 def counted(staging: str, tokens: Iterable[str]) -> str:
-    """Return the query for the number of rows that count; the staging table's name is quoted already."""
+    """Return the query for the number of staged rows that belong to the commit; the table name is already quoted."""
     return f"SELECT COUNT(*) FROM {staging} WHERE {of_tokens(staging, tokens)}"  # noqa: S608
 
 
 def of_tokens(staging: str, tokens: Iterable[str]) -> str:
-    """Return the condition for staged rows that count."""
+    """Return the condition for staged rows of these tasks' tokens."""
     listed = ", ".join(map(literal, tokens)) or "''"
     return f"{staging}.{TOKEN} IN ({listed})"

@@ -1,6 +1,7 @@
 """Results in MySQL or MariaDB: rows, offsets and generation are in one database, and change in one transaction.
 
-Tasks write rows to a staging table; one transaction of the driver moves them into the table, with the offsets.
+Tasks write rows to a staging table; one transaction of the driver moves them into the result table and stores the
+offsets.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
 
 BATCH_ROWS = 50_000
-"""Rows of one fetch of a scan: the driver passes them on as Python objects."""
+"""Rows per fetch of a scan; the driver holds them as Python objects."""
 
 SIGNAL = 1644
-"""Number of the server for an error that a trigger raises."""
+"""Error number of the server for an error raised by a trigger."""
 
 DEADLOCK, DEADLOCKS = 1213, 10
-"""Number of the server for a deadlock's rollback, as between two jobs over one table; and the attempts of such a
-commit."""
+"""Error number of the server for a rollback after a deadlock, and the number of attempts of a commit. Two jobs with one
+table can cause a deadlock."""
 
 
 class MysqlStore(SqlStore["Database", list[Column]]):
-    """Store over one table of a MySQL or MariaDB database, `table` or `database.table`.
+    """Result store in one table of a MySQL or MariaDB database, `table` or `database.table`.
 
-    The url is mysql://user@host:port/database; the password of `location` wins over one in the url.
+    The url is mysql://user@host:port/database; the password of `location` replaces one in the url.
     """
 
     needs_path = False
@@ -112,7 +113,11 @@ class MysqlStore(SqlStore["Database", list[Column]]):
     # -- holders
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Return the last decision, from the table `ratchet_sink_decisions`."""
+        """Store an operator's offsets as a new generation, and the decision in `ratchet_sink_decisions`.
+
+        Returns:
+            The new generation.
+        """
         with self._state.database() as database:
             self._tables.create_bookkeeping(database)
             self._state.marks.give_ids(database)
@@ -123,7 +128,11 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         return generation
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """End the older holder's session: a frozen one would keep its locks."""
+        """Take over with a new generation, and create missing tables; see `ResultStore.open`.
+
+        A committing session of the older generation is ended first, because it would keep its locks if its job is
+        frozen.
+        """
         tables = self._wanted(schema)
         with self._state.database() as database:
             self._require_consistent(database)  # before a dropped table is created again
@@ -234,10 +243,10 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         )
 
     def _replace(self, database: Database, replacement: Replacement, staged: _Staged) -> None:
-        """Delete rows by their identities, and insert the staged ones.
+        """Delete the rows with some identities, and insert the staged rows.
 
         Raises:
-            StoreError: the table has not taken every row.
+            StoreError: staged rows are missing, or the table did not store every row.
         """
         [(found,)] = execute(database, counted(self._state.table(staged.table), staged.tokens))
         self._tables.require_staged(staged.table, found, sum(staged.tokens.values()))
@@ -248,16 +257,16 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         if inserted != replacement.count:
             raise StoreError(
                 f"{self._where}: {staged.target} has stored {inserted} of {replacement.count} rows of a repair. "
-                "Nothing was committed; look at the triggers of the table"
+                "Nothing was committed; check the triggers of the table"
             )
 
     def _stage(
         self, generation: int, table: str, columns: list[Column], dataframe: DataFrame
     ) -> tuple[list[_Staged], int]:
-        """Have the tasks write the rows into staging tables.
+        """Write the rows into a new staging table, in Spark's tasks.
 
         Returns:
-            the staged rows, and how many of them count
+            The staged rows, and the number of rows to move.
         """
         deletes = DELETED in dataframe.columns
         # No connection is open while the tasks write: the server would end it.
@@ -280,14 +289,15 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         start: dict[int, int] | None,
         end: dict[int, int] | tuple[dict[int, int], dict[int, int]],
     ) -> None:
-        """Move the rows into their tables, with the offsets.
+        """Move staged rows into their tables and store the offsets, in one transaction.
 
         Args:
             database: connection of the holder's session.
-            staged: the rows.
-            generation: the holder's.
-            start: stored offsets; None: they stay.
-            end: offsets after the commit; or the range of records that the rows replace.
+            staged: rows of each table.
+            generation: generation of this run.
+            start: expected stored offsets; None: they are not compared.
+            end: offsets after the commit; or the first and last offsets of the records to replace, which leaves the
+                stored offsets unchanged.
         """
         import pymysql
 
@@ -320,7 +330,7 @@ class MysqlStore(SqlStore["Database", list[Column]]):
         """Move staged rows into their table, in the caller's transaction.
 
         Raises:
-            StoreError: the table has not taken every row as given.
+            StoreError: the table did not store every row unchanged.
         """
         import pymysql
 
@@ -345,21 +355,21 @@ class MysqlStore(SqlStore["Database", list[Column]]):
 
 @dataclass(frozen=True)
 class _Staged:
-    """Rows that the tasks have written and no commit has taken yet."""
+    """Rows of one table that the tasks wrote into a staging table for a coming commit."""
 
     table: str
     target: str
-    """Table that the rows go into."""
+    """Table that the rows are moved into."""
     columns: list[Column]
     """Columns of that table."""
     statements: list[str]
-    """Statement that brings the rows that count into their table."""
+    """Statements that move the rows into their table."""
     tokens: dict[str, int]
-    """Tokens of those rows, and the number of rows of each."""
+    """Number of rows by the token of the task that staged them. Rows with other tokens do not belong to the commit."""
 
 
 def _array(values: tuple[Any, ...], data_type: pa.DataType) -> pa.Array:
-    """Convert PyMySQL's values to the requested type of Arrow."""
+    """Convert values of PyMySQL to an Arrow array of the requested type."""
     import pyarrow as pa
 
     if pa.types.is_boolean(data_type):

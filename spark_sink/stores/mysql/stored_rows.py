@@ -1,7 +1,7 @@
-"""Comparison of MySQL's stored rows with the given ones, before the transaction commits.
+"""Comparison of the rows that MySQL stored with the staged ones, before the transaction commits.
 
-No trigger of MySQL takes a row away without an error, but a BEFORE trigger may store other values than it was given. So
-rows with a key are read back by it, and appended ones are counted by the server.
+No trigger of MySQL drops a row without an error, but a BEFORE trigger may store other values than were inserted. So
+rows with a key are read back by their key, and appended rows are counted by the server.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class StoredRows:
-    """Rows of one staging table before and after the move into their table.
+    """Check of one staging table's rows before and after they are moved into their table.
 
     Args:
         state: the job's state.
         database: connection during the transaction that moves the rows.
         table: target of the move.
         staging: source of the move.
-        tokens: tokens of the staged rows that count.
+        tokens: tokens of the tasks; only their staged rows are moved.
         columns: columns of the rows.
-        write_mode: their effect on the table.
+        write_mode: effect of the rows on the table.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class StoredRows:
         self._total = self._sum() if write_mode.kind == "totals" else 0
 
     def require(self, inserted: int) -> None:
-        """Raise unless the table has every staged row.
+        """Raise unless the table contains every staged row.
 
         Args:
-            inserted: the server's count of the appended rows.
+            inserted: number of inserted rows, as the server counted them.
 
         Raises:
             StoreError: a row is missing; the transaction has to be rolled back.
@@ -79,14 +79,14 @@ class StoredRows:
                 self._refuse(f"has totals with {added} of {given} records added")
 
     def refuse_signal(self, reason: str) -> None:
-        """Raise a trigger's refusal with the names of the table's triggers."""
+        """Raise the error of a trigger that refused a row, with the names of the table's triggers."""
         self._refuse(f"refuses a row ({reason})")
 
     def _refuse(self, what: str) -> None:
         names = self._triggers() or "none that this user can see"
         raise StoreError(
-            f"{self._state.where}: {self._table} {what}. It has the triggers: {names}. Nothing was added and no offset "
-            "moved. Drop or change the one that refuses or changes rows, then start the job again"
+            f"{self._state.where}: {self._table} {what}. The table has the triggers: {names}. Nothing was added and no "
+            "offset moved. Drop or change the one that refuses or changes rows, then start the job again"
         )
 
     def _triggers(self) -> str:
@@ -100,11 +100,11 @@ class StoredRows:
         return ", ".join(str(name) for (name,) in found)
 
     def _search(self) -> int:
-        """Return how many staged rows the table has."""
+        """Return the number of staged rows that the table contains."""
         return self._number("COUNT(*)", self._joined())
 
     def _sum(self) -> int:
-        """Return how many records the totals of the staged keys count."""
+        """Return the number of records in the totals of the staged keys."""
         return self._number(f"COALESCE(SUM(target.{quoted(COUNT_COLUMN)}), 0)", self._joined())
 
     def _joined(self) -> str:
@@ -124,6 +124,6 @@ class StoredRows:
 
 
 def _is_same(column: Column) -> str:
-    """Return the condition for one value on both sides; texts are compared by their bytes in UTF-8."""
+    """Return the SQL condition that a column has one value in both tables; texts are compared by their UTF-8 bytes."""
     form = "CAST(CONVERT({}.{} USING utf8mb4) AS BINARY)" if column.type.startswith("longtext") else "{}.{}"
     return " <=> ".join(form.format(side, quoted(column.name)) for side in ("target", "source"))

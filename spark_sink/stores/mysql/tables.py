@@ -1,7 +1,7 @@
 """Tables of a MySQL database that the store creates, changes and compares.
 
 In MySQL every CREATE and ALTER commits at once. So none of them is part of a transaction, and each can be repeated. If
-a job is killed between two of them, its next start makes the rest.
+a job is killed between two of them, its next start executes the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.mysql.connection import Database
 
 DUPLICATE_ENTRY = 1062
-"""Number of the server for a second row of one unique key."""
+"""Error number of the server for a second row with one value of a unique index."""
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS {jobs} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
@@ -48,7 +48,8 @@ CREATE = (
     "CREATE TABLE IF NOT EXISTS {rules} (result VARCHAR(64) NOT NULL, job VARCHAR(64) NOT NULL, "
     "rule LONGTEXT NOT NULL, PRIMARY KEY (result, job)) {options}",
 )
-"""Tables of the bookkeeping, in this order: if the second exists, the first does too."""
+"""Statements that create the tables for the job's state, in this order: if the second table exists, the first does
+too."""
 
 
 class Tables(SqlTables["Database"]):
@@ -66,11 +67,15 @@ class Tables(SqlTables["Database"]):
 
     @property
     def options(self) -> str:
-        """Return the options after each CREATE TABLE: the server's own defaults may differ."""
+        """Return the options that follow each CREATE TABLE, because the server's defaults may differ."""
         return f"ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE {self._state.collation}"
 
     def create_bookkeeping(self, database: Database) -> None:
-        """Create the missing tables of the bookkeeping; refuse those of another engine."""
+        """Create the missing tables for the job's state.
+
+        Raises:
+            StoreError: one of the tables has an engine other than InnoDB.
+        """
         for statement in CREATE:
             self._state.run(database, statement, options=self.options)
         for name in BOOKKEEPING:
@@ -88,25 +93,25 @@ class Tables(SqlTables["Database"]):
         key: tuple[str, ...],
         evolving: str | None = None,
     ) -> None:
-        """Create missing tables: bookkeeping, `tables`, and the index over `key` of the first one.
+        """Create the missing tables: those for the job's state, `tables`, and the index over the key of the first.
 
-        Each statement commits at once. The next job makes the tables that a killed one has not.
+        Each statement commits at once. If a job is killed between two, the next job creates the rest.
 
         Args:
             database: connection without an open transaction.
-            tables: columns of each.
-            key: key of the first table.
-            evolving: the table to call `evolve` for.
+            tables: columns of each table, by its name.
+            key: key columns of the first table.
+            evolving: name of the table that `evolve` will change; None: none.
 
         Raises:
             SchemaDiffers: a table has other columns.
-            StoreError: a table is of another engine, or has a second unique index.
+            StoreError: a table has another engine, or a second unique index.
         """
         # Two jobs at once could each give the table an id. The lock goes with the session.
         creating = f"ratchet:{hashlib.sha256(self._state.schema.encode()).hexdigest()[:12]}:tables"
         if not self._state.get_lock(database, creating, LOCK_TIMEOUT_S):
             raise StoreError(
-                f"{self._state.where}: another job has been making tables for {LOCK_TIMEOUT_S} s. Run again"
+                f"{self._state.where}: another job has been creating tables for {LOCK_TIMEOUT_S} s. Run again"
             )
         try:
             self.create_bookkeeping(database)
@@ -154,10 +159,10 @@ class Tables(SqlTables["Database"]):
     def require_key(self, database: Database, key: tuple[str, ...]) -> None:
         """Refuse a table without the index over its key, or with a second unique index.
 
-        ON DUPLICATE KEY UPDATE finds rows by such an index.
+        MySQL finds the row to update by any unique index (ON DUPLICATE KEY UPDATE).
 
         Raises:
-            StoreError: its indexes were changed.
+            StoreError: the indexes were changed.
         """
         if not self._has_key(database, key):
             raise StoreError(
@@ -166,7 +171,11 @@ class Tables(SqlTables["Database"]):
             )
 
     def _has_key(self, database: Database, key: tuple[str, ...]) -> bool:
-        """Return whether the index exists; refuse a second unique one, by which MySQL would find other keys' rows."""
+        """Return whether the index over the key exists.
+
+        Raises:
+            StoreError: there is a second unique index, so that MySQL could update rows of other keys.
+        """
         found = self._state.run(
             database,
             "SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS "
@@ -185,15 +194,15 @@ class Tables(SqlTables["Database"]):
         return there.get(key_column(key)) == key_column(key)
 
     def new_staging(self, database: Database, generation: int, columns: Sequence[str]) -> str:
-        """Create a staging table for that holder.
+        """Create a staging table for a generation.
 
         Args:
             database: connection without an open transaction.
-            generation: the holder's.
-            columns: definition of each column.
+            generation: generation of the job.
+            columns: SQL definition of each column.
 
         Returns:
-            name of the table
+            Name of the table.
         """
         name = f"{self._state.staging}{generation}_{uuid.uuid4().hex[:8]}"
         self._state.run(
@@ -206,11 +215,11 @@ class Tables(SqlTables["Database"]):
         return name
 
     def defined(self, column: Column) -> str:
-        """Return a column for CREATE TABLE."""
+        """Return the SQL definition of a column for CREATE TABLE."""
         return definition(column, self._state.collation)
 
     def staged(self, database: Database, newest: int) -> list[tuple[str, int, float | None]]:
-        """Return name, bytes and time of the staging tables of holders up to that generation."""
+        """Return name, bytes and creation time (seconds since 1970) of the staging tables up to a generation."""
         found = self._state.run(
             database,
             "SELECT TABLE_NAME, COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0), UNIX_TIMESTAMP(CREATE_TIME) "
@@ -226,21 +235,21 @@ class Tables(SqlTables["Database"]):
         ]
 
     def drop_table(self, database: Database, table: str) -> None:
-        """Remove a staging table."""
+        """Drop a staging table."""
         self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
 
     def drop_staged(self, table: str) -> None:
-        """Remove a dead holder's staging table, from outside of the job."""
+        """Drop the staging table of a job that no longer runs, on a connection of its own."""
         with self._state.database() as database:
             self.drop_table(database, table)
 
     def drop_staging(self, database: Database, newest: int) -> None:
-        """Remove the staging tables of holders up to that generation."""
+        """Drop the staging tables up to a generation."""
         for table, _, _ in self.staged(database, newest):
             self.drop_table(database, table)
 
     def columns(self, database: Database, table: str) -> list[Column]:
-        """Return the columns of a table without those for keys; a missing table has none."""
+        """Return the columns of a table without the generated key columns; empty: the table is missing."""
         return [column for name, column in self._all_columns(database, table).items() if not is_key_column(name)]
 
     def _all_columns(self, database: Database, table: str) -> dict[str, Column]:
@@ -254,17 +263,22 @@ class Tables(SqlTables["Database"]):
         return {column: described(column, kind, comment) for of, column, kind, comment in found if of == table}
 
     def require_types(self, database: Database, table: str, columns: Sequence[Column]) -> None:
-        """Raise `SchemaDiffers` if these columns have changed: MySQL rounds decimals without an error."""
+        """Require that the columns have the expected types: MySQL rounds decimals without an error.
+
+        Raises:
+            SchemaDiffers: a column has another type, or is missing.
+            StoreError: see `_require_given`.
+        """
         expected = dict(columns)
         self._require_given(database, table, expected)
         present = {name: kind for name, kind in self.columns(database, table) if name in expected}
         require_columns(self._state.where, present, expected, table)
 
     def _require_given(self, database: Database, table: str, columns: Mapping[str, str]) -> None:
-        """Raise unless the server stores the given values of these columns and no others.
+        """Require that the server stores the values it is given in these columns.
 
         Raises:
-            StoreError: it generates them, or numbers the rows itself where null is given.
+            StoreError: a column is generated, or numbered by the server.
         """
         found = self._state.run(
             database,
@@ -298,7 +312,9 @@ class Tables(SqlTables["Database"]):
         return widens(before, after)
 
     def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
-        """Change the columns one by one: each ALTER TABLE commits at once, and the next start makes the rest.
+        """Apply the changes of `missing` one by one.
+
+        Each ALTER TABLE commits at once; if a job is killed between two, its next start does the rest.
 
         Raises:
             SchemaDiffers: see `missing`.
@@ -314,12 +330,12 @@ class Tables(SqlTables["Database"]):
 
 
 def key_column(key: Sequence[str]) -> str:
-    """Return column and index for a key of these columns, whichever job has it."""
+    """Return the name of the column and of the index for a key; it is the same for every job."""
     return KEY_COLUMN + hashlib.sha256("\0".join(sorted(key)).encode()).hexdigest()[:16]
 
 
 def is_key_column(name: str) -> bool:
-    """Return whether the column stands for a key."""
+    """Return whether a column is a generated key column."""
     return name.startswith(KEY_COLUMN)
 
 

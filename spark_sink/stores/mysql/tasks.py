@@ -1,7 +1,7 @@
-"""Staging of rows in the executors: they go to a staging table by INSERTs of many rows.
+"""Staging of rows in Spark's tasks: they INSERT many rows at a time into a staging table.
 
-Nested functions with their own imports: cloudpickle sends them by value, so executors need PyMySQL and pyarrow, and
-nothing of this package.
+The tasks are nested functions with their own imports: cloudpickle sends them by value, so executors need PyMySQL and
+pyarrow, but not this package.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 STAGED = "token string, rows long"
-"""Columns of a task's report about its staged rows; only rows with a reported token count."""
+"""Columns of a task's report about its staged rows; only rows with a reported token belong to the commit."""
 
 STATEMENT_BYTES = 1 << 20
-"""Bytes of one INSERT, unless a single row is longer: many rows, and far below the server's limit of 16 MB."""
+"""Maximum bytes of one INSERT, unless a single row is longer: room for many rows, and far below the server's limit of
+16 MB."""
 
 NOT_FINITE = "MySQL holds neither NaN nor infinity. Leave such numbers out, or make text of them"
 
 
 def literals(dataframe: DataFrame) -> DataFrame:
-    """Turn each row into one text: its values as SQL, with commas between.
+    """Convert each row to one text: its values as SQL, separated by commas.
 
-    Text and bytes become hexadecimal digits, so that any content is a value and never SQL.
+    Text and bytes are written in hexadecimal digits, so that no content can be read as SQL.
     """
     from pyspark.sql import functions as F
 
@@ -68,15 +69,15 @@ def _literal(column: Column, data_type: DataType) -> Column:
 
 
 def stage(dataframe: DataFrame, address: Address, insert: str) -> dict[str, int]:
-    """Insert the rows into a staging table, each with its task's token.
+    """Insert the rows into a staging table, each with the token of its task.
 
     Args:
         dataframe: the rows as `literals` returns them.
         address: address of the database.
-        insert: the statement up to and including VALUES; its first column is the token.
+        insert: INSERT statement up to and including VALUES; its first column is the token.
 
     Returns:
-        Rows per token. Rows of other tokens stem from attempts that failed or were not needed.
+        Number of rows by token. Rows with other tokens come from attempts of tasks that failed or were not needed.
     """
     return {row.token: row.rows for row in map_batches(dataframe, _staging(address, insert), STAGED).collect()}
 

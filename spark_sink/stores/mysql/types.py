@@ -1,4 +1,4 @@
-"""Names and types of MySQL for the columns of a result."""
+"""Names and types of MySQL for the columns of a result table."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 MAX_NAME = 64
-"""Characters that MySQL allows in a name."""
+"""Maximum number of characters in a name of MySQL."""
 
 KEY_COLUMN = "ratchet_key_"
-"""Prefix of a column that stands for a key; readers need not know its text."""
+"""Name prefix of the generated column that represents a key; readers can ignore the column."""
 
 TOKEN = "ratchet_token"  # noqa: S105 - a column
-"""Column of staging tables for the token of the task's attempt."""
+"""Column of staging tables with the token of the task's attempt."""
 
 JSON, UTC = "JSON", "UTC"
-"""Comments of columns with an ambiguous type: text for JSON; times of day in UTC."""
+"""Comments of columns with an ambiguous type: text that contains JSON; times in UTC."""
 
 PLAIN = {
     "string": "longtext",
@@ -40,19 +40,19 @@ PLAIN = {
     "timestamp": f"datetime(6) {UTC}",  # MySQL's timestamp ends in 2038
     "timestamp_ntz": "datetime(6)",
 }
-"""Types of Spark, by its names in JSON, with MySQL's types and their comments."""
+"""Types of MySQL with their comments, by Spark's type names in JSON."""
 
 TYPES = Types("MySQL", PLAIN, "decimal", f"longtext {JSON}", frozenset({"byte", "float"}))
 
 WIDTH = re.compile(r"^((?:small|big)?int)\(\d+\)")
-"""Pattern of a whole number's display width, which MariaDB has and MySQL no longer."""
+"""Pattern of an integer's display width, which MariaDB still reports and MySQL does not."""
 
 
 def column_types(schema: StructType) -> list[Column]:
-    """Return the table's columns; arrays, maps and structs become text with JSON.
+    """Return the table's columns in MySQL's types; arrays, maps and structs become text with JSON.
 
     Raises:
-        OptionRefused: a name or a type has no counterpart.
+        OptionRefused: MySQL does not support a column's name or type.
     """
     columns = [Column(_column_name(field.name), type_of(field.name, field.dataType, TYPES)) for field in schema.fields]
     if len({column.name.lower() for column in columns}) < len(columns):
@@ -64,13 +64,13 @@ def column_types(schema: StructType) -> list[Column]:
 
 
 def described(name: str, column_type: str, comment: str) -> Column:
-    """Return a column as information_schema has it."""
+    """Return a column from its description in information_schema."""
     plain = WIDTH.sub(r"\1", column_type.lower())
     return Column(name, f"{plain} {comment}" if comment in {JSON, UTC} else plain)
 
 
 def definition(column: Column, collation: str) -> str:
-    """Return a column for CREATE or ALTER TABLE.
+    """Return the SQL definition of a column for CREATE or ALTER TABLE.
 
     The type and its comment come from this module.
     """
@@ -84,20 +84,25 @@ WIDENINGS = "smallint, int and bigint become larger ones of these, and decimal g
 
 
 def widens(before: str, after: str) -> bool:
-    """Return whether the second type has each value of the first, and `MODIFY COLUMN` can change it."""
+    """Return whether `MODIFY COLUMN` can change the first type to the second without changing a value."""
     return is_larger(before, after, INTEGERS)
 
 
 def names(columns: Iterable[str], of: str = "") -> str:
-    """Join columns, quoted, with commas; of: the statement's name for their table."""
+    """Return column names as SQL: quoted, and separated by commas.
+
+    Args:
+        columns: names of the columns.
+        of: alias of their table, to precede each name; empty: none.
+    """
     return ", ".join((of and f"{of}.") + quoted(column) for column in columns)
 
 
 def key_expression(key: tuple[str, ...], of: str = "") -> str:
-    """Return the expression for these columns' values: 32 bytes, equal for equal values including null.
+    """Return the SQL expression that identifies the values of a key: 32 bytes, equal for equal values including null.
 
-    No index could hold texts of any length, and an index takes null for no value. Each column is hashed alone, as
-    bytes, so that no collation matters and no two lists of values look the same.
+    An index cannot contain texts of any length, and allows several rows with null. Each column is hashed alone, as
+    bytes, so that no collation matters and different lists of values cannot look the same.
     """
     each = [
         f"IFNULL(CONCAT(X'76', SHA2(CAST({(of and f'{of}.') + quoted(name)} AS BINARY), 256)), X'6e')" for name in key
@@ -106,10 +111,10 @@ def key_expression(key: tuple[str, ...], of: str = "") -> str:
 
 
 def table_parts(table: str, database: str) -> tuple[str, str]:
-    """Split `table` or `database.table`; the default is the database of the url.
+    """Split `table` or `database.table` into database and table; the default is the database of the url.
 
     Raises:
-        OptionRefused: the text is no name of a table, or there is no database.
+        OptionRefused: the text is not a table name, or no database is named.
     """
     first, dot, second = table.partition(".")
     found = (first, second) if dot else (database, first)
@@ -142,8 +147,8 @@ def _is_name(name: str) -> bool:
 
 
 def comment_literal(text: str) -> str:
-    """Return a text for COMMENT, which takes no hexadecimal digits.
+    """Return a text as SQL for COMMENT, which does not accept hexadecimal digits.
 
-    sql_mode is known, so that a backslash is an escape.
+    The job sets sql_mode itself, so a backslash is known to be an escape.
     """
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -1,1 +1,1 @@
-"""PostgreSQL: offsets in a table of the same transaction."""
+"""PostgreSQL store, which changes rows and offsets in one transaction."""

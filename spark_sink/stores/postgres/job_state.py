@@ -1,4 +1,4 @@
-"""State of a job in a PostgreSQL database, apart from its rows, with the sessions that read and change it."""
+"""State of a job in a PostgreSQL database, apart from the rows, and the sessions that read and change it."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 LOCK_TIMEOUT_MS = 30_000
-"""Milliseconds that a statement waits for another session's lock. No holder keeps one longer than a commit, and a
-take-over ends the sessions of the earlier holder; a longer wait ends in an error instead of hanging."""
+"""Milliseconds that a statement waits for another session's lock. A job keeps a lock no longer than a commit, and a
+take-over ends the sessions of the earlier job. So a longer wait is a fault, and ends in an error."""
 
 VISIT_TIMEOUT_MS = 10_000
-"""Milliseconds that a session without a job may idle in a transaction. All its transactions are short."""
+"""Milliseconds that a session outside of a job may be idle in a transaction; all its transactions are short."""
 
 VISITOR = "sink-visitor"
-"""Name of a session that holds no job."""
+"""Application name of a session that does not belong to a running job."""
 
 END_TIMEOUT_MS = 5_000
-"""Milliseconds that a take-over waits for the end of a session it has terminated."""
+"""Milliseconds that a take-over waits for the end of a session that it has terminated."""
 
 OF_PARTITION = "Nothing of the record's partition was added, and its offset has not moved"
-"""Extent of a refusal in a task, which commits one partition."""
+"""Sentence about the extent of a refusal in a task, which commits one partition."""
 
 RAISED = "P0001"
-"""SQLSTATE of an error that a function raises."""
+"""SQLSTATE of an error raised by a function."""
 
 RULE_BROKEN = re.compile(r"psycopg\.errors\.((?!Protocol)[A-Z]\w+Violation|RaiseException): (.*)")
-"""Last line of a task's failure by a constraint or a raising trigger; poolers answer ProtocolViolation."""
+"""Pattern of the last line of a task's failure by a constraint or a raising trigger. It excludes ProtocolViolation,
+which comes from poolers."""
 
 STATEMENTS = Statements(
     stored=f"SELECT partition, next FROM {{offsets}} {OF_JOB} ORDER BY partition",  # noqa: S608
@@ -60,17 +61,19 @@ STATEMENTS = Statements(
 
 
 class JobState(SqlJobState["Database"]):
-    """State of the job, see `SqlJobState`; a session of a holder has the name of its job and generation.
+    """State of a job in a PostgreSQL database, see `SqlJobState`.
+
+    The application name of a job's session contains the job's name and generation.
 
     Args:
         location: see `PostgresStore`.
         name: the job's name.
-        topic: the topic.
-        topic_id: the topic's id, or 0.
-        relations: the tables that the offsets belong to: the result's, and the rejects' if there is one.
+        topic: the topic that the offsets belong to.
+        topic_id: the topic's id; 0: unknown.
+        relations: the tables that the offsets belong to: the result table and, if there is one, the table of rejects.
 
     Raises:
-        OptionRefused: see `PostgresStore`.
+        OptionRefused: the url or the table's name cannot be used.
     """
 
     statements = STATEMENTS
@@ -91,7 +94,7 @@ class JobState(SqlJobState["Database"]):
         self.staging = f"ratchet_stage_{digest}_"
 
     def of_job(self, name: str) -> JobState:
-        """Return the bookkeeping of another job over the same result table."""
+        """Return the state of another job with the same result table."""
         return JobState(self._location, name, self._topic, 0)
 
     def is_same_table(self, result: str) -> bool:
@@ -104,9 +107,9 @@ class JobState(SqlJobState["Database"]):
         return super().gone_table(database) or self._moved_from(database)
 
     def _moved_from(self, database: Database) -> str:
-        """Return a table's former name with offsets, if it came here by SET SCHEMA; empty: it did not.
+        """Return the former name of the result table if ALTER TABLE SET SCHEMA moved it here; empty: it was not moved.
 
-        Such a table keeps its oid, and the bookkeeping stays in the former schema.
+        Such a table keeps its oid, while the tables with the job's state stay in the former schema.
         """
         from psycopg import sql
 
@@ -135,12 +138,13 @@ class JobState(SqlJobState["Database"]):
 
     @contextmanager
     def database(self) -> Iterator[Database]:
-        """Connect for the time of one call, with `transaction` for each piece of work.
+        """Connect to the database for the duration of one call; the caller opens each `transaction`.
 
-        A pooler may give each transaction another session of the server, and that session to others afterwards. So no
-        setting and no prepared statement of the job outlives a transaction.
+        A pooler may give each transaction another session of the server, and that session to other programs afterwards.
+        So no setting and no prepared statement of the job lasts longer than a transaction.
 
         Raises:
+            RuleBroken: a row breaks a constraint, or a trigger refused it.
             StoreError: the database refuses, or does not answer.
         """
         import psycopg
@@ -158,7 +162,7 @@ class JobState(SqlJobState["Database"]):
             refuse(self.where, error, "the database and the job's rights in it")
 
     def refuse_rule_of_task(self, error: Exception) -> None:
-        """Raise `RuleBroken` if a task has failed by a rule of the table; else return."""
+        """Raise `RuleBroken` if the error of a task is a broken rule of the table; else do nothing."""
         if not isinstance(error, spark_errors()) or not (found := RULE_BROKEN.search(reason_of(error))):
             return
         names = ""
@@ -169,11 +173,12 @@ class JobState(SqlJobState["Database"]):
 
     @contextmanager
     def transaction(self, database: Database, generation: int | None = None) -> Iterator[None]:
-        """Run a transaction with its settings; it commits unless the caller raises.
+        """Run a transaction with its settings, and commit it unless the caller raises.
 
         Args:
             database: connection without an open transaction.
-            generation: the holder's, which names the session for a take-over; None: the caller does not hold the job.
+            generation: generation of the calling job, so that a take-over finds the session; None: the caller is not a
+                running job.
         """
         settings = {"lock_timeout": str(LOCK_TIMEOUT_MS), "row_security": "off"}
         if generation is None:  # a session that no take-over finds is ended by the server
@@ -186,13 +191,13 @@ class JobState(SqlJobState["Database"]):
             yield
 
     def application(self, generation: int) -> str:
-        """Return the name of a holder's sessions."""
+        """Return the application name of a generation's sessions."""
         return f"{self._application}{generation}"
 
     def connection(self, generation: int) -> Connection:
-        """Return the connection of tasks under that name, to a server of the url that can be written to.
+        """Return the connection data for tasks of a generation, for a server that accepts writes.
 
-        A replica may lack the last commit, which a task needs for its judgements.
+        A replica may not have the last commit yet, on which a task depends.
         """
         from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -202,7 +207,10 @@ class JobState(SqlJobState["Database"]):
         return Connection(address, self.application(generation), LOCK_TIMEOUT_MS)
 
     def end_sessions(self, database: Database, newest: int) -> None:
-        """End the sessions of holders up to that generation: a frozen one's open COPY would block the next holder."""
+        """End the sessions of a job up to a generation.
+
+        The open COPY of a frozen session would block the next run.
+        """
         with self.transaction(database):
             found = database.execute(
                 "SELECT DISTINCT application_name FROM pg_stat_activity "
@@ -222,7 +230,7 @@ class JobState(SqlJobState["Database"]):
     # -- statements
 
     def table(self, name: str) -> sql.Identifier:
-        """Quote a name in the result table's schema."""
+        """Return the quoted name of a table in the result table's schema."""
         from psycopg import sql
 
         return sql.Identifier(*self._schema, name)
@@ -250,11 +258,11 @@ class JobState(SqlJobState["Database"]):
         return cursor.fetchall() if cursor.description else []
 
     def task_statements(self, table: str, copy: str) -> dict[str, str]:
-        """Return the statements of the tasks, as text with `%s` for partition and offset.
+        """Return the SQL statements for tasks, with `%s` for partition and offset.
 
         Args:
-            table: table that they fill.
-            copy: statement that fills it.
+            table: table that the tasks fill.
+            copy: COPY statement that fills the table.
         """
         statements = {
             # A partitioned table, or a view, has no file.
@@ -298,11 +306,11 @@ class JobState(SqlJobState["Database"]):
         return bool(found)
 
     def name_literal(self, name: str) -> sql.Literal:
-        """Return the name of a table next to the result's, as a text that `to_regclass` reads."""
+        """Return the name of a table in the result's schema as a text that `to_regclass` can parse."""
         return self.literal(self.table(name).as_string(None))
 
 
 def _raised_by(error: psycopg.Error) -> str:
-    """Return the place where a trigger function has raised an error; empty: the sentence names a constraint."""
+    """Return the place where a trigger function raised the error; empty: a constraint is the cause."""
     context = (error.diag.context or "").partition("\n")[0]
     return context if error.sqlstate == RAISED else ""

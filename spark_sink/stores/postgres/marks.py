@@ -1,9 +1,8 @@
-"""Marks of the tables that the offsets in a PostgreSQL database belong to, so that a replaced table is noticed.
+"""Marks of the tables that the offsets in a PostgreSQL database belong to; they reveal a replaced table.
 
-The database keeps rows and offsets together, so a backup restored as a whole, or to a point in time, agrees with
-itself. Other changes hit the result table alone: it is dropped, created again, restored alone, or TRUNCATEd. Each
-commit notes the server's number of the table, and that of the bookkeeping's own table: a dump restored as a whole
-changes both.
+Rows and offsets are in one database, so a backup restored as a whole, or to a point in time, is consistent. But the
+result table alone may be dropped, created again, restored, or truncated. Each commit stores the server's number (oid)
+of that table, and that of the table of offsets: restoring a whole dump changes both numbers.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Marks:
-    """Rows of `ratchet_sink_marks` about a job.
+    """Marks of a job's tables, stored in `ratchet_sink_marks`.
 
     Args:
         state: the job's state.
-        topic_id: the topic's id, or 0.
-        relations: the tables that the offsets belong to, the result first.
+        topic_id: the topic's id; 0: unknown.
+        relations: names of the tables that the offsets belong to, the result table first.
     """
 
     cleared = ""
@@ -34,7 +33,7 @@ class Marks:
         self._state, self._topic_id, self._relations = state, topic_id, relations
 
     def note(self, database: Database) -> None:
-        """Note the tables that the offsets belong to, in the caller's transaction."""
+        """Store marks of the tables as they are now, in the caller's transaction."""
         self._state.run(database, f"DELETE FROM {{marks}} {OF_JOB}")  # noqa: S608
         for relation in self._relations:
             oid, filenode, filled = self._look(database, relation)
@@ -51,9 +50,9 @@ class Marks:
             )
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Return which table has changed since the last note, and how; empty: none.
+        """Return a table that has changed since its mark was stored, and a sentence about it; both empty: none has.
 
-        The text is a sentence without its end. Only for a job with offsets.
+        The sentence has no full stop. The job must have stored offsets.
         """
         if not self._state.has_table(database, "ratchet_sink_marks"):
             first = self._relations[0]
@@ -84,11 +83,11 @@ class Marks:
         return "", ""
 
     def number(self, database: Database, relation: str) -> tuple[int, int]:
-        """Return the table's oid and the number of its file: a TRUNCATE changes the second."""
+        """Return the oid of a table, and the number of its file, which a TRUNCATE changes."""
         return self._look(database, relation)[:2]
 
     def _look(self, database: Database, relation: str) -> tuple[int, int, bool]:
-        """Return oid, file number and presence of rows of a table; oid 0: it does not exist."""
+        """Return the oid of a table, its file number, and whether it has rows; oid 0: the table does not exist."""
         if not self._state.has_table(database, relation):
             return 0, 0, False
         # Rows first: within a transaction that locks the table against its clearing.

@@ -1,4 +1,4 @@
-"""SQL that changes a PostgreSQL table by staged rows with a key."""
+"""SQL that changes a PostgreSQL table by staged rows that have a key."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 def deletions(
     state: JobState, table: str, staging: str, tokens: list[str], write_mode: WriteMode
 ) -> list[sql.Composed]:
-    """Return the statements that delete the rows of deleted keys.
+    """Return the statements that delete the rows of keys marked as deleted.
 
-    There is one for keys without null, which PostgreSQL looks up in the index, and one for the few with null.
+    One statement is for keys without null, which PostgreSQL finds by the index; the other is for the few keys with
+    null.
 
     Args:
-        state: the job's state.
-        table: the result table.
-        staging: staging table with the deletions.
-        tokens: tokens of the staged rows that count.
-        write_mode: with a key.
+        state: state of the job.
+        table: name of the result table.
+        staging: name of the staging table with the deletions.
+        tokens: tokens of the tasks; only their staged rows belong to the commit.
+        write_mode: write mode with a key.
     """
     from psycopg import sql
 
@@ -49,7 +50,7 @@ def deletions(
 
 
 def remaining(state: JobState, table: str, staging: str, tokens: list[str], write_mode: WriteMode) -> sql.Composed:
-    """Return the query for the number of rows left by `deletions`, with the same arguments."""
+    """Return the query for the number of rows that `deletions` left undeleted, from the same arguments."""
     from psycopg import sql
 
     each = [
@@ -68,7 +69,7 @@ def remaining(state: JobState, table: str, staging: str, tokens: list[str], writ
 
 
 def _matches(write_mode: WriteMode) -> tuple[sql.Composed, sql.Composed]:
-    """Return the conditions for rows of one key: without null, and with it."""
+    """Return two SQL conditions for equal keys: one for keys without null, one for keys with null."""
     from psycopg import sql
 
     def each(form: str, between: str) -> sql.Composed:
@@ -81,7 +82,7 @@ def _matches(write_mode: WriteMode) -> tuple[sql.Composed, sql.Composed]:
 
 
 def on_conflict(columns: list[Column], write_mode: WriteMode) -> sql.Composed:
-    """Return an INSERT's clause for an existing key: replace the row, or add to its totals."""
+    """Return the ON CONFLICT clause for an existing key: replace the row, or add to its totals."""
     from psycopg import sql
 
     if write_mode.kind == "totals":
@@ -99,7 +100,7 @@ def on_conflict(columns: list[Column], write_mode: WriteMode) -> sql.Composed:
 
 
 def _taken_up(columns: list[Column], write_mode: WriteMode) -> list[sql.Composable]:
-    """Return the new values of the columns after the key."""
+    """Return the SQL assignments of the columns after the key, for totals."""
     from psycopg import sql
 
     dialect = _Dialect({column.name for column in columns if column.type == "text"})
@@ -124,7 +125,7 @@ def _taken_up(columns: list[Column], write_mode: WriteMode) -> list[sql.Composab
 
 
 class _Dialect(Dialect["sql.Composable"]):
-    """Dialect of PostgreSQL: the commit's row is `excluded`, text is compared by bytes, a list is jsonb."""
+    """SQL dialect of PostgreSQL: the commit's row is `excluded`, text is compared by bytes, and a list is jsonb."""
 
     union = (
         "(SELECT coalesce(jsonb_agg(hash ORDER BY hash), '[]') FROM (SELECT DISTINCT each::bigint AS hash "  # noqa: S608

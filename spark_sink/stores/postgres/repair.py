@@ -1,4 +1,4 @@
-"""Replacement of a PostgreSQL table's rows by staged ones, in the transaction of a repair."""
+"""Replacement of a PostgreSQL table's rows by staged rows, in the transaction of a repair."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Staged:
-    """Rows in a staging table, and the statements that move them into their table.
+    """Rows in a staging table, with the statements that move them into their table.
 
     Args:
-        table: their table.
+        table: table that the rows are moved into.
         staging: the staging table.
-        tokens: rows of each task's token.
-        removals: the statements that delete rows first.
-        insert: the statement that adds the others.
-        key: columns that identify a row of the table; empty: the table has none.
-        columns: columns of the rows.
+        tokens: number of rows by token of the task that staged them.
+        removals: statements that first delete rows of `table`.
+        insert: statement that then inserts the staged rows.
+        key: names of the columns that identify a row of `table`; empty: none do.
+        columns: names of the rows' columns.
     """
 
     table: str
@@ -49,10 +49,10 @@ class Staged:
 
 
 def replace_staged(state: JobState, database: Database, staged: Staged, replacement: Replacement) -> None:
-    """Delete the rows with the staged identities, and insert the staged rows.
+    """Delete the rows with the identities of a repair, and insert the staged rows.
 
     Raises:
-        StoreError: the table has changed or refused some; the caller's transaction has to be rolled back.
+        StoreError: staged rows are missing, or the table changed or refused some; the caller has to roll back.
     """
     from psycopg import sql
 

@@ -1,4 +1,4 @@
-"""Table with the last sequences of a job that judges a raw topic itself, in the result's transactions."""
+"""Table of last sequences of a job that judges a raw topic itself, changed in the result's transactions."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 JOB: Final = "_job"
-"""Column before those of `sequences_schema`: jobs of several names may fill one result table."""
+"""First column of the table: the job's name, because several jobs may fill one result table."""
 
 KEY: Final = (JOB, "_kafka_partition", "_identity")
-"""Longest identity in bytes: it has 1,024 at most, and PostgreSQL indexes 2,700."""
+"""Columns of the primary key. An identity has at most 1,024 bytes, and PostgreSQL indexes values up to 2,700."""
 
 ASKED: Final = 10_000
-"""Identities in one query of a task, for the index of the primary key."""
+"""Maximum number of identities in one query of a task."""
 
 
 class SequenceTable:
-    """Table of sequences, as one job sees it.
+    """Table of last sequences, limited to the rows of one job.
 
     Args:
         state: the job's state.
         name: name of the table.
         job: the job's name.
-        rule: the job's rule.
+        rule: the job's rule for judging records.
     """
 
     def __init__(self, state: JobState, name: str, job: str, rule: JudgeRule) -> None:
@@ -46,10 +46,10 @@ class SequenceTable:
         self.columns = [Column(JOB, "text"), *column_types(self._schema)]
 
     def create(self, database: Database, tables: Tables) -> None:
-        """Create a missing table in the caller's transaction.
+        """Create the table in the caller's transaction, if it is missing.
 
         Raises:
-            SchemaDiffers: the name belongs to another table.
+            SchemaDiffers: a table of this name has other columns.
         """
         from psycopg import sql
 
@@ -64,7 +64,9 @@ class SequenceTable:
         tables.require_columns(database, self.name, self.columns)
 
     def require_none(self, database: Database) -> None:
-        """Refuse sequences of a job without offsets: they would turn new records into known ones.
+        """Refuse stored sequences of a job that has no stored offsets.
+
+        They would make the job leave out new records as already known.
 
         Raises:
             SequencesLost: the table has sequences of the job.
@@ -79,19 +81,19 @@ class SequenceTable:
         if found:
             raise SequencesLost(
                 f"{self._state.where}: table {self.name} has last sequences of job {self._job}, and the offsets of "
-                "their commit are missing. The job would leave out records with these sequences without a word. "
+                "their commit are missing. The job would silently leave out records with these sequences. "
                 f"Restore the whole database, or begin with another table; or drop {self.name} as well, if the rows "
                 "that belong to it are gone for good"
             )
 
     def of_job(self, changes: DataFrame) -> DataFrame:
-        """Return the columns that a commit stages."""
+        """Return the columns of last sequences that a commit stages, with the job's name first."""
         from pyspark.sql import functions as F
 
         return changes.select(F.lit(self._job).alias(JOB), *self._schema.names)
 
     def on_conflict(self) -> sql.Composed:
-        """Return the INSERT's clause for an identity with a row."""
+        """Return the ON CONFLICT clause that replaces an identity's sequences."""
         from psycopg import sql
 
         changed = [column for column in self.columns if column.name not in KEY]
@@ -101,7 +103,7 @@ class SequenceTable:
         )
 
     def known(self, connection: Connection) -> Known:
-        """Return the job's sequences, for the tasks that judge to look into."""
+        """Return a lookup of the job's last sequences, for Spark's tasks."""
         select = self._state.text(
             "SELECT {columns} FROM {table} WHERE _job = {job} AND _kafka_partition = %s "
             "AND _identity = ANY(%s::bytea[])",
@@ -111,7 +113,7 @@ class SequenceTable:
         return _looking(connection, select, ASKED, has_seen=SEEN in self._schema.names)
 
     def lost(self, what: str) -> SequencesLost:
-        """Return the error for a table other than the committed one."""
+        """Return the error for a table of sequences other than the committed one."""
         return SequencesLost(
             f"{self._state.where}: the last sequences of job {self._job} are not those of its rows: {what}. Without "
             "them, known records would be added once more. Restore the whole database, or begin with another table"

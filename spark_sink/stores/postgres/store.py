@@ -1,7 +1,7 @@
 """Results in PostgreSQL: rows, offsets and generation are in one database, and change in one transaction.
 
-Appended rows are committed by the tasks that read them, one transaction per Kafka partition. All other rows are staged
-by the tasks and moved into the table by one transaction of the driver.
+Rows that are only appended are committed by the tasks that read them, in one transaction per Kafka partition. All other
+rows are staged by the tasks, and one transaction of the driver moves them into the table.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 BATCH_ROWS = 50_000
-"""Rows of one fetch of a scan: the driver passes them on as Python objects."""
+"""Rows per fetch of a scan; the driver holds them as Python objects."""
 
 
 class PostgresStore(SqlStore["Database", list[Column]]):
-    """Store over one table of a PostgreSQL database, `table` or `schema.table`.
+    """Result store in one table of a PostgreSQL database, `table` or `schema.table`.
 
-    The url is postgresql://user@host:port/database, or libpq's "host=... dbname=..."; the password of `location` wins
-    over one in the url. With `in_tasks` each task must have the rows of one Kafka partition, as Spark's Kafka source
-    hands them out; only for appended rows, without rejects.
+    The url is postgresql://user@host:port/database, or libpq's "host=... dbname=..."; the password of `location`
+    replaces one in the url. With `in_tasks` the tasks commit: each must have rows of only one Kafka partition, as
+    Spark's Kafka source provides, and the job must append rows and have no rejects.
     """
 
     needs_path = False
@@ -126,7 +126,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def orphans(self, *, needed: bool = True) -> Iterator[Orphan]:
-        """List the staging tables; they have no time, so that the generation alone decides."""
+        """List the staging tables of older generations; PostgreSQL does not record when they were written."""
         with self._state.database() as database:
             for job, newest in self._state.generations(database).items():
                 tables = Tables(self._state.of_job(job))
@@ -134,7 +134,11 @@ class PostgresStore(SqlStore["Database", list[Column]]):
                     yield Orphan(table, size, None, partial(tables.drop_staged, table, newest - 1))
 
     def reset_offsets(self, offsets: dict[int, int], decision: Decision) -> int:
-        """Return the last decision, from the table `ratchet_sink_decisions`."""
+        """Store an operator's offsets as a new generation, and the decision in `ratchet_sink_decisions`.
+
+        Returns:
+            The new generation.
+        """
         with self._state.database() as database:
             newest = self._state.generation(database)
             self._state.end_sessions(database, newest)
@@ -162,7 +166,10 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             self._tables.require_fits(database, table, columns, evolves=table == self._evolving)
 
     def open(self, schema: StructType) -> dict[int, int]:
-        """End the older holder's sessions: a frozen one would keep its locks for ever."""
+        """Take over with a new generation, and create missing tables; see `ResultStore.open`.
+
+        Sessions of older generations are ended, because those of a frozen job would keep their locks for ever.
+        """
         tables = self._wanted(schema)
         with self._state.database() as database:
             self._require_consistent(database)  # before a dropped table is created again
@@ -195,7 +202,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         rejects: DataFrame | None = None,
         sequences: DataFrame | None = None,
     ) -> int:
-        """Commit; with `in_tasks`, the action is one per Kafka partition."""
+        """Commit rows and offsets; with `in_tasks`, in one transaction per Kafka partition."""
         generation = self._require_commit(start, end, rejects, sequences)
         rows: list[int] = []
         try:
@@ -282,7 +289,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
             self._tables.require_types(database, self._rejected, column_types(self._rejects))
 
     def _note_write_mode(self, database: Database, generation: int, start: dict[int, int]) -> None:
-        """Store the write mode before the first task commits: tasks of a killed job leave rows of this mode."""
+        """Store the write mode before the first task commits, because a killed job may leave rows of its tasks."""
         if self._state.write_mode(database):
             return
         with self._state.transaction(database, generation):
@@ -364,7 +371,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         dataframe: DataFrame,
         conflict: sql.Composed | None = None,
     ) -> Staged:
-        """Stage the rows by the tasks."""
+        """Write the rows into a new staging table, in Spark's tasks."""
         from psycopg import sql
 
         staging = self._tables.new_staging(generation)
@@ -407,7 +414,7 @@ class PostgresStore(SqlStore["Database", list[Column]]):
         """Move staged rows into their table, in the caller's transaction.
 
         Raises:
-            StoreError: the table has not taken every row.
+            StoreError: staged rows are missing, or the table did not store every row.
         """
         from psycopg import sql
 

@@ -1,7 +1,7 @@
-"""Comparison of PostgreSQL's stored rows with the given ones, before the transaction commits.
+"""Comparison of the rows that PostgreSQL stored with the staged ones, before the transaction commits.
 
-A BEFORE trigger that returns null takes a row away without an error, and the command's own count lacks it. A trigger
-that runs later, or a rule, can take rows away that the command has counted; then the table itself is searched for them.
+A BEFORE trigger that returns null drops a row without an error, and the command's row count shows it. A later trigger,
+or a rule, can remove rows that the command has already counted; in that case the table itself is searched for them.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ TAKERS: LiteralString = (
 """Query for the names of the triggers and rules of a table and its partitions."""
 
 NOT_BEFORE: LiteralString = "SELECT EXISTS (" + TRIGGERS + " AND tgtype & 2 = 0) OR EXISTS (" + RULES + ")"
-"""Query for a trigger or rule that acts after the command has counted a row. 2 is TRIGGER_TYPE_BEFORE."""
+"""Query whether a trigger or rule can act after a command has counted a row; 2 is TRIGGER_TYPE_BEFORE."""
 
 ANY: LiteralString = "SELECT EXISTS (" + TRIGGERS + ") OR EXISTS (" + RULES + ")"
-"""Query for a trigger or rule of the table and its partitions."""
+"""Query whether the table or a partition of it has a trigger or rule."""
 
 DEFERRED: LiteralString = "SET CONSTRAINTS ALL IMMEDIATE"
-"""Statement that runs constraint triggers now instead of at the commit."""
+"""Statement that makes constraint triggers run now instead of at the commit."""
 
 POLICIES: LiteralString = (
     "SELECT CASE WHEN row_security_active(to_regclass({table})::oid) THEN coalesce((SELECT string_agg(polname, ', ' "
     "ORDER BY polname) FROM pg_policy WHERE polrelid = to_regclass({table})), 'none, so that all rows are hidden') END "
     "WHERE to_regclass({table}) IS NOT NULL"
 )
-"""Query for the policies that decide which rows of a table this role sees; null: it sees all."""
+"""Query for the policies that decide which rows of a table this role sees; null: the role sees all rows."""
 
 
 def require_every_row(state: SqlJobState[Database], database: Database, tables: Sequence[str], where: str) -> None:
-    """Raise if a row-level security policy can hide rows of a table from the job.
+    """Refuse tables with a row-level security policy that may hide rows from the job.
 
     Raises:
-        StoreError: a policy can, so that counts, replacements and deletions are uncertain.
+        StoreError: a table has such a policy, so that counts, replacements and deletions are uncertain.
     """
     for table in tables:
         for (policies,) in state.run(database, POLICIES, table=_literal(state, table)):
@@ -70,13 +70,13 @@ def require_every_row(state: SqlJobState[Database], database: Database, tables: 
 
 
 def can_lose_later(state: SqlJobState[Database], database: Database, table: str) -> bool:
-    """Return whether a trigger or rule may remove rows that a command has counted."""
+    """Return whether a trigger or rule may remove rows after a command has counted them."""
     [(found,)] = state.run(database, NOT_BEFORE, table=_literal(state, table))
     return bool(found)
 
 
 def can_alter(state: SqlJobState[Database], database: Database, table: str) -> bool:
-    """Return whether a trigger or rule may store other values than a command has given."""
+    """Return whether a trigger or rule may store other values than a command inserts."""
     [(found,)] = state.run(database, ANY, table=_literal(state, table))
     return bool(found)
 
@@ -84,15 +84,15 @@ def can_alter(state: SqlJobState[Database], database: Database, table: str) -> b
 def count_present(
     state: SqlJobState[Database], database: Database, table: str, staging: str, rows: sql.Composable, key: Sequence[str]
 ) -> int:
-    """Count the staged rows with a key in the table.
+    """Count the staged rows that the table contains, by the columns in `key`.
 
     Args:
         state: the job's state.
         database: connection during the transaction that moves the rows.
         table: target of the move.
         staging: source of the move.
-        rows: condition for staged rows that count.
-        key: compared columns, with null as a value: the identifying ones, or all.
+        rows: condition for the staged rows of the commit.
+        key: names of the columns to compare, where null equals null: the key columns, or all.
     """
     database.execute(DEFERRED)
     [(found,)] = state.run(
@@ -109,10 +109,10 @@ def count_present(
 def count_records(
     state: SqlJobState[Database], database: Database, table: str, staging: str, rows: sql.Composable
 ) -> int:
-    """Count the table's rows of the staged records; see `count_present`.
+    """Count the table's rows that belong to records of the staged rows; see `count_present` for the arguments.
 
-    A record of another topic may have the same coordinates, and a transform makes several rows of one record: only the
-    table's own rows grow by as many as were added.
+    A record of another topic may have the same partition and offset, and a transform makes several rows of one record.
+    So the caller compares the growth of this count with the number of added rows.
     """
     database.execute(DEFERRED)
     record = "coalesce(_kafka_partition, -1), coalesce(_kafka_offset, -1)"
@@ -129,7 +129,7 @@ def count_records(
 def require_stored(
     state: SqlJobState[Database], database: Database, table: str, where: str, given: int, stored: int
 ) -> None:
-    """Raise unless the table has taken every row.
+    """Raise unless the table has stored every row.
 
     Raises:
         StoreError: a row is missing; the caller's transaction has to be rolled back.
@@ -144,7 +144,7 @@ def require_stored(
 def sum_of_keys(
     state: SqlJobState[Database], database: Database, table: str, staging: str, rows: sql.Composable, key: Sequence[str]
 ) -> int:
-    """Return how many records the totals of the staged keys count; see `count_present`."""
+    """Return the number of records in the totals of the staged keys; see `count_present` for the arguments."""
     from psycopg import sql
 
     database.execute(DEFERRED)
@@ -167,18 +167,18 @@ def require_added(
     state: SqlJobState[Database], database: Database, table: str, where: str, staged: tuple[str, sql.Composable],
     added: int
 ) -> None:  # fmt: skip
-    """Raise unless totals have grown by the records of the staged rows.
+    """Raise unless totals have grown by the number of records in the staged rows.
 
     Args:
         state: the job's state.
         database: connection during the transaction.
         table: table with the totals.
-        where: the store, for messages.
-        staged: the staging table, and the condition for its rows that count.
-        added: growth of the totals of the staged keys.
+        where: the table, as messages name it.
+        staged: the staging table, and the condition for its rows of the commit.
+        added: number of records that the totals of the staged keys have gained.
 
     Raises:
-        StoreError: a trigger or rule has withheld a part.
+        StoreError: a trigger or rule has changed the totals.
     """
     from psycopg import sql
 
@@ -197,7 +197,7 @@ def require_added(
 
 
 def require_deleted(state: SqlJobState[Database], database: Database, table: str, where: str, left: int) -> None:
-    """Raise if the table has kept rows despite their deletion.
+    """Raise if the table still contains rows that were to be deleted.
 
     Raises:
         StoreError: rows are left; the caller's transaction has to be rolled back.

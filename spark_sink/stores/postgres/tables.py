@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from kafka_ratchet.spark_sink.stores.postgres.types import Database
 
 NULL_IS_A_KEY = 150_000
-"""Server_version_num of the first PostgreSQL with null as a value in unique indexes (NULLS NOT DISTINCT)."""
+"""Version number (server_version_num) of the first PostgreSQL with unique indexes that treat null as a value (NULLS NOT
+DISTINCT)."""
 
 SCHEMA_LOCK = 0x7261746368657421
-"""Number of the advisory lock for creating tables: two CREATE TABLE IF NOT EXISTS at once can still collide."""
+"""Number of the advisory lock for creating tables: two simultaneous CREATE TABLE IF NOT EXISTS can still collide."""
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS {jobs} (result text, job text, generation bigint NOT NULL, PRIMARY KEY (result, job))",
@@ -36,7 +37,7 @@ CREATE_MARKS = (
     "decided timestamptz NOT NULL DEFAULT now(), decision text NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {rules} (result text, job text, rule text NOT NULL, PRIMARY KEY (result, job))",
 )
-"""Tables that the bookkeeping of an earlier version lacks."""
+"""Statements that create tables which an earlier version of the job did not have."""
 
 
 class Tables(SqlTables["Database"]):
@@ -53,7 +54,7 @@ class Tables(SqlTables["Database"]):
         self._state = state
 
     def create_marks(self, database: Database) -> None:
-        """Create the bookkeeping's tables that an earlier version has not made."""
+        """Create the missing tables of `CREATE_MARKS`."""
         for statement in CREATE_MARKS:
             self._state.run(database, statement)
 
@@ -64,17 +65,17 @@ class Tables(SqlTables["Database"]):
         key: Sequence[str],
         evolving: str | None = None,
     ) -> None:
-        """Create missing tables: bookkeeping, `tables`, and the index over `key` of the first one.
+        """Create the missing tables: those for the job's state, `tables`, and the index over the key of the first.
 
         Args:
             database: connection during a transaction.
-            tables: columns of each.
-            key: key of the first table.
-            evolving: the table to call `evolve` for.
+            tables: columns of each table, by its name.
+            key: key columns of the first table.
+            evolving: name of the table that `evolve` will change; None: none.
 
         Raises:
             SchemaDiffers: a table has other columns.
-            StoreError: the server is too old for a key.
+            StoreError: there is a key, and the server is older than PostgreSQL 15.
         """
         from psycopg import sql
 
@@ -109,11 +110,11 @@ class Tables(SqlTables["Database"]):
         )
 
     def new_staging(self, generation: int) -> str:
-        """Return a name for a staging table of that holder."""
+        """Return a name for a staging table of a generation."""
         return f"{self._state.staging}{generation}_{uuid.uuid4().hex[:8]}"
 
     def staged(self, database: Database, newest: int) -> list[tuple[str, int]]:
-        """Return names and bytes of the staging tables of holders up to that generation."""
+        """Return name and bytes of the staging tables up to a generation."""
         found = self._state.run(
             database,
             "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relnamespace = (SELECT relnamespace "
@@ -124,18 +125,18 @@ class Tables(SqlTables["Database"]):
         return [(table, size) for table, size in found if staged_before(table, self._state.staging, newest)]
 
     def drop_staged(self, table: str, newest: int) -> None:
-        """Remove a staging table, from outside of the job."""
+        """Drop a staging table of a job that no longer runs, on a connection of its own."""
         with self._state.database() as database:
             self._state.end_sessions(database, newest)  # a task frozen during a COPY would keep the table
             self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
 
     def drop_staging(self, database: Database, newest: int) -> None:
-        """Remove the staging tables of holders up to that generation."""
+        """Drop the staging tables up to a generation."""
         for table, _ in self.staged(database, newest):
             self._state.run(database, "DROP TABLE IF EXISTS {table}", table=self._state.table(table))
 
     def columns(self, database: Database, table: str) -> list[Column]:
-        """Return the columns of a table in the result's schema; a missing table has none."""
+        """Return the columns of a table in the result's schema; empty: the table is missing."""
         found = self._state.run(
             database,
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass({name}) "
@@ -159,9 +160,12 @@ class Tables(SqlTables["Database"]):
         return widens(before, after)
 
     def require_types(self, database: Database, table: str, columns: Sequence[Column]) -> None:
-        """Raise `SchemaDiffers` unless these columns have their types or wider ones: PostgreSQL rounds in silence.
+        """Require that each column has the expected type or a wider one: PostgreSQL rounds without an error.
 
-        Other columns, which another job has added, stay null.
+        Columns outside of `columns` are not checked; another job has added them.
+
+        Raises:
+            SchemaDiffers: a column is missing or has another type.
         """
         present, expected = dict(self.columns(database, table)), dict(columns)
         found = {
@@ -172,7 +176,7 @@ class Tables(SqlTables["Database"]):
         require_columns(self._where, found, expected, table)
 
     def evolve(self, database: Database, table: str, columns: Sequence[Column]) -> None:
-        """Change the columns in the caller's transaction; a change of type rewrites the table.
+        """Apply the changes of `missing` in the caller's transaction; a change of type rewrites the table.
 
         Raises:
             SchemaDiffers: see `missing`.

@@ -1,7 +1,7 @@
-"""Staging and committing of rows in the executors: they go to the database by COPY.
+"""Staging and committing of rows in Spark's tasks, which write to the database by COPY.
 
-Nested functions with their own imports: cloudpickle sends them by value, so executors need psycopg and pyarrow, and
-nothing of this package.
+The tasks are nested functions with their own imports: cloudpickle sends them by value, so executors need psycopg and
+pyarrow, but not this package.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STAGED = "token string, rows long"
-"""Columns of a task's report about its staged rows; only rows with a reported token count."""
+"""Columns of a task's report about its staged rows; only rows with a reported token belong to the commit."""
 
 WRITTEN = "partition int, rows long"
-"""Columns of a task's report about the Kafka partition it has committed."""
+"""Columns of a task's report about the Kafka partition that it has committed."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Connection of a task to the database."""
+    """Data that a task needs to connect to the database."""
 
     conninfo: str = field(repr=False)
     application: str
@@ -33,7 +33,7 @@ class Connection:
 
 
 def textual(dataframe: DataFrame) -> DataFrame:
-    """Return the same rows with columns c0, c1, ... of types that COPY's CSV form represents exactly."""
+    """Return the rows with columns c0, c1, ... of types that COPY's CSV form represents exactly."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
@@ -56,7 +56,7 @@ def textual(dataframe: DataFrame) -> DataFrame:
 
 
 def stage(dataframe: DataFrame, connection: Connection, copy: str) -> dict[str, int]:
-    """Copy the rows into a staging table, each with its task's token.
+    """Copy the rows into a staging table, each with the token of its task.
 
     Args:
         dataframe: the rows as `textual` returns them.
@@ -64,7 +64,7 @@ def stage(dataframe: DataFrame, connection: Connection, copy: str) -> dict[str, 
         copy: the COPY statement; its first column is the token.
 
     Returns:
-        Rows per token. Rows of other tokens stem from attempts that failed or were not needed.
+        Number of rows by token. Rows with other tokens come from attempts of tasks that failed or were not needed.
     """
     return {row.token: row.rows for row in map_batches(dataframe, _staging(connection, copy), STAGED).collect()}
 
@@ -79,21 +79,21 @@ def commit_partitions(
     start: Mapping[int, int],
     end: Mapping[int, int],
 ) -> dict[int, int]:
-    """Commit each Kafka partition's rows with its offset, in one transaction of the reading task.
+    """Commit the rows and the offset of each Kafka partition in one transaction of the task that has them.
 
     Args:
         dataframe: the rows as `textual` returns them; each of its tasks has rows of one Kafka partition only.
         connection: connection to the database.
-        statements: see `PostgresStore._task_statements`.
-        generation: the holder's.
-        table: oid and file number of the table as the driver has found it. A table emptied or recreated since is
-            refused: the rows of a later task would hide that those of an earlier one are gone.
+        statements: see `JobState.task_statements`.
+        generation: generation of this run.
+        table: oid and file number of the table, as the driver read them. A task refuses a table that was emptied or
+            recreated since: its rows would hide that the rows of an earlier task are missing.
         position: index of the column with the Kafka partition.
         start: the offsets that must be stored.
         end: the offsets to store.
 
     Returns:
-        Rows of each partition that had any.
+        Number of rows of each partition that had any.
     """
     task = _committing(connection, dict(statements), generation, table, position, dict(start), dict(end))
     return {row.partition: row.rows for row in map_batches(dataframe, task, WRITTEN).collect()}

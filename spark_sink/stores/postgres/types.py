@@ -1,4 +1,4 @@
-"""Names and types of PostgreSQL for the columns of a result, and the address of the database."""
+"""Names and types of PostgreSQL for the columns of a result table, and the address of the database."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     Database: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 MAX_NAME_BYTES = 63
-"""Longest name in bytes: PostgreSQL cuts longer ones off without an error (NAMEDATALEN)."""
+"""Maximum bytes of a name: PostgreSQL cuts longer names without an error (NAMEDATALEN)."""
 
 CONNECT_TIMEOUT_S = 10
-"""Seconds to wait for a connection, unless the url sets them: libpq waits for a silent host for minutes."""
+"""Seconds to wait for a connection, unless the url states others: libpq would wait minutes for a silent host."""
 
 PLAIN = {
     "string": "text",
@@ -39,16 +39,16 @@ PLAIN = {
     "timestamp": "timestamp with time zone",
     "timestamp_ntz": "timestamp without time zone",
 }
-"""Types of Spark, by its names in JSON, with PostgreSQL's, in the spelling of format_type."""
+"""Types of PostgreSQL as format_type spells them, by Spark's type names in JSON."""
 
 TYPES = Types("PostgreSQL", PLAIN, "numeric", "jsonb", frozenset({"byte"}))
 
 
 def column_types(schema: StructType) -> list[Column]:
-    """Return the table's columns; arrays, maps and structs become jsonb.
+    """Return the table's columns in PostgreSQL's types; arrays, maps and structs become jsonb.
 
     Raises:
-        OptionRefused: a name or a type has no counterpart.
+        OptionRefused: PostgreSQL does not support a column's name or type.
     """
     columns = [Column(_column_name(field.name), type_of(field.name, field.dataType, TYPES)) for field in schema.fields]
     if len({column.name for column in columns}) < len(columns):
@@ -63,22 +63,22 @@ WIDENINGS = (
 
 
 def widens(before: str, after: str) -> bool:
-    """Return whether the second type has each value of the first, and `ALTER COLUMN ... TYPE` can change it."""
+    """Return whether `ALTER COLUMN ... TYPE` can change the first type to the second without changing a value."""
     return is_larger(before, after, INTEGERS) or (before, after) == ("real", "double precision")
 
 
 def names(columns: Iterable[str]) -> sql.Composed:
-    """Join columns, quoted, with commas."""
+    """Return column names as SQL: quoted, and separated by commas."""
     from psycopg import sql
 
     return sql.SQL(", ").join(map(sql.Identifier, columns))
 
 
 def table_parts(table: str) -> list[str]:
-    """Split `table` or `schema.table`.
+    """Split `table` or `schema.table` into its names.
 
     Raises:
-        OptionRefused: the text is no name of a table.
+        OptionRefused: the text is not a table name.
     """
     parts = table.split(".")
     for part in parts:
@@ -91,10 +91,11 @@ def table_parts(table: str) -> list[str]:
 
 
 def conninfo(url: str, password: str | None) -> tuple[str, str]:
-    """Return the address for libpq, and its part for messages.
+    """Return the url as an address for libpq, and the part of it that messages may show.
 
     Raises:
-        OptionRefused: it cannot be read, or psycopg is not installed. The url is not shown: it may have a password.
+        OptionRefused: the url cannot be read, or psycopg is not installed. The message does not contain the url, which
+            may have a password.
     """
     require_package("psycopg", "store postgres needs psycopg in the driver and in the executors")
     import psycopg
