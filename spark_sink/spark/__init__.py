@@ -1,1 +1,1 @@
-"""Spark itself: the session, its Kafka options, its errors, the package for a cluster."""
+"""Use of Spark: its session, its Kafka options, its errors, and the job's package for a cluster."""

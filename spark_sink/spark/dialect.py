@@ -1,4 +1,4 @@
-"""Differences between releases of Spark, with one name for all of them."""
+"""Functions that hide differences between releases of Spark."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ AS_JSON = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""Options for arrays, maps and structs as text, in stores that keep them as JSON: every value stays."""
+"""Options for arrays, maps and structs as JSON text, in stores that keep them as text; no value is lost."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the columns as Arrow has them; times with a zone are in UTC."""
+    """Return the columns as an Arrow schema; times with a zone are in UTC."""
     import inspect
 
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -33,9 +33,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def in_utc(moment: Column) -> Column:
-    """Return a timestamp as the time in UTC, without a zone.
+    """Return a timestamp as UTC time without a zone.
 
-    Spark's own ways to a text or a date of it go by the session's time zone, which is the user's in a job of their own.
+    Spark's own conversions to text or date use the session's time zone, which a user may have chosen.
     """
     from pyspark.sql import functions as F
 
@@ -44,7 +44,7 @@ def in_utc(moment: Column) -> Column:
 
 
 def is_valid_utf8(value: Column) -> Column:
-    """Return whether bytes are UTF-8; null for null."""
+    """Return whether bytes are valid UTF-8, as a column; null for null."""
     from pyspark.sql import functions as F
 
     if hasattr(F, "is_valid_utf8"):
@@ -54,11 +54,11 @@ def is_valid_utf8(value: Column) -> Column:
 
 
 def keeps_state(batch: DataFrame, checkpoint: Path) -> bool:
-    """Return whether a micro-batch's query keeps state, before anything of it is computed.
+    """Return whether the query of a micro-batch keeps state, before any of the batch is computed.
 
     Args:
         batch: argument of `foreachBatch`.
-        checkpoint: folder of the query.
+        checkpoint: folder of the query's checkpoint.
     """
     if (checkpoint / "state").exists():
         return True
@@ -71,7 +71,7 @@ def keeps_state(batch: DataFrame, checkpoint: Path) -> bool:
 
 
 def to_arrow(dataframe: DataFrame) -> pa.Table:
-    """Return the rows in the driver, as Arrow."""
+    """Collect the rows in the driver, and return them as an Arrow table."""
     import pyarrow as pa
 
     if hasattr(type(dataframe), "toArrow"):
@@ -82,7 +82,7 @@ def to_arrow(dataframe: DataFrame) -> pa.Table:
 
 
 def from_arrow(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
-    """Return a frame of the driver's rows, in columns of that schema."""
+    """Return a Spark frame of an Arrow table's rows, with the columns of `schema`."""
     if int(spark.version.split(".")[0]) >= 4:
         return spark.createDataFrame(rows.cast(arrow_schema(schema)), schema)
     return spark.createDataFrame(list(zip(*(column.to_pylist() for column in rows.columns), strict=True)), schema)

@@ -1,4 +1,4 @@
-"""Failures inside Spark as one sentence, instead of a page of two languages' stack traces."""
+"""Conversion of failures inside Spark to one sentence, instead of stack traces of two languages."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from itertools import takewhile
 from kafka_ratchet.spark_sink.errors import SparkFailed
 
 MAX_REASON = 500
-"""Characters of a reason, at most; a JVM's message may carry a whole plan."""
+"""Maximum number of characters of a reason; a message of the JVM may contain a whole plan."""
 
 
 @contextmanager
 def spark_errors_named(topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> Iterator[None]:
-    """Turn Spark's errors into `SparkFailed`; Spark has already logged them in full."""
+    """Convert Spark's errors to `SparkFailed`; Spark has already logged them in full."""
     try:
         yield
     except spark_errors() as error:
         raise SparkFailed(
-            f"topic {topic}: Spark could not make the rows of offsets {ranges(start, end)} ({reason_of(error)}). "
+            f"topic {topic}: Spark could not compute the rows of offsets {ranges(start, end)} ({reason_of(error)}). "
             "Earlier commits stay; correct the cause, then run again"
         ) from error
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return the error classes of Spark, of both its languages."""
+    """Return the error classes of Spark, both Python's and Java's."""
     from pyspark.errors import PySparkException
 
     try:
@@ -36,7 +36,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the line that names the failure: the exception's of a Python traceback, otherwise the first."""
+    """Return the line that names the failure: of a Python traceback the exception's, otherwise the first."""
     # py4j's Py4JJavaError has this attribute; pyspark-client lacks py4j.
     text = str(getattr(error, "java_exception", error))
     lines = takewhile(lambda line: line.strip() and not line.startswith("\tat "), text.strip().splitlines())
@@ -46,12 +46,12 @@ def reason_of(error: BaseException) -> str:
 
 
 def _raised_at(traceback: list[str]) -> int:
-    """Return the index of the exception's line; more lines of its message may follow."""
+    """Return the index of the line with the exception; further lines of its message may follow."""
     frames = [at for at, line in enumerate(traceback) if line.startswith("  File")]
     following = range(frames[-1] + 1 if frames else 0, len(traceback))
     return next((at for at in following if not traceback[at].startswith("  ")), -1)
 
 
 def ranges(start: Mapping[int, int], end: Mapping[int, int]) -> str:
-    """Return the offset ranges of the partitions that move."""
+    """Return the offset ranges of the partitions with new offsets, as text for messages."""
     return ", ".join(f"{p}: {start[p]}-{offset}" for p, offset in end.items() if offset != start[p])

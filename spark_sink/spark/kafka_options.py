@@ -1,4 +1,4 @@
-"""Client options for two clients: librdkafka plans in the driver, the Java client reads in the executors."""
+"""Kafka options for two clients: librdkafka plans in the driver, and Java's client reads in the executors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 SAME_IN_JAVA = frozenset({"client.id", "client.rack", "sasl.kerberos.service.name", "ssl.key.password"})
 
 OF_THE_JOB = frozenset({"isolation.level", "bootstrap.servers"})
-"""Options of Java's client that the job sets itself. With others Spark would read aborted records, or from another
-Kafka than that of the offsets."""
+"""Options of Java's client that the job sets itself. Other values would let Spark read aborted records, or another
+Kafka cluster than the one of the offsets."""
 
 LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -27,25 +27,26 @@ OIDC_LOGIN = {
 OIDC_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 TOKEN = "sasl.oauthbearer."  # noqa: S105 - how options begin
 OIDC_OPTIONS = frozenset(f"{TOKEN}{name}" for name in ("method", "client.id", "client.secret", "scope"))
-"""Options of librdkafka for a token server that belong to the login in Java."""
+"""Options of librdkafka for a token server that become part of the login in Java."""
 
 PEM_TEXTS = {
     "ssl.ca": "ssl.truststore.certificates",
     "ssl.certificate": "ssl.keystore.certificate.chain",
     "ssl.key": "ssl.keystore.key",
 }
-"""Prefix of librdkafka (`.location` for a file, `.pem` for the text) with Java's option for the text (KIP-651)."""
+"""Prefixes of librdkafka's options for PEM data, each with Java's option for the text (KIP-651). `.location` follows
+for a file, `.pem` for the text."""
 
 
 def java_options(client: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
-    """Translate the security options of `client` into Java's names.
+    """Translate the security options of librdkafka into those of Java's client.
 
-    PEM files are sent as text, so that executors on other machines need no files. Options of `client` that only tune
-    librdkafka are left out.
+    PEM files become text, so that executors on other machines need no files. Options that only tune librdkafka are left
+    out.
 
     Args:
-        client: options in librdkafka's names.
-        extra: options in Java's names; they win, and may include options without a translation.
+        client: options with librdkafka's names.
+        extra: options with Java's names, which replace translated ones and may stand for options without a translation.
 
     Raises:
         OptionRefused: a security option has no translation, or names a file that cannot be read; or an option is one
@@ -54,8 +55,8 @@ def java_options(client: Mapping[str, str], extra: Mapping[str, str]) -> dict[st
     for name in extra:
         if name.strip().lower() in OF_THE_JOB:  # Spark's options are the same in capitals
             raise OptionRefused(
-                f"Kafka option {name}: the job itself says which Kafka is read, and that only committed records are. "
-                "Leave it out of --spark-kafka-option"
+                f"Kafka option {name}: the job itself sets which Kafka cluster is read, and that only committed "
+                "records are read. Leave it out of --spark-kafka-option"
             )
     java: dict[str, str] = {}
     untranslated = []
@@ -115,7 +116,7 @@ def _login(mechanism: str, client: Mapping[str, str]) -> str:
 
 
 def _token_login(client: Mapping[str, str]) -> str:
-    """Return the login options with which Java's client contacts the token server, as librdkafka does."""
+    """Return the login for Java's client at the token server, with librdkafka's credentials."""
     needed = [f"{TOKEN}{name}" for name in ("token.endpoint.url", "client.id", "client.secret")]
     missing = [name for name in needed if not client.get(name)]
     if client.get(f"{TOKEN}method", "").lower() != "oidc" or missing:
@@ -128,5 +129,5 @@ def _token_login(client: Mapping[str, str]) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Quote a JAAS string: a quote or a backslash in a password must not end it."""
+    """Quote a text for a JAAS login, so that a quote or backslash in a password does not end it."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

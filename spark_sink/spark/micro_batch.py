@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""Local property of a thread with a micro-batch."""
+"""Name of the thread-local property that contains the id of the running query."""
 
 KAFKA_PREFIX: Final = "kafka."
-"""Prefix of the client's options in those of Spark's Kafka source."""
+"""Prefix of the Kafka client's options among the options of Spark's Kafka source."""
 
 REQUEST_TIMEOUT_MS: Final = 30_000
-"""Milliseconds that Kafka has to describe a topic."""
+"""Milliseconds to wait until Kafka has answered a request."""
 
 
 NO_DATA_MICRO_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 """Spark's setting for micro-batches without records, which it runs once a watermark has moved."""
 
 STATE_ONLY: Final = ("StreamingDeduplicate", "StreamingGlobalLimit")
-"""First words of operators with state that send no row later than its record."""
+"""Beginnings of the class names of operators that keep state but emit no row after the micro-batch of its record."""
 
 AGGREGATES: Final = "StateStoreSaveExec"
-"""Last word of aggregations, which send rows later in the mode `append` only."""
+"""End of the class name of aggregations, which emit rows in later micro-batches only in the mode `append`."""
 
 FAR_WATERMARK: Final = 2**62
-"""Milliseconds, later than any watermark."""
+"""Watermark in milliseconds that is later than any real one."""
 
 
 class SourceClient:
-    """Kafka client of Java with the options of the query's source."""
+    """Admin client of Kafka in Java, with the options of the query's source."""
 
     def __init__(self, topic: str, options: Mapping[str, str], jvm: Any) -> None:
         self._topic, self._jvm = topic, jvm
@@ -67,7 +67,12 @@ class SourceClient:
             return of_halves(int(found.getMostSignificantBits()), int(found.getLeastSignificantBits()))
 
     def earliest(self, partition: int) -> int:
-        """Return the first offset that the topic still has of a partition. Raises as `topic_id` does."""
+        """Return the first offset that Kafka still keeps of a partition.
+
+        Raises:
+            TopicMissing: there is no such topic.
+            KafkaUnavailable: Kafka does not answer.
+        """
         place = self._jvm.org.apache.kafka.common.TopicPartition(self._topic, partition)
         first = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest()
         asked = self._jvm.java.util.Collections.singletonMap(place, first)
@@ -100,23 +105,23 @@ class MicroBatch:
 
     topic: str
     start: Mapping[int, int]
-    """First offset, by partition."""
+    """First offset of each partition."""
     end: Mapping[int, int]
-    """Offset after the last one, by partition."""
+    """Offset after the last one of each partition."""
     client: Mapping[str, str]
     """Options of the source's Kafka client."""
     jvm: Any
-    """Java side of the session."""
+    """Spark's JVM, as py4j's view of it."""
     run_id: str
-    """Id of the query's run; a run has each micro-batch once."""
+    """Id of the query's run; within a run, each micro-batch occurs once."""
     has_state: bool
-    """True: the query keeps state, which is written while the rows are made."""
+    """True if the query keeps state, which is written while the rows are computed."""
     sends_later: bool
-    """True: the query may have rows in micro-batches without offsets."""
+    """True if the query may emit rows in micro-batches without offsets."""
 
     @contextmanager
     def source_client(self) -> Iterator[SourceClient]:
-        """Yield a client with the options of the source; it raises as its methods do."""
+        """Yield a Kafka client with the options of the source, and close it at the end."""
         client = SourceClient(self.topic, self.client, self.jvm)
         try:
             yield client
@@ -128,7 +133,7 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
     """Return the micro-batch that Spark runs in this thread; None for one without new offsets.
 
     Raises:
-        OptionRefused: no query is found, or it does not read one topic alone.
+        OptionRefused: this thread runs no query's micro-batch, or the query does not read exactly one topic.
     """
     execution = _stream_execution(dataframe)
     streams = [leaf for leaf in _leaves(execution.lastExecution().logical()) if leaf.isStreaming()]
@@ -171,7 +176,7 @@ def micro_batch(dataframe: DataFrame) -> MicroBatch | None:
 
 
 def _with_state(plan: Any) -> Iterator[Any]:
-    """Yield the operators of a physical plan that keep state."""
+    """Yield the stateful operators of a physical plan."""
     with suppress(Exception):  # py4j: others have no such member
         plan.stateInfo()
         yield plan
@@ -181,7 +186,7 @@ def _with_state(plan: Any) -> Iterator[Any]:
 
 
 def _sends_later(operator: Any, execution: Any) -> bool:
-    """Return True if an operator may have rows in a micro-batch without records."""
+    """Return True if an operator may emit rows in a micro-batch without records."""
     name = str(operator.getClass().getSimpleName())
     if name.startswith(STATE_ONLY) or (name.endswith(AGGREGATES) and execution.outputMode().toString() != "Append"):
         return False
@@ -196,7 +201,7 @@ def _leaves(plan: Any) -> Iterator[Any]:
 
 
 def _options(execution: Any, leaf: Any) -> dict[str, str]:
-    """Return the options of the source that a leaf of the last plan reads."""
+    """Return the options of the source that a leaf of the query's last plan reads."""
     with suppress(Exception):  # py4j: Spark 3.5 has no such member
         return dict(leaf.relation().options().asCaseSensitiveMap())
     given = []
@@ -208,7 +213,7 @@ def _options(execution: Any, leaf: Any) -> dict[str, str]:
 
 
 def _stream_execution(dataframe: DataFrame) -> Any:
-    """Return Spark's own object of the query that runs in this thread."""
+    """Return Spark's Java object for the query that runs in this thread."""
     context: Any = getattr(dataframe.sparkSession, "_sc", None)
     query_id = None if context is None else context.getLocalProperty(QUERY_ID)
     if not query_id:

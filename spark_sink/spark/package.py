@@ -1,6 +1,6 @@
 """Package of the job for a cluster: one zip for --py-files, and the script that spark-submit starts.
 
-Separate module: commands write it where Spark is not installed.
+Separate module: commands write the package on machines without Spark.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from pathlib import Path
 from kafka_ratchet.spark_sink.errors import OptionRefused
 
 SCRIPT = "sink_job.py"
-"""Name of the script: spark-submit starts a file and no zip. Not spark_sink.py, which would hide the package from the
-script."""
+"""Name of the script: spark-submit starts a file and not a zip. It is not spark_sink.py, which would hide the package
+from the script."""
 
 BEGINNING = (1980, 1, 1, 0, 0, 0)
-"""Earliest time of a zip. All files have it, so that the same source gives the same bytes."""
+"""Earliest time that a zip can store. All entries have it, so that the same source gives the same bytes."""
 
 READABLE = 0o100644 << 16
-"""Mode of a plain file that all users may read, at the place where zip keeps Unix's modes."""
+"""Mode of a plain file that all users may read, in the bits of a zip for Unix modes."""
 
 
 def write_package(path: Path) -> str:
-    """Write the package into a zip, and `sink_job.py` next to it.
+    """Write the package into a zip, and `sink_job.py` next to the zip.
 
     Args:
-        path: the zip, replaced if it exists; spark-submit only takes names that end with .zip.
+        path: path of the zip, which is replaced if it exists; spark-submit accepts only names that end with .zip.
 
     Returns:
-        SHA-256 of the zip, in hexadecimal digits; the same wherever it was written from the same source.
+        SHA-256 of the zip in hexadecimal digits; the same source gives the same digest on every machine.
 
     Raises:
         OptionRefused: the name does not end with .zip, or the folder cannot be written.

@@ -1,4 +1,4 @@
-"""Python process that runs the tasks of an executor, one after another."""
+"""Python process of an executor, which runs tasks one after another."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Task = Callable[[Iterable[Any]], Iterator[Any]]
-"""Function from Arrow batches to Arrow batches."""
+"""Function that converts an iterable of Arrow batches to an iterator of Arrow batches."""
 
 
 def map_batches(dataframe: DataFrame, task: Task, schema: StructType | str) -> DataFrame:
-    """Call `DataFrame.mapInArrow` with a task after which the worker reads no archives.
+    """Call `DataFrame.mapInArrow`, and keep the Python worker from reading archives after the task.
 
-    Before each task pyspark makes Python forget the contents of its import path. Up to Python 3.11 that reads the
-    listings of all archives on it again, including spark-core's jar with its thousands of classes, which took more time
-    than the rest of a task of few rows (CPython gh-103200, SPARK-54744). Archives without a cached finder are not read;
-    the next import that needs one makes it again.
+    Before each task pyspark makes Python forget the contents of its import path. Up to Python 3.11, Python then reads
+    the listings of all archives on that path again, including spark-core's jar with thousands of classes. This took
+    more time than the rest of a task with few rows (CPython gh-103200, SPARK-54744). Python does not read an archive
+    without a cached finder; the next import that needs the archive creates a finder again.
 
     Args:
         dataframe: the rows.
-        task: a nested function, so that executors need nothing of this package.
-        schema: schema of its result.
+        task: nested function, so that executors do not need this package.
+        schema: schema of the task's result.
     """
     return dataframe.mapInArrow(_forgetting_archives(task), schema)
 

@@ -1,4 +1,4 @@
-"""Start of Spark for the job."""
+"""Spark session of the job: its start, its settings and its end."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ROW_SETTINGS = {
     # Records may have a megabyte each, and Spark's default of 10,000 to an Arrow batch knows no bytes.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
 }
-"""Settings that the rows depend on; they are set in every session, even one of the caller."""
+"""Settings of a session that the rows depend on; they are set in the caller's sessions too."""
 
 BATCH_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 FEW_RECORDS = 1_000
-"""Rows in an Arrow batch, at most, if Spark counts no bytes (3.5): with Kafka's largest default record a gigabyte, half
-of a batch's limit."""
+"""Maximum number of rows in an Arrow batch if Spark does not limit the bytes (3.5). With records of Kafka's largest
+default size, such a batch has a gigabyte, half of the limit."""
 
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -40,24 +40,26 @@ LOCAL_SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.catalogImplementation": "in-memory",
 }
-"""Settings of a job on this machine alone: no port is open to the outside, and only the job's own lines are printed."""
+"""Settings of a job on this machine alone: no port is open to other machines, and only the job's own lines are
+printed."""
 
 
 REMOTE = "SPARK_REMOTE"
-"""Variable of pyspark with the address of a Spark Connect server, such as sc://host:15002."""
+"""Environment variable of pyspark with the address of a Spark Connect server, such as sc://host:15002."""
 
 
 @contextmanager
 def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]") -> Iterator[SparkSession]:
-    """Run Spark, and stop it at the end, unless the program had it before: see `existing_session`.
+    """Start Spark and stop it at the end; use a running session if the program has one.
 
-    Under spark-submit, and with a Spark Connect server, theirs are the master, jars and memory; only the job's own
-    settings are made.
+    Under spark-submit, or with a Spark Connect server, master, jars and memory are set there, and the job makes only
+    its own settings.
 
     Args:
         name: name of the Spark application.
-        jars: paths of the Kafka connector's jars; none: Spark fetches it from Maven Central, or its cache.
-        master: where Spark runs when this process starts it.
+        jars: paths of the Kafka connector's jars; empty: Spark fetches the connector from Maven Central, or from its
+            cache.
+        master: master URL of Spark, used if this process starts Spark.
 
     Raises:
         OptionRefused: a jar does not exist, or the job was not tested on this release of Spark.
@@ -104,9 +106,9 @@ def spark_session(name: str, jars: Sequence[str] = (), master: str = "local[*]")
 
 @contextmanager
 def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """Use a running Spark, which stays: a notebook's, a platform's, or one of Spark Connect.
+    """Use a running Spark session and leave it running: of a notebook, a platform, or Spark Connect.
 
-    The settings that the rows depend on are set, and restored at the end.
+    The settings that the rows depend on are changed, and restored at the end.
 
     Raises:
         OptionRefused: the job was not tested on this release of Spark.
@@ -126,7 +128,7 @@ def existing_session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def require_release(spark: SparkSession) -> SparkRelease:
-    """Return the running release.
+    """Return the release of a running Spark session.
 
     Raises:
         OptionRefused: Ratchet was not tested on it, or not by way of Spark Connect.
@@ -141,14 +143,14 @@ def require_release(spark: SparkSession) -> SparkRelease:
 
 
 def is_connect() -> bool:
-    """Return true where this process, or the server's for its foreachBatch, has sessions of Spark Connect."""
+    """Return whether this process uses Spark Connect, as a client or as a server's process for `foreachBatch`."""
     from pyspark.sql.utils import is_remote
 
     return REMOTE in os.environ or is_remote()
 
 
 def _row_settings(spark: SparkSession) -> dict[str, str]:
-    """Return `ROW_SETTINGS` for the running release.
+    """Return `ROW_SETTINGS`, adapted to the session's release.
 
     Raises:
         OptionRefused: see `require_release`.
@@ -162,7 +164,7 @@ def _row_settings(spark: SparkSession) -> dict[str, str]:
 def under_spark_submit() -> bool:
     """Return whether spark-submit or a Spark Connect server decides where Spark runs.
 
-    spark-submit starts the JVM first and tells the driver's Python the port to talk to it.
+    spark-submit starts the JVM first, and gives the driver's Python the port of the JVM.
     """
     return REMOTE in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 

@@ -1,4 +1,4 @@
-"""Bar and spinner, if rich is installed and standard error is a terminal; otherwise log lines suffice."""
+"""Progress bar and spinner, shown if rich is installed and standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 TEXT = "{task.description}"
-"""Column of text, in rich's form."""
+"""Template of a text column, as rich writes it."""
 
 
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar; yield a function that moves it on by so many of `total`."""
+    """Show a progress bar; yield a function that advances it by a number of steps."""
     with _shown(TEXT, "BarColumn", "MofNCompleteColumn", "TimeElapsedColumn", "TimeRemainingColumn") as bar:
         if bar is None:
             yield lambda _: None
@@ -32,7 +32,7 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def starting(what: str) -> Iterator[None]:
-    """Announce a slow start: with the seconds, in a terminal; else in lines of the log."""
+    """Announce a slow start: in a terminal with a spinner and the seconds, else in lines of the log."""
     with _shown("SpinnerColumn", TEXT, "TimeElapsedColumn", transient=True) as spinner:
         if spinner is not None:
             spinner.add_task(f"Starting {what}", total=None)
@@ -45,7 +45,7 @@ def starting(what: str) -> Iterator[None]:
 
 @contextmanager
 def _shown(*columns: str, transient: bool = False) -> Iterator[Progress | None]:
-    """Yield a display of rich with these columns; None: there is no rich, or no terminal.
+    """Yield a display of rich with these columns; None: rich is missing, or standard error is no terminal.
 
     A column is `TEXT` or the name of one of rich's classes.
     """
@@ -65,7 +65,7 @@ def _shown(*columns: str, transient: bool = False) -> Iterator[Progress | None]:
 
 @contextmanager
 def _lines_above() -> Iterator[None]:
-    """Pass log lines through the bar while it is shown, so that they stand above it."""
+    """Write log lines through the display while it is shown, so that they appear above the bar."""
     handlers = [
         handler
         for handler in logging.getLogger().handlers

@@ -1,4 +1,4 @@
-"""Releases of Spark that the job runs on, with the Kafka connector of each; the only such list."""
+"""Releases of Spark that the job runs on, with the Kafka connector of each; no other list exists."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kafka_ratchet.spark_sink.errors import OptionRefused
 
 @dataclass(frozen=True)
 class SparkRelease:
-    """Release of Spark that the tests of the job have run on."""
+    """Release of Spark on which the job was tested."""
 
     version: str
-    """Newest version of the release with a complete Kafka connector on Maven Central."""
+    """Newest version of the release that has a complete Kafka connector on Maven Central."""
     scala: str = "2.13"
     """Version of Scala in pyspark's jars."""
 
     @property
     def connector(self) -> str:
-        """Return the Maven coordinate of the Kafka connector, which goes with one release of Spark only."""
+        """Return the Maven coordinate of the Kafka connector, which works with one release of Spark only."""
         return f"org.apache.spark:spark-sql-kafka-0-10_{self.scala}:{self.version}"
 
 
@@ -31,19 +31,19 @@ RELEASES: Final[Mapping[str, SparkRelease]] = {
     "4.1": SparkRelease("4.1.1"),
     "4.2": SparkRelease("4.2.0"),
 }
-"""Releases by the first two numbers of their versions; `./ratchet test -m spark-versions` runs each. 3.5.8, 3.5.9, and
-the later ones of 4.0, 4.1 and 4.2 have no complete connector on Maven Central as seen by us: theirs, or their token
-provider's, is missing."""
+"""Releases by the first two numbers of their version; `./ratchet test -m spark-versions` runs each. We found no
+complete connector on Maven Central for 3.5.8, 3.5.9 and the later versions of 4.0, 4.1 and 4.2: the connector itself or
+its token provider is missing."""
 
 DEFAULT: Final = "4.2"
-"""Release of the pyspark in the lock files."""
+"""Release of the pyspark that the lock files name."""
 
 
 def release_of(spark_version: str) -> SparkRelease:
-    """Return the release of a version, such as 3.5.4 or a vendor's 3.5.6-amzn-1.
+    """Return the release of a version of Spark, such as 3.5.4 or a vendor's 3.5.6-amzn-1.
 
     Raises:
-        OptionRefused: the job was not tested on it.
+        OptionRefused: the job was not tested on this release.
     """
     release = RELEASES.get(".".join(spark_version.split(".")[:2]))
     if release is None:
@@ -55,9 +55,9 @@ def release_of(spark_version: str) -> SparkRelease:
 
 
 def installed_release() -> SparkRelease:
-    """Return the release of this Python's pyspark; without one, the lock files'.
+    """Return the release of the installed pyspark; without one, the release of the lock files.
 
-    A pyspark of Spark's distribution is on the import path without being an installed package.
+    The pyspark inside a distribution of Spark can be imported, but is not an installed package.
 
     Raises:
         OptionRefused: see `release_of`.

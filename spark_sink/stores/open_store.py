@@ -95,5 +95,5 @@ def require_path(location: TableLocation) -> None:
 
 
 def reader(location: TableLocation, name: str = "reader") -> TableStore:
-    """Return a store that is used only to read the table."""
+    """Return a store for reading the table only."""
     return store_class(location.kind)(location, name, "none")

@@ -30,7 +30,7 @@ def file_orphan(folder: Folder, file: FileInfo, *folders: str) -> Orphan:
 
 
 def files_of_older_holders(folder: Folder, files: Iterable[FileInfo], newest: Callable[[str], int]) -> Iterator[Orphan]:
-    """Yield the files written by tasks of generations that are fenced.
+    """Yield the files written by tasks of fenced generations.
 
     Args:
         folder: the table's folder.

@@ -2,7 +2,7 @@
 
 The rejects table has its own generation and offsets, and is committed first. If a job ends between the two commits, the
 rejects table is ahead. The next run reads that range of records again for the result table, and leaves out the rejects
-already stored. Committed records of Kafka do not change, but their parsing may: a record that has become a reject only
+already stored. Committed records of Kafka do not change, but their parsing may: a record that became a reject only
 since then is refused.
 """
 
@@ -196,10 +196,10 @@ class PairedStore:
         crash_points.passing("between-commits")
 
     def _require_rejects_again(self, start: Mapping[int, int], rejects: DataFrame) -> None:
-        """Refuse rejects of records read again that are not stored yet.
+        """Refuse rejects of records read again unless these rejects are stored already.
 
-        Parsing of a value can change between two runs, because its schema was deleted or a setting changed. A record
-        that was a row in the first run and is a reject in the second would be in neither table (decision 0061).
+        Parsing of a value can change between two runs, because its schema was deleted or a setting changed. A row of
+        the first run would be in neither table if it became a reject in the second (decision 0061).
 
         Raises:
             StoreError: a stored reject is missing; nothing of this commit is visible.

@@ -40,8 +40,7 @@ Iceberg skip names that begin with an underscore."""
 FORMAT: Final = 1
 
 FANOUT: Final = 8
-"""Number of runs of similar size that are merged into one: each identity is rewritten once for each power of this
-number."""
+"""Number of runs of similar size to merge into one: each identity is rewritten once for each power of this number."""
 
 ROWS_PER_TASK: Final = 500_000
 """Approximate number of rows that one task merges; there are at most as many tasks as Kafka partitions."""

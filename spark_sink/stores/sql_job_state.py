@@ -325,7 +325,7 @@ class SqlJobState(Generic[Database]):
         return StoredId(str(noted or ""), int(first_bits or 0))
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Return a table that is not the one of the offsets' commit, and a sentence about it; both empty: none."""
+        """Return a table other than that of the offsets' commit, and a sentence about it; both empty: none."""
         return self.marks.inconsistency(database) if self.stored(database) else ("", "")
 
     def write_mode(self, database: Database) -> str:

@@ -156,7 +156,7 @@ class SqlStore(TableStore, Generic[Database, Columns]):
         self._require_generation(generation, newest, stored, start)
 
     def _require_consistent(self, database: Database) -> None:
-        """Refuse a table that was emptied, dropped or replaced after the commit of its offsets.
+        """Refuse a table emptied, dropped or replaced after the commit of its offsets.
 
         Raises:
             RowsLost: the result or the rejects changed.

@@ -39,7 +39,7 @@ class SqlTables(Generic[Database]):
         raise NotImplementedError
 
     def require_staged(self, staging: str, found: int, rows: int) -> None:
-        """Refuse a commit from a staging table that has lost rows since the tasks wrote them.
+        """Refuse a commit from a staging table with fewer rows than the tasks wrote.
 
         A server can lose committed rows of a staging table: in a crash (unlogged tables, a relaxed flush), or by a
         fail-over to a lagging replica.

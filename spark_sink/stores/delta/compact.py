@@ -49,7 +49,7 @@ class DeltaCompactor:
         self._require_plain()
 
     def look(self) -> list[DataFile]:
-        """List the files directly in the table's folder that have a known row count."""
+        """List the files with a known row count directly in the table's folder."""
         self._table.update_incremental()
         self._require_plain()
         found = self._actions().to_pylist()
@@ -155,7 +155,7 @@ class DeltaCompactor:
 
 
 def require_plain_files(table: DeltaTable, folder: Folder) -> None:
-    """Refuse a table that has files which cannot be rewritten from their rows alone.
+    """Refuse a table with files that cannot be rewritten from their rows alone.
 
     Raises:
         OptionRefused: the table has a feature or property that forbids rewriting files.

@@ -65,7 +65,7 @@ class Break:
     """Version of the entry that removed the rows; of kind `unknown`: version of the newest missing entry."""
     operation: str = ""
     target: int | None = None
-    """Version that was restored; None: unknown."""
+    """Restored version; None: unknown."""
 
     @property
     def sentence(self) -> str:
@@ -146,7 +146,7 @@ class Log:
             may_be_emptied: an operator may delete all rows.
 
         Returns:
-            None if the table still contains the version's rows, except rows that were deleted singly.
+            None if the table still contains the version's rows, except rows deleted singly.
         """
         at = self._table.version()
         while at > version:

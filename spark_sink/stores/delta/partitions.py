@@ -64,7 +64,7 @@ def without_partitions(schema: StructType, fields: Fields) -> StructType:
 
 
 def require_partitions(folder: Folder, table: DeltaTable, fields: Fields) -> None:
-    """Refuse a table that is partitioned by other columns than the job requires.
+    """Refuse a table with other partition columns than the job's.
 
     Raises:
         SchemaDiffers: the partition columns differ.

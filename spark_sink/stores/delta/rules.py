@@ -21,7 +21,7 @@ INVARIANT = "delta.invariants"
 """Metadata key of a column with the column's invariant."""
 
 COMPUTED = ("delta.generationExpression", "delta.identity.")
-"""Prefixes of metadata keys; the writer has to compute the values of columns that have one."""
+"""Prefixes of metadata keys; the writer has to compute the values of such columns."""
 
 APPEND_ONLY = "delta.appendOnly"
 """Table property that forbids changing and deleting rows."""

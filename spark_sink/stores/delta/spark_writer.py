@@ -54,7 +54,7 @@ class Rules:
     others: tuple[object, ...]
     """Properties, partition columns and protocol of the table."""
     free: frozenset[str]
-    """Columns that have no rule and may be null."""
+    """Columns without a rule that may be null."""
 
     def admit(self, earlier: Rules) -> bool:
         """Return whether rows checked against `earlier` rules also obey these rules."""

@@ -87,7 +87,7 @@ class TransactionReader:
 
 
 def jobs_of(folder: Folder, table: DeltaTable) -> set[str]:
-    """Return the names of the jobs that have a `txn` action in the table.
+    """Return the names of the jobs with a `txn` action in the table.
 
     Raises:
         StoreError: the log cannot be read.

@@ -56,7 +56,7 @@ class IcebergCatalog:
         return self._file is None or self._file.is_file()
 
     def make(self) -> None:
-        """Create the folder of a catalog that is a SQLite file.
+        """Create the folder of a catalog in a SQLite file.
 
         Raises:
             OSError: the folder cannot be created.

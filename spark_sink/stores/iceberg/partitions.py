@@ -25,7 +25,7 @@ def add_partitions(transaction: Transaction, fields: Sequence[PartitionField]) -
 
 
 def require_partitions(where: object, table: Table, fields: Sequence[PartitionField]) -> None:
-    """Refuse a table that is partitioned in another way than the job requires.
+    """Refuse a table with other partitions than the job's.
 
     Raises:
         SchemaDiffers: the partitions differ.

@@ -52,7 +52,7 @@ SCHEMA_KEY = "ratchet-sink.schema"
 
 
 def whole_name(name: str) -> str:
-    """Return a table's name with its namespace; without a dot in the name, that is `ratchet`."""
+    """Return a table's name with its namespace; a name without a dot is in `ratchet`."""
     return name if "." in name else f"{NAMESPACE}.{name}"
 
 

@@ -180,7 +180,7 @@ class JobState(SqlJobState["Database"]):
         return next(((engine or "", comment or "") for table, engine, comment in found if table == name), None)
 
     def is_there(self, database: Database) -> bool:
-        """Return whether the tables for generations and offsets exist; checks the table that is created last."""
+        """Return whether the tables for generations and offsets exist; checks only the one created last."""
         import pymysql
 
         try:

@@ -68,7 +68,7 @@ class Marks:
         self._state, self._topic_id, self._relations = state, topic_id, relations
 
     def give_ids(self, database: Database) -> None:
-        """Write an id into the comment of each table that has none, such as a new table.
+        """Write an id into the comment of each table without one, such as a new table.
 
         Each ALTER TABLE commits the open transaction.
 
@@ -103,7 +103,7 @@ class Marks:
             )
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Return a table that has changed since its mark was stored, and a sentence about it; both empty: none has.
+        """Return a table changed after its mark was stored, and a sentence about the change; both empty: none.
 
         The sentence has no full stop. The job must have stored offsets.
         """

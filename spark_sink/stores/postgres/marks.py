@@ -50,7 +50,7 @@ class Marks:
             )
 
     def inconsistency(self, database: Database) -> tuple[str, str]:
-        """Return a table that has changed since its mark was stored, and a sentence about it; both empty: none has.
+        """Return a table changed after its mark was stored, and a sentence about the change; both empty: none.
 
         The sentence has no full stop. The job must have stored offsets.
         """

@@ -1,4 +1,4 @@
-"""SQL that changes a PostgreSQL table by staged rows that have a key."""
+"""SQL that changes a PostgreSQL table by staged rows with a key."""
 
 from __future__ import annotations
 

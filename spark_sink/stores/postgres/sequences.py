@@ -64,7 +64,7 @@ class SequenceTable:
         tables.require_columns(database, self.name, self.columns)
 
     def require_none(self, database: Database) -> None:
-        """Refuse stored sequences of a job that has no stored offsets.
+        """Refuse stored sequences of a job without stored offsets.
 
         They would make the job leave out new records as already known.
 

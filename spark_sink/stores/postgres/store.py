@@ -1,7 +1,7 @@
 """Results in PostgreSQL: rows, offsets and generation are in one database, and change in one transaction.
 
-Rows that are only appended are committed by the tasks that read them, in one transaction per Kafka partition. All other
-rows are staged by the tasks, and one transaction of the driver moves them into the table.
+Appended rows are committed by the tasks that read them, in one transaction per Kafka partition. All other rows are
+staged by the tasks, and one transaction of the driver moves them into the table.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def require_added(
 
 
 def require_deleted(state: SqlJobState[Database], database: Database, table: str, where: str, left: int) -> None:
-    """Raise if the table still contains rows that were to be deleted.
+    """Raise if the table still contains rows of deleted keys.
 
     Raises:
         StoreError: rows are left; the caller's transaction has to be rolled back.

@@ -79,15 +79,15 @@ def commit_partitions(
     start: Mapping[int, int],
     end: Mapping[int, int],
 ) -> dict[int, int]:
-    """Commit the rows and the offset of each Kafka partition in one transaction of the task that has them.
+    """Commit the rows and the offset of each Kafka partition in one transaction of the task with these rows.
 
     Args:
         dataframe: the rows as `textual` returns them; each of its tasks has rows of one Kafka partition only.
         connection: connection to the database.
         statements: see `JobState.task_statements`.
         generation: generation of this run.
-        table: oid and file number of the table, as the driver read them. A task refuses a table that was emptied or
-            recreated since: its rows would hide that the rows of an earlier task are missing.
+        table: oid and file number of the table, as the driver read them. A task refuses a table emptied or recreated
+            since: its rows would hide that the rows of an earlier task are missing.
         position: index of the column with the Kafka partition.
         start: the offsets that must be stored.
         end: the offsets to store.

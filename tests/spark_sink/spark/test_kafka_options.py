@@ -100,5 +100,5 @@ def test_tokens_that_cannot_be_had_are_refused(without: str) -> None:
 @pytest.mark.parametrize("name", ["isolation.level", "Isolation.Level", "bootstrap.servers"])
 def test_what_records_are_read_and_from_where_is_not_for_options_to_say(name: str) -> None:
     """Spark would read aborted records, or another Kafka than the one whose offsets were planned and are stored."""
-    with pytest.raises(OptionRefused, match=f"Kafka option {name}: the job itself says"):
+    with pytest.raises(OptionRefused, match=f"Kafka option {name}: the job itself sets"):
         java_options({}, {name: "read_uncommitted"})
