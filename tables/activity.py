@@ -1,4 +1,4 @@
-"""Activity counters of producers in a partition since its take-over. For display only."""
+"""Activity counters of the producers in a partition since this worker took it over, for display only."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from kafka_ratchet.transport.batch.compiled import compiled
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 SAMPLE: Final = 256
-"""Most records counted of a fetched batch; a larger batch is sampled.
+"""Maximum number of records counted per fetched batch; of a larger batch, a random sample is counted.
 
-Counting all 20,000 of 2 MiB cost 30 to 150 ns for each, where judging costs 80 to 120.
+Counting all 20,000 records of 2 MiB cost 30 to 150 ns each, while judging costs 80 to 120.
 """
 MOST_IN_A_BATCH: Final = 128
-"""A batch of more producers is not tallied: a batch of Kafka has one, and a fetch a few of them."""
+"""Maximum number of producers in a counted batch: a batch of Kafka has one, and a fetch a few."""
 MOST_MOVED: Final = 1_000
-"""Most producers of one transaction noted as seen without being in a sample, some 1 ms."""
+"""Maximum number of producers per transaction noted as seen without being in a sample; costs about 1 ms."""
 TABLE: Final = 1 << 10
-"""Slots; at most an eighth is used."""
+"""Number of slots in the hash table of a batch; at most an eighth is used."""
 MOST_NAMES: Final = 10_000
-"""Most producers remembered in a partition, some 200 bytes each; the longest quiet ones are forgotten first."""
+"""Maximum number of producers remembered per partition, about 200 bytes each; the one silent for longest is forgotten
+first."""
 
 
 class Activity(NamedTuple):
     """Activity of a producer since the take-over of the partition, or since it was last forgotten.
 
-    last_seen: seconds since the epoch, the owner's clock, of the last commit with a record of it: a fresh one, or a
-        counted duplicate.
-    fresh, duplicate: records judged so; estimates, from up to `SAMPLE` records of each batch.
+    Args:
+        last_seen: time of the last commit with a fresh record of the producer, or with a counted duplicate, in seconds
+            since 1970 by the worker's clock.
+        fresh: estimated number of fresh records, from up to `SAMPLE` records of each batch.
+        duplicate: estimated number of duplicates, likewise.
     """
 
     last_seen: float
@@ -43,16 +46,21 @@ class Activity(NamedTuple):
 
 
 class Tally:
-    """The activity in one partition: counted with each batch, remembered with the commit."""
+    """Counter of the producers' activity in one partition: it counts each batch, and adds the counts at the commit."""
 
     def __init__(self, row: int, now: Callable[[], float] = time.time) -> None:
-        """row: where a batch has the start of the identity; its length is in the next."""
+        """Start without counts.
+
+        Args:
+            row: row of a batch's columns with the start of the identity; the next row has its length.
+            now: clock in seconds since 1970.
+        """
         self.since: float | None = None
-        """Seconds since the epoch, the owner's clock, of the first batch judged; None: there was none."""
+        """Time of the first judged batch in seconds since 1970, by the worker's clock; None: no batch yet."""
         self.not_tallied = 0
-        """Records judged and in no tally: of batches with too many producers."""
+        """Number of judged records left uncounted, because their batches had too many producers."""
         self.forgotten = 0
-        """Producers forgotten for others."""
+        """Number of producers forgotten to make room for others."""
         self._row, self._now = row, now
         self._seed = np.uint64(secrets.randbits(64))
         self._firsts, self._counts = np.empty(MOST_IN_A_BATCH, np.int64), np.empty((MOST_IN_A_BATCH, 2), np.int64)
@@ -62,7 +70,7 @@ class Tally:
         self._seen: dict[bytes, Activity] = {}
 
     def add(self, batch: RecordBatch, verdicts: NDArray[np.uint8]) -> None:
-        """Count a judged batch."""
+        """Count the fresh and duplicate records of a judged batch, by producer."""
         if not batch.count:
             return
         # Drawn and not every so-manieth: records sent twice in a row would all fall between.
@@ -84,7 +92,11 @@ class Tally:
             counts[1] += duplicate * weight
 
     def commit(self, moved: Iterable[bytes] = ()) -> None:
-        """Count the records of the committed transaction. moved: producers with fresh records in it, counted or not."""
+        """Add the counts of the committed transaction to the producers' activity.
+
+        Args:
+            moved: producers with fresh records in the transaction, whether or not a sample contained them.
+        """
         now = self._now()
         for name in moved:
             self._pending.setdefault(name, [0.0, 0.0])
@@ -98,12 +110,12 @@ class Tally:
         self.rollback()
 
     def rollback(self) -> None:
-        """Drop the counts of the lost transaction; its records come again."""
+        """Discard the counts of the aborted transaction; its records will be judged again."""
         self._pending.clear()
         self._pending_not_tallied = 0
 
     def of(self, name: bytes) -> Activity | None:
-        """Return the activity of a producer; None: none is remembered."""
+        """Return the activity of a producer; None: the producer is unknown or forgotten."""
         return self._seen.get(name)
 
 
@@ -111,21 +123,21 @@ class Tally:
 def tally(
     data: Any, columns: Any, row: int, verdicts: Any, sample: Any, seed: np.uint64, table: Any, firsts: Any, counts: Any
 ) -> int:
-    """Count fresh and duplicate records by identity.
+    """Count fresh and duplicate records for each identity in a sample of a batch.
 
     Args:
         data: uint8[bytes] of a record batch.
-        columns: its int64[COLUMNS, count].
-        row: column of the identity's start.
+        columns: int64[COLUMNS, count] of the record batch.
+        row: row of `columns` with the start of the identity.
         verdicts: uint8[count]; only FRESH and DUPLICATE are counted.
         sample: int64[], indices of the records to count.
         seed: seed of the hash.
-        table: int32[slots], a power of two and more than identities, all -1.
-        firsts: int64[identities], filled with the index of each one's first record.
-        counts: int64[identities, 2], filled with fresh and duplicate records of each.
+        table: int32[slots], all -1; a power of two, and more slots than identities.
+        firsts: int64[identities], filled with the index of the first record of each identity.
+        counts: int64[identities, 2], filled with the numbers of fresh and duplicate records of each identity.
 
     Returns:
-        number of identities found; -1: more than there is room for.
+        Number of identities found; -1: there are more than `firsts` has room for.
     """
     found, last = 0, -1
     mask = len(table) - 1

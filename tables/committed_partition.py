@@ -1,4 +1,4 @@
-"""One input partition as far as it is committed: read from the store and the changelog, and saved to the store."""
+"""Committed state of one input partition: loaded from the store, replayed from the changelog, and saved."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CommittedPartition:
         *,
         bounded: bool,
     ) -> None:
-        """Start without reading; see `kafka_ratchet.tables.partition.SequencePartition`."""
+        """Store the settings without reading; see `kafka_ratchet.tables.partition.SequencePartition` for them."""
         self.path, self.changelog, self.partition, self.identity = path, changelog, partition, identity
         self.log = log.bind(changelog=changelog, partition=partition)
         self.position = 0
@@ -54,79 +54,83 @@ class CommittedPartition:
         self.evicted = Evicted()
         self.intervals = PolicyIntervals()
         self.edits = Edits()
-        """Operators' changes."""
+        """Operators' changes of identities."""
         self.ownership = Ownership()
         self.tables = PartitionTables(self._find, self._scan, (changelog, partition), self._passed)
-        """Tables of one's own, which the same transactions move."""
+        """Tables of a user's program, changed by the same transactions."""
         self.tally: Tally | None = None
-        """Activity of producers since the store was opened; None for other identities."""
+        """Activity of producers since the store was opened; None: the identity is not the producer."""
         self.is_bounded = bounded
-        """True if `evictions` belong to each transaction."""
+        """True if identities are evicted, so that transactions contain `evictions`."""
         self.known = KnownIdentities(path, (changelog, partition), timed=bounded, room=room, kept=kept)
         self._time = 0
-        """Broker time of the newest entry applied, in seconds; it only rises."""
+        """Broker time of the newest applied entry in seconds, which never decreases."""
         self._stamp = 0
-        """The same without the rising: the time of a wrong clock does not stay."""
+        """Broker time of the newest applied entry in seconds; unlike `_time` it decreases again after a wrong clock."""
         self._evicted_before: Evicted | None = None
-        """Evictions as of the beginning of the replay; None where it began with an empty state."""
+        """Totals of evictions at the start of the replay; None: the replay started with an empty state."""
         self._replay = Replay()
         self._stored = 0
-        """Changelog offset below which the store has everything; `position` is that of the map."""
+        """Changelog offset below which the store contains everything; `position` is the same for the map in memory."""
         self._stored_sighting: Sighting | None = None
         self._forgets = False
-        """True if the next snapshot removes the store's identities."""
+        """True if the next snapshot has to remove all identities from the store."""
         self._timer = SnapshotTimer(clock)
 
     @property
     def input_position(self) -> int | None:
-        """Next input offset as of `position`; None where nothing was ever committed."""
+        """Next input offset as of changelog offset `position`; None: nothing was ever committed."""
         return self.progress.next if self.progress else None
 
     def _passed(self) -> int | None:
-        """Return the next input offset; None where no record was taken."""
+        """Return the next input offset; None: no record was processed yet."""
         taken = self.progress is not None and (self.progress.judged or self.intervals.unjudged)
         return self.input_position if taken else None
 
     @property
     def progress_epoch(self) -> int:
-        """Leader epoch of the input batch that ends before `input_position`; NO_EPOCH where it is not known."""
+        """Leader epoch of the input batch before `input_position`; NO_EPOCH: unknown."""
         return self.progress.epoch if self.progress else NO_EPOCH
 
     @property
     def policy_position(self) -> int:
-        """Next offset of the policy topic as of `position`."""
+        """Next offset of the policy topic, as of changelog offset `position`."""
         last = self.intervals.last
         return last.policy if last else 0
 
     @property
     def owner(self) -> Owner | None:
-        """Return the changelog's owner, as of `position`; None where no entry names one."""
+        """Return the owner of the changelog as of `position`; None: no entry names an owner."""
         return self.ownership.owner
 
     @property
     def sighting(self) -> Sighting | None:
-        """Return the last place in the changelog with a known leader epoch."""
+        """Return the last changelog offset with a known leader epoch."""
         return self.ownership.sighting
 
     def sighted(self, sighting: Sighting) -> None:
-        """Note the leader epoch after the last commit; the next snapshot keeps it, also without a commit."""
+        """Note the changelog's leader epoch after the last commit.
+
+        The next snapshot stores it, even without another commit.
+        """
         self.ownership.sighting = sighting
 
     @property
     def is_open(self) -> bool:
-        """Return True if its store is loaded."""
+        """Return True if the store is loaded."""
         return self.known.store is not None
 
     @property
     def is_made(self) -> bool:
-        """Return True if its store has files; otherwise the first saved commit makes them."""
+        """Return True if the store has files; otherwise the first snapshot creates them."""
         return self.known.opened().is_made
 
     def make(self) -> None:
-        """Make the store's files now; it may run in a thread.
+        """Create the store's files now; it may be called in a thread.
 
         Raises:
-            StateError: they cannot be made, or another process has made them; the next `open` is a fresh start.
+            StateError: the files cannot be created, or another process has created them. The store is released; `open`
+                loads it again.
         """
         try:
             self.known.opened().make()
@@ -136,28 +140,29 @@ class CommittedPartition:
 
     @property
     def _is_timed(self) -> bool:
-        """Return True if the store has to know its age: Kafka keeps nulls for a time only."""
+        """Return True if the store needs a time, because Kafka keeps tombstones only for a limited time."""
         return self.is_bounded or self.tables.is_used
 
     def __len__(self) -> int:
-        """Identities with a persisted sequence."""
+        """Return the number of identities with a persisted sequence."""
         return len(self.known)
 
     @property
     def store_bytes(self) -> int | None:
-        """Return the local store's bytes in files and on their way there.
+        """Return the size of the local store in bytes, including entries in memory that await a file.
 
-        None: it is closed, or the size is unknown.
+        Returns:
+            None if the store is closed, or RocksDB does not report its size.
         """
         return self.known.store.bytes if self.known.store is not None else None
 
     @property
     def missing(self) -> int | None:
-        """Return the number of missing sequences, as of `position`; None where they are not counted."""
+        """Return the number of missing sequences as of `position`; None: the stream does not count them."""
         return self.known.map.missing if self.known.kept.dense else None
 
     def open(self) -> None:
-        """Load the store, unless it is open already. A damaged one is removed and started again.
+        """Load the store, unless it is loaded; a damaged one is removed and replaced by an empty one.
 
         Raises:
             StateError: the store cannot be used.
@@ -179,22 +184,32 @@ class CommittedPartition:
         self.known.open(found.store, found.map, found.beyond)
 
     def last(self, identity: bytes) -> LastSequence:
-        """Return an identity's last sequence; -1 is none. It changes nothing, so another thread may open the store."""
+        """Return an identity's last sequence; -1: the identity has none.
+
+        The call changes nothing, so another thread may open the store at the same time.
+        """
         return self.known.last(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return True twice if a sequence was seen: see `LastSequences.seen`. It changes nothing, as `last`."""
+        """Return whether a sequence was seen, in the persisted and in the pushed state; see `LastSequences.seen`.
+
+        The call changes nothing, so another thread may open the store at the same time.
+        """
         return self.known.seen(identity, sequence)
 
     def page(
         self, after: bytes | None, limit: int, prefix: bytes = b"", until: bytes | None = None
     ) -> tuple[list[bytes], bool]:
-        """Return identities after `after` in the order of their bytes, pushed ones included.
+        """Return identities after a given one, ordered by their bytes and including pushed ones.
 
-        after: None: from the first; prefix: their first bytes; until: the last one, None: there is no end
+        Args:
+            after: identity before the first to return; None: start at the first.
+            limit: maximum number of identities.
+            prefix: bytes that each identity begins with.
+            until: last identity to return; None: no end.
 
         Returns:
-            (at most limit of them; True if none can be missing: very many new ones wait for the next snapshot).
+            The identities, and True if none can be missing: very many new ones are missing until the next snapshot.
 
         Raises:
             StateError: the store is not open, or damaged.
@@ -202,7 +217,7 @@ class CommittedPartition:
         return self.known.page(after, limit, prefix, until)
 
     def committed_table(self, name: str) -> CommittedTable:
-        """Return the persisted entries of a program's table, for readers outside.
+        """Return the persisted entries of a program's table, for readers outside of the transaction.
 
         Raises:
             StateError: the store is not open.
@@ -211,10 +226,10 @@ class CommittedPartition:
         return CommittedTable(self.tables.of(name), store.get, store.scan_from, self.tables.unsaved)
 
     def discard(self) -> None:
-        """Remove the store, which does not belong to the changelog as it is now, and begin with an empty one.
+        """Replace the store by an empty one, because it does not match the changelog.
 
         Raises:
-            StateError: it cannot be removed, or not be made again.
+            StateError: the store cannot be removed, or not be created again.
         """
         self.known.discard()
         self._replay.is_earlier = False
@@ -228,7 +243,7 @@ class CommittedPartition:
             self.known.leave_to_store()
 
     def at_rest(self) -> None:
-        """Make the postponed snapshot while no records come, so that a later crash leaves little to replay."""
+        """Write a postponed snapshot while no records arrive, so that a crash leaves little to replay."""
         if self._is_unsaved and self._timer.is_due_at_rest:
             self._save()
         self.known.opened().flush_much()
@@ -239,7 +254,7 @@ class CommittedPartition:
         return self.position > self._stored or self.sighting != self._stored_sighting
 
     def _save(self) -> None:
-        """Write the entries persisted since the last snapshot, with their changelog position, in one WriteBatch."""
+        """Write the entries persisted since the last snapshot and their changelog position, in one WriteBatch."""
         self._timer.begin()
         if self._is_unsaved:
             totals = [(PROGRESS, self.progress.pack())] if self.progress else []
@@ -286,13 +301,13 @@ class CommittedPartition:
             raise
 
     def apply(self, batch: RecordBatch) -> None:
-        """Take over committed changelog entries, on recovery.
+        """Apply a batch of committed changelog entries during recovery.
 
-        A store without the newest decision of an operator is older than that, whatever its position. It is then
-        started again, no entry is taken over, and `position` is 0.
+        If the batch contains an operator's decision that the store lacks, the store is outdated whatever its position.
+        It is then replaced by an empty one, no entry is applied, and `position` becomes 0.
 
         Raises:
-            StateError: an entry is not one of Ratchet's.
+            StateError: Ratchet did not write an entry.
         """
         self.known.opened()
         if self._replay.is_earlier and self.ownership.is_decided_in(batch):
@@ -325,12 +340,16 @@ class CommittedPartition:
             self._save_in_time()
 
     def restoring(self) -> None:
-        """Note the start of a replay of the changelog to its end."""
+        """Note the start of a replay from `position` to the changelog's end."""
         self._replay.begin(self.position, self._stamp)
         self._evicted_before = self.evicted if self.position else None
 
     def restored(self) -> bool:
-        """Note the end of the replay. False: the state was too old, and starts again from position 0."""
+        """Note the end of the replay, and check the age of the state that it started from.
+
+        Returns:
+            False if that state was too old: it was discarded, and the replay has to start again at offset 0.
+        """
         behind = self._replay.end(self._stamp, self.position)
         # A store without a time is of a stream without bounds; since then it had some, and lost them again.
         has_evicted = self._evicted_before not in (None, self.evicted)
@@ -344,19 +363,20 @@ class CommittedPartition:
 
     @property
     def is_unproven(self) -> bool:
-        """True until the next commit has shown the age of the store under the last replay."""
+        """Return True until a commit has shown how old the store was when the last replay started."""
         return self._is_timed and self._replay.unproven > 0
 
     def prove(self, seconds: int) -> None:
-        """Compare the age of the store that the last replay went on from with how long Kafka keeps nulls.
+        """Check the age of the store that the last replay started from against the lifetime of tombstones.
 
-        The newest entry does not tell it: since then, time may have passed without an entry.
+        The newest changelog entry does not show this age, because time may have passed without entries.
 
-        seconds: broker time at which that replay ended
+        Args:
+            seconds: broker time of a new commit.
 
         Raises:
             Aborted: the store was too old; it is rebuilt from the changelog.
-            StateError: it cannot be removed.
+            StateError: the store cannot be removed.
         """
         behind, self._replay.unproven = seconds - self._replay.unproven, 0
         if is_too_old(behind):

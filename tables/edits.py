@@ -1,19 +1,21 @@
 """Operators' changes of a partition's identities: `ratchet forget`, `ratchet state import` and `ratchet resume`.
 
-An entry of the changelog for each, committed with the change itself, under a key of its own: compaction keeps them all.
-So a request is applied once however often a lane meets it, and the author of each change stays known.
+Each change has an entry in the changelog, committed together with the change, under a key of its own, so that
+compaction keeps all of them. Thus a request is applied only once however often a lane reads it, and the author of each
+change stays known.
 
-    b"g" + number     8-byte big-endian, counted from 0 in the order of their application
-    value             JSON, see `Edit`
+  b"g" + number     8-byte big-endian, counted from 0 in the order of their application
+  value             JSON, see `Edit`
 
-The change itself is an entry of the identity, a null where it is forgotten. Kafka keeps nulls for a time only, so
-every reader of the changelog forgets the identity when it comes to the entry here (docs/decisions/0042).
+The change itself is an entry of the identity: a tombstone if the identity is forgotten. Kafka keeps tombstones only for
+a limited time, so a reader of the changelog also forgets the identity when it reads the entry described here
+(docs/decisions/0042).
 
-`ratchet resume --forget` writes one entry, however many identities there are: readers drop all identities when they
-come to it. A null for each would need a transaction of any size, and nulls are compacted away after a day. This entry
-stays: only the next of its kind replaces it, and compaction keeps its place after the forgotten entries.
+`ratchet resume --forget` writes a single entry, however many identities there are: readers drop all identities when
+they read it. A tombstone for each would need a transaction of any size, and tombstones are compacted away after a day.
+This entry stays: only a newer one replaces it, and compaction keeps it after the forgotten entries.
 
-    b"f"              a version byte
+  b"f"              a version byte
 """
 
 from __future__ import annotations
@@ -47,11 +49,21 @@ _NUMBER: Final = struct.Struct(">q")
 class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
     """Change of identities, with its author and reason.
 
-    id: of the request; kind: FORGET or IMPORT; at: ISO 8601, UTC; by: user and machine; reason: as given;
-    position: next input offset when it was applied: records before it were judged by the old state;
-    identity: in hex, of FORGET; above: the sequences above it were forgotten, None: all;
-    before, after: the identity's last sequence, -1 where there is none;
-    added, raised, replaced: identities, of IMPORT.
+    Args:
+        id: id of the request.
+        kind: FORGET or IMPORT.
+        at: time of the request, ISO 8601 in UTC.
+        by: user and machine.
+        reason: reason, as the operator gave it.
+        position: next input offset when the change was applied; earlier records were judged by the former state.
+        identity: identity in hexadecimal digits, for FORGET.
+        above: last sequence to keep, for FORGET; None: all sequences are forgotten.
+        before: last sequence of the identity before the change; -1: none.
+        after: last sequence of the identity after the change; -1: none.
+        added: number of added identities, for IMPORT.
+        raised: number of identities with a raised sequence, for IMPORT.
+        replaced: number of identities with a replaced sequence, for IMPORT.
+        version: version of the entry's form.
     """
 
     id: str
@@ -79,30 +91,34 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> bytes:
-        """Return the identity."""
+        """Return the identity as bytes."""
         return bytes.fromhex(self.identity)
 
     @property
     def has_forgotten(self) -> bool:
-        """Return True if the identity was known, and is not any more."""
+        """Return True if the change forgot a known identity."""
         return self.kind == FORGET and self.before != NOTHING and self.after == NOTHING
 
     @property
     def has_changed(self) -> bool:
-        """Return True if anything has changed."""
+        """Return True if the change had an effect."""
         return self.before != self.after or self.added + self.raised + self.replaced > 0
 
     def pack(self, number: int) -> tuple[bytes, bytes]:
-        """Key and value of its entry. number: 0 is the first of the partition."""
+        """Return key and value of the change's changelog entry.
+
+        Args:
+            number: number of the change in its partition, from 0.
+        """
         whole = msgspec.to_builtins(self) | {"version": self.version}
         return EDIT + _NUMBER.pack(number), msgspec.json.encode(whole)
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> tuple[int, Edit]:
-        """Read what `pack` wrote.
+        """Parse a changelog entry that `pack` made, into the number and the change.
 
         Raises:
-            StateError: not an entry of this version.
+            StateError: the entry is damaged, or of another version.
         """
         try:
             found = _EDIT_OF.decode(value)
@@ -115,26 +131,26 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _EDIT_OF: Final = msgspec.json.Decoder(Edit)
-"""Made here and not by the first who reads: see `kafka_ratchet.transport.owner`."""
+"""Decoder created at import instead of at the first use: see `kafka_ratchet.transport.owner`."""
 
 
 def _printable(text: str) -> str:
-    """Return a text of others, made safe for a terminal."""
+    """Return a text from outside with its unprintable characters escaped, for a terminal."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def edits_of(
     requests: Sequence[Forget], position: int, last: Callable[[bytes], int]
 ) -> tuple[list[Edit], dict[bytes, int]]:
-    """Return the edits of requests to forget, one after the other.
+    """Return the changes that requests to forget cause, applied one after the other.
 
     Args:
-        requests: in their order
+        requests: requests, in the order of their application
         position: next input offset
-        last: returns an identity's last sequence, -1 where there is none
+        last: function that returns an identity's last sequence, or -1
 
     Returns:
-        (an edit for each; the new last sequence of each changed identity)
+        A change for each request, and the new last sequence of each changed identity.
     """
     edits, now = [], dict[bytes, int]()
     for each in requests:
@@ -147,64 +163,68 @@ def edits_of(
 
 
 class Edits:
-    """Those of one partition, with the same two views as its sequences: pushed and persisted."""
+    """Operators' changes in one partition, in two states like its sequences: pushed and persisted."""
 
     def __init__(self, persisted: Iterable[tuple[int, Edit]] = ()) -> None:
-        """persisted: as the store has them, with their numbers."""
+        """Start with the changes in the store.
+
+        Args:
+            persisted: number and change of each entry in the store.
+        """
         self._persisted = dict(persisted)
         self._pushed: dict[int, Edit] = {}
         self._unsaved: set[int] = set()
         self._ids = {edit.id for edit in self._persisted.values()}
 
     def __iter__(self) -> Iterator[Edit]:
-        """Yield the persisted edits, in the order of their application."""
+        """Yield the persisted changes, in the order of their application."""
         return (self._persisted[number] for number in sorted(self._persisted))
 
     def has(self, request: str) -> bool:
-        """Return True if the request of that id was applied and committed."""
+        """Return True if the request with this id was applied and committed."""
         return request in self._ids
 
     @property
     def next(self) -> int:
-        """Number of the next one."""
+        """Return the number for the next change."""
         return max((*self._persisted, *self._pushed), default=-1) + 1
 
     @property
     def forgotten(self) -> int:
-        """Return the number of persisted requests with an effect."""
+        """Return the number of persisted requests to forget, without those of no effect."""
         return sum(edit.kind == FORGET and edit.has_changed for edit in self._persisted.values())
 
     def of(self, identity: bytes) -> list[Edit]:
-        """Return the persisted forgotten parts of an identity, the oldest first."""
+        """Return the persisted requests that forgot parts of an identity, oldest first."""
         name = identity.hex()
         return [edit for edit in self if edit.kind == FORGET and edit.identity == name and edit.has_changed]
 
     def push(self, edits: Sequence[Edit]) -> None:
-        """Push edits into the open transaction."""
+        """Add changes to the open transaction."""
         self._pushed |= dict(enumerate(edits, self.next))
 
     def encode(self) -> list[EncodedBatch]:
-        """Changelog entries of the open transaction."""
+        """Encode the open transaction's changes as changelog entries."""
         return encode_entries((edit.pack(number) for number, edit in self._pushed.items()), sys.maxsize)
 
     def commit(self) -> None:
-        """Pushed becomes persisted."""
+        """Make the pushed changes persisted."""
         for number, edit in self._pushed.items():
             self._persist(number, edit)
         self._pushed.clear()
 
     def rollback(self) -> None:
-        """Pushed falls back to persisted."""
+        """Discard the pushed changes."""
         self._pushed.clear()
 
     def apply(self, batch: RecordBatch) -> RecordBatch:
-        """Take over the entries in a batch of the changelog.
+        """Apply the operators' changes in a batch of the changelog.
 
         Returns:
-            the batch without them; where one has forgotten an identity, that one's null stands in its place
+            The batch without these entries; an entry that forgot an identity is replaced by that identity's tombstone.
 
         Raises:
-            StateError: an entry that Ratchet did not write.
+            StateError: Ratchet did not write an entry.
         """
         lengths = batch.columns[records.KEY_LENGTH]
         mine = np.zeros(batch.count, np.bool_)
@@ -235,11 +255,11 @@ class Edits:
         self._unsaved.add(number)
 
     def unsaved_entries(self) -> list[tuple[bytes, bytes]]:
-        """Return key and value of the edits persisted since `saved`."""
+        """Return key and value of the changes persisted since the last snapshot."""
         return [self._persisted[number].pack(number) for number in sorted(self._unsaved)]
 
     def saved(self) -> None:
-        """Note that the store on disk has everything."""
+        """Note that the store on disk contains all persisted changes."""
         self._unsaved.clear()
 
 
@@ -248,7 +268,11 @@ FORGET_ALL: Final = (FORGET_ALL_KEY, b"\1")
 
 
 def remaining_entries(batch: RecordBatch) -> RecordBatch | None:
-    """Return a changelog batch without this entry and the identities before it; None where the entry is absent."""
+    """Return the part of a changelog batch that remains after an entry to forget all identities.
+
+    Returns:
+        The batch without that entry and the identities before it; None if it contains no such entry.
+    """
     lengths, keys = batch.columns[records.KEY_LENGTH], batch.columns[records.KEY]
     named = np.flatnonzero(lengths > 0)
     first = np.zeros(batch.count, np.uint8)
@@ -269,10 +293,10 @@ def entries_of_decision(
 
     Args:
         progress: key and value of the progress entry.
-        last: the newest policy interval; None where there is none.
+        last: newest policy interval; None: there is none.
         position: input offset to read next.
-        owner: owner with the decision in it.
-        forget: True: forget every identity before them.
+        owner: owner entry that includes the decision.
+        forget: whether to add the entry that forgets all earlier identities.
     """
     entries: list[tuple[bytes, bytes | None]] = [progress]
     if last is not None:

@@ -1,8 +1,8 @@
-"""Eviction of identities: the long inactive ones, and the quietest where there are too many.
+"""Eviction of identities: those inactive for long, and the least recently active if there are too many.
 
-An eviction is part of the transaction that decides it: a null in the changelog for each identity, together with the
-output and the offset. A replay applies these decisions and makes none. Time is Kafka's: the moment at which it
-appended a transaction's entries to the changelog, as written there (docs/decisions/0009-bounds.md).
+An eviction is part of the transaction that decides on it: a tombstone in the changelog for each identity, together with
+output and offset. A replay applies these decisions and makes none. Time is Kafka's: the moment when it appended a
+transaction's entries to the changelog, as recorded there (docs/decisions/0009-bounds.md).
 """
 
 from __future__ import annotations
@@ -25,66 +25,74 @@ from kafka_ratchet.transport.batch.encoding import pack_entries
 log = structlog.get_logger(__name__)
 
 Take = Callable[[list[tuple[bytes, bytes]]], None]
-"""Takes entries of the store into the map."""
+"""Function that loads entries of the store into the map."""
 
 SWEEP_SLOTS: Final = 1 << 16
-"""Slots of the map looked at per transaction for who was quiet for too long; 0.4 ms. Two million slots, which hold
-a million identities, take 32 transactions."""
+"""Number of map slots searched per transaction for inactive identities, in 0.4 ms. Two million slots, for a million
+identities, take 32 transactions."""
 SWEEP_ENTRIES: Final = 1_000
-"""Entries of the store looked at per transaction, where not all are in the map: some ms."""
+"""Number of store entries searched per transaction if not all are in the map; takes a few ms."""
 EVICT_MOST: Final = 10_000
-"""Most identities evicted in one transaction, in addition to one for each added; 1 ms."""
+"""Maximum number of identities evicted per transaction, in addition to one for each added identity; takes 1 ms."""
 SAMPLE: Final = 8
 SAMPLE_LEAST: Final = 4_096
-"""Factor and smallest size of the sample from which the quietest are displaced.
+"""Factor and minimum size of the sample that displaces its least recently active identities.
 
-So an evicted identity was quieter than seven of eight; a map of up to four thousand is sampled completely.
+An evicted identity was thus less recently active than seven of eight; a map of up to four thousand is searched
+completely.
 """
 SAMPLE_STORE: Final = 2
-"""The same where some are not in the map. Those are the quieter ones already, and reading one costs 3 µs."""
+"""Factor of the sample from the store, for identities outside of the map. These are less active anyway, and reading one
+costs 3 µs."""
 REFRESH_MOST_S: Final = 600
 REFRESH_PART: Final = 8
-"""Part of `inactive_s` after which a duplicate's activity is written to the changelog, ten minutes at most.
+"""Fraction of `inactive_s` after which a duplicate's activity is written to the changelog, at most ten minutes.
 
-A duplicate is activity too. So it seldom costs an entry.
+A duplicate counts as activity, and this keeps it from costing an entry each time.
 """
 NULLS_LAST_S: Final = 24 * 3600
-"""Seconds that a null stays in a compacted topic for late readers.
+"""Seconds that a tombstone stays in a compacted topic for late readers.
 
-It is Kafka's default of delete.retention.ms, and the least for a stream with bounds.
+It is Kafka's default of delete.retention.ms, and the minimum for a stream with bounds.
 """
 TIMED_SIZES: Final = (4, 6)
-"""Bytes, modulo 8, of a value with seconds: after 8 of a sequence, or 10 and some eights where more is kept."""
+"""Length modulo 8 of values that end with 4 bytes of seconds: after 8 bytes of a sequence, or after 10 bytes and
+multiples of eight."""
 TOLD_EVERY_S: Final = 60.0
 NAMES_TOLD: Final = 3
 NAME_TOLD: Final = 60
-"""Most bytes of a name in a message."""
+"""Maximum bytes of an identity in a log line."""
 
 
 class Bounds(NamedTuple):
-    """Limits of a partition. most: identities; inactive_s: seconds without a record of an identity."""
+    """Limits of a partition.
+
+    Args:
+        most: maximum number of identities; None: no limit.
+        inactive_s: seconds without a record after which an identity may be evicted; None: never.
+    """
 
     most: int | None = None
     inactive_s: int | None = None
 
     @property
     def refresh_s(self) -> int:
-        """Return the allowed age of a known activity against an identity's last record, in seconds."""
+        """Return the seconds that an identity's recorded activity may be older than its last record."""
         if self.inactive_s is None:
             return REFRESH_MOST_S
         return min(max(1, self.inactive_s // REFRESH_PART), REFRESH_MOST_S)
 
 
 class Eviction:
-    """Evictions of a partition, chosen in each transaction, counted and logged."""
+    """Evictions of a partition: chosen in each transaction, counted and logged."""
 
     def __init__(self, bounds: Bounds, clock: Callable[[], float] = time.monotonic, **where: Any) -> None:
         """Start without evictions.
 
         Args:
             bounds: limits of the partition
-            clock: seconds that only rise; only for the interval of messages
-            where: fields of the partition for log lines
+            clock: monotonic clock in seconds, for the interval of log lines
+            where: fields that name the partition in log lines
         """
         self.bounds = bounds
         self._clock = clock
@@ -92,12 +100,12 @@ class Eviction:
         self._slot, self._key = 0, b"i"
         self._chosen = Evicted()
         self._quiet_s: int | None = None
-        """Least seconds without activity of the identities that the open transaction displaces.
+        """Minimum seconds of inactivity of the identities that the open transaction displaces.
 
         None: it displaces none.
         """
         self._displaced, self._displaced_after_s = 0, 0
-        """Number of identities displaced here, and the least such time."""
+        """Number of identities that this worker displaced, and the minimum seconds of their inactivity."""
         self._names: list[bytes] = []
         self._told_at = -TOLD_EVERY_S
         self._untold, self._untold_names = Evicted(), list[bytes]()
@@ -111,18 +119,18 @@ class Eviction:
         now: int,
         judged_until: int | None,
     ) -> Evicted:
-        """Evict as part of the open transaction.
+        """Choose identities to evict, and evict them as part of the open transaction.
 
         Args:
             table: the map.
-            store: where there are identities beyond the map; else None.
-            take: function that takes entries of the store into the map.
-            known: number of identities, those added by the transaction included.
-            now: seconds, time of this transaction.
-            judged_until: seconds, input watermark for evicting inactive identities; None: none are.
+            store: the store, if it contains identities outside of the map; else None.
+            take: function that loads entries of the store into the map.
+            known: number of identities, including those added by the transaction.
+            now: time of this transaction in seconds.
+            judged_until: input watermark in seconds for inactive identities; None: none of them are evicted.
 
         Returns:
-            number of evicted identities.
+            Numbers of evicted identities.
 
         Raises:
             StoreDamaged: the store cannot be read.
@@ -155,7 +163,7 @@ class Eviction:
         return self._chosen
 
     def _next(self, table: LastSequences, store: Store, most: int) -> list[tuple[bytes, bytes]]:
-        """Return the next entries of the store, without those in the map, which is newer."""
+        """Return the next entries of the store, except those of identities in the map, which is newer."""
         with closing(store.entries(self._key)) as entries:
             found = list(islice(entries, most))
         self._key = found[-1][0] + b"\0" if len(found) == most else b"i"
@@ -174,7 +182,7 @@ class Eviction:
         return len(slots)
 
     def committed(self) -> None:
-        """Count the chosen identities as evicted, after the commit. Logged at most every TOLD_EVERY_S."""
+        """Count the chosen identities as evicted after the commit, and log them at most every TOLD_EVERY_S."""
         chosen, self._chosen = self._chosen, Evicted()
         if not any(chosen):
             return
@@ -187,10 +195,13 @@ class Eviction:
             self.tell()
 
     def recognised_for_s(self, displaced: int) -> int | None:
-        """Return how many seconds after its last record each identity was recognised, at least.
+        """Return how many seconds after its last record each identity was certainly still recognised.
 
-        None: identities are kept for ever, and none was displaced; or some were displaced by other workers, so that
-        it is unknown. displaced: number of identities displaced by all workers so far.
+        Args:
+            displaced: number of identities displaced by all workers so far.
+
+        Returns:
+            None if identities are kept for ever and none was displaced, or if other workers displaced some.
         """
         if not displaced:
             return self.bounds.inactive_s
@@ -200,11 +211,11 @@ class Eviction:
         return self._displaced_after_s if inactive_s is None else min(inactive_s, self._displaced_after_s)
 
     def rollback(self) -> None:
-        """Drop the choice: the transaction is lost."""
+        """Discard the choice, because the transaction was aborted."""
         self._chosen = Evicted()
 
     def tell(self) -> None:
-        """Log how many were evicted since the last time, if any, and a few names."""
+        """Log the number of identities evicted since the last log line, with a few of their names."""
         if any(self._untold):
             # repr, of bytes: nothing in a name can reach a terminal.
             names = [repr(name[:NAME_TOLD]) for name in self._untold_names]

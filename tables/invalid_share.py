@@ -1,7 +1,7 @@
-"""Share of invalid records in a partition, within the last minute and before.
+"""Share of invalid records in a partition, in the last minute and before.
 
-Invalid records are no error of the worker: they go to the dead letters and the partition moves on. But where their
-share jumps, a producer or a setting has changed, and an operator should look.
+An invalid record is no error of the worker: it becomes a dead letter, and the partition continues. But if the share of
+invalid records jumps, a producer or a setting has changed, and an operator should check it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from kafka_ratchet.tables.totals import Progress
 
 WINDOW_S: Final = 60.0
 STEP_S: Final = 5.0
-"""Seconds of commits counted together: up to ten come in a second."""
+"""Seconds of commits to count together; there are up to ten commits in a second."""
 
 JUMP_SHARE: Final = 0.05
 JUMP_LEAST: Final = 10
-"""Least invalid records within the last minute for a jump of their share, and least rise of it.
+"""Minimum number of invalid records in the last minute, and minimum rise of their share, to count as a jump.
 
-Fewer prove nothing: one of the first three records is a third.
+Fewer records prove nothing: one of the first three is a third.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidShare:
-    """Records of a partition within the last minute, by the worker's own clock, and before that since ever."""
+    """Numbers of judged and invalid records of a partition in the last minute, and before that minute."""
 
     judged: int = 0
     invalid: int = 0
@@ -37,31 +37,31 @@ class InvalidShare:
 
     @property
     def now(self) -> float:
-        """0 to 1."""
+        """Return the share of invalid records in the last minute, 0 to 1."""
         return self.invalid / self.judged if self.judged else 0.0
 
     @property
     def before(self) -> float:
-        """0 to 1; 0 where nothing was judged before."""
+        """Return the share of invalid records before the last minute, 0 to 1; 0 if none was judged."""
         return self.invalid_before / self.judged_before if self.judged_before else 0.0
 
     @property
     def has_jumped(self) -> bool:
-        """Return True if the operator should look."""
+        """Return True if the share has jumped, so that an operator should check the cause."""
         return self.invalid >= JUMP_LEAST and self.now - self.before >= JUMP_SHARE
 
 
 class RecentShare:
-    """Counts of judged and invalid records, to compare the last minute with the time before."""
+    """Counter of judged and invalid records that compares the last minute with the time before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._steps: deque[tuple[float, int, int]] = deque()
-        """Start of each step, and the totals (judged, invalid) then."""
+        """Start of each step by the clock, with the totals (judged, invalid) at that time."""
         self._totals = 0, 0
 
     def note(self, before: Progress | None, after: Progress) -> None:
-        """Note a commit that has moved a partition's totals."""
+        """Note a commit that changed a partition's totals."""
         now = self._clock()
         self._forget(now)
         if not self._steps or now - self._steps[-1][0] >= STEP_S:
@@ -69,7 +69,7 @@ class RecentShare:
         self._totals = _totals(after)
 
     def share(self) -> InvalidShare:
-        """Return the present share."""
+        """Return the shares of invalid records as of now."""
         self._forget(self._clock())
         judged, invalid = self._totals
         judged_before, invalid_before = self._steps[0][1:] if self._steps else self._totals

@@ -1,7 +1,7 @@
 """Detector of sequences that jump so far that a number was probably misread.
 
-Such a record counts: only its producer knows whether it is wrong. But every later record of its identity below it is
-a duplicate. So a message follows at once, with the way back.
+Such a record counts as fresh: only its producer knows whether the number is wrong. But every later record of its
+identity with a lower sequence is a duplicate. So a warning is logged at once, with a remedy.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 log = structlog.get_logger(__name__)
 
 SAY_AGAIN_S: Final = 10.0
-"""Seconds between messages: where every record jumps (random numbers), a line for each would fill the disk."""
+"""Minimum seconds between two warnings: if every record jumps (random numbers), a line for each would fill the disk."""
 SHOWN: Final = 80
-"""Characters of an identity in a line of the log; it may have 1,024."""
+"""Maximum characters of an identity in a log line; an identity may have 1,024."""
 
 
 class JumpReport:
-    """Sequence jumps of one partition.
+    """Counter of sequence jumps in one partition, which also logs them.
 
-    total   jumps committed since this worker has the partition
+    Its field `total` counts the jumps committed since this worker took the partition over.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,12 +39,12 @@ class JumpReport:
         self._said_at: float | None = None
 
     def note(self, batch: RecordBatch, identity: bytes | None, sequences: NDArray[np.int64], jumps: Jumps) -> None:
-        """Note a judged batch with sequence jumps.
+        """Count the sequence jumps of a judged batch, and log a warning at most every SAY_AGAIN_S.
 
         Args:
             batch: the judged batch
-            identity: identity of the record in `jumps`; None by partition
-            sequences: int64[batch.count]
+            identity: identity of the record in `jumps`; None: the identity is the partition
+            sequences: int64[batch.count], sequence of each record
             jumps: jumps found by the map
         """
         self._pending += jumps.number
@@ -68,10 +68,10 @@ class JumpReport:
         self._said_at, self._unsaid = now, 0
 
     def commit(self) -> None:
-        """Count the jumps of the committed transaction."""
+        """Add the jumps of the committed transaction to `total`."""
         self.total += self._pending
         self._pending = 0
 
     def rollback(self) -> None:
-        """Drop the jumps of the open transaction: its batches are judged again."""
+        """Discard the jumps of the aborted transaction; its batches will be judged again."""
         self._pending = 0

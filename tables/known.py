@@ -1,4 +1,4 @@
-"""The identities of one partition: the map in memory, and what only the store on disk has."""
+"""Identities of one partition: those in the map in memory, and those only in the store on disk."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from kafka_ratchet.tables.store import Store
 from kafka_ratchet.transport.batch.encoding import pack_entries
 
 LOAD_ENTRIES: Final = 10_000
-"""Entries taken from the store into the map at a time; about 15 ms."""
+"""Number of entries loaded from the store into the map at a time, in about 15 ms."""
 LOAD_AT_ONCE: Final = 50_000
-"""Identities loaded before the partition works.
+"""Maximum number of identities loaded before the partition starts to work.
 
-Further ones follow during its work, some after each commit, and a batch's own come first.
+If there are more, they are loaded during its work, some after each commit; those of a batch are loaded first.
 """
 NAMES_AT_ONCE: Final = 20_000
-"""Identities not yet in the store that a list searches, in some 10 ms.
+"""Maximum number of identities not yet in the store that a listing includes, in about 10 ms.
 
-Where more came since the last snapshot, a list is without them until the next one.
+If more were added since the last snapshot, a listing lacks them until the next one.
 """
 RESIDENT_BYTES: Final = 100
-"""Most bytes of an identity in the map: three slots of 33 bytes. Its own bytes are added."""
+"""Maximum bytes of an identity in the map, without the identity's own bytes: three slots of 33 bytes."""
 
 
 class KnownIdentities:
-    """Identities with a sequence, in the map or in the store alone.
+    """Identities with a last sequence, in the map or only in the store.
 
-    The map holds as many as fit in its memory budget `room`. When it has outgrown that, everything is saved and the
-    map starts empty; from then on an identity without a slot is read from the store before its verdict.
+    The map has as many as fit into the memory budget `room`. When it exceeds that, everything is saved and the map
+    becomes empty; from then on an identity without a slot is read from the store before its record is judged.
     """
 
     def __init__(
         self, path: Path, entries_of: tuple[str, int], *, timed: bool, room: Callable[[], int], kept: Kept = PLAIN
     ) -> None:
-        """Start without reading.
+        """Store the settings without reading.
 
         Args:
             path: folder of the store.
-            entries_of: changelog topic and partition, for messages about an entry.
-            timed: True if each identity has a time of activity.
+            entries_of: topic and partition of the changelog, for messages about an entry.
+            timed: whether the map stores each identity's time of activity.
             room: memory budget of the map, in bytes.
-            kept: further state of each identity.
+            kept: which further state of each identity to keep.
         """
         self.path, self.room, self.kept = path, room, kept
         self._entries_of, self._timed = entries_of, timed
         self.map = self._empty_map()
         self.beyond = 0
-        """Identities in the store and not in the map."""
+        """Number of identities in the store but not in the map."""
         self.store: Store | None = None
         self._rest: Generator[tuple[bytes, bytes], None, None] | None = None
-        """Entries not yet taken into the map, as they were when the store was opened."""
+        """Iterator over entries still to be loaded into the map, as of the store's opening; None: there are none."""
 
     def __len__(self) -> int:
-        """Identities with a persisted sequence."""
+        """Return the number of identities with a persisted sequence."""
         return len(self.map) + self.beyond
 
     def _empty_map(self) -> LastSequences:
@@ -70,19 +70,19 @@ class KnownIdentities:
         return RESIDENT_BYTES + 3 * self.kept.bytes
 
     def load(self, store: Store, identities: int) -> tuple[LastSequences, int]:
-        """Return a map of a store's identities, or an empty one if they are too many for now.
+        """Load a store's identities into a new map, or return an empty map if they are too many.
 
-        It changes nothing here.
+        The call does not change this object.
 
         Args:
-            store: open
-            identities: number of its identities
+            store: open store.
+            identities: number of identities in the store.
 
         Returns:
-            (the map, number of identities in the store alone)
+            The map, and the number of identities only in the store.
 
         Raises:
-            StoreDamaged: an entry is not one of ours.
+            StoreDamaged: Ratchet did not write an entry.
         """
         loaded = self._empty_map()
         loaded.missing = (store.missing or 0) if self.kept.dense else 0
@@ -94,7 +94,7 @@ class KnownIdentities:
         return loaded, 0
 
     def open(self, store: Store, loaded: LastSequences, beyond: int) -> None:
-        """Go on with a store and what `load` made of it."""
+        """Use a store and the map that `load` returned."""
         # In this order: a thread may read it in between, see `last`.
         self.map, self.beyond, self.store = loaded, beyond, store
         if beyond and beyond * self._resident_bytes <= self.room():
@@ -111,7 +111,7 @@ class KnownIdentities:
         return self.store
 
     def look_up(self, identities: list[bytes]) -> None:
-        """Take the store's entries of these identities into the map.
+        """Load the store's entries of these identities into the map.
 
         Raises:
             StoreDamaged: a file is damaged; the store is removed.
@@ -124,10 +124,10 @@ class KnownIdentities:
             raise
 
     def take_in(self, entries: list[tuple[bytes, bytes]]) -> None:
-        """Take entries of the store into the map, which has none of them.
+        """Add entries of the store to the map, which must have none of them.
 
         Raises:
-            StoreDamaged: one is not ours.
+            StoreDamaged: Ratchet did not write an entry.
         """
         self._take(self.map, entries)
         self.beyond -= len(entries)
@@ -138,7 +138,7 @@ class KnownIdentities:
             raise StoreDamaged(f"{self.path}: key {entries[damaged][0].hex()} is not an entry that Ratchet wrote")
 
     def take_rest(self) -> None:
-        """Take some more of the store's entries into the map, unless the map has newer ones.
+        """Load some more of the store's entries into the map, except identities that the map has already.
 
         Raises:
             StoreDamaged: a file is damaged; the store is removed.
@@ -158,7 +158,7 @@ class KnownIdentities:
 
     @property
     def has_rest(self) -> bool:
-        """Return True while entries of the store wait to be taken into the map."""
+        """Return True while entries of the store remain to be loaded into the map."""
         return self._rest is not None
 
     @property
@@ -167,21 +167,21 @@ class KnownIdentities:
         return self.map.outgrows(self.room())
 
     def leave_to_store(self) -> None:
-        """Start with an empty map: everything in it is in the store."""
+        """Start with an empty map; the store must contain everything in the present one."""
         self.beyond += len(self.map)
         missing, self.map = self.map.missing, self._empty_map()
         self.map.missing = missing
         self._forget_rest()
 
     def forget(self) -> None:
-        """Know none any more, whatever the store has."""
+        """Forget all identities in memory, and treat those in the store as unknown."""
         self._forget_rest()
         self.map, self.beyond = self._empty_map(), 0
 
     def last(self, identity: bytes) -> LastSequence:
-        """Return an identity's last sequence; -1 is none.
+        """Return an identity's last sequence; -1: the identity has none.
 
-        It changes nothing, so another thread may open the store.
+        The call changes nothing, so another thread may open the store at the same time.
 
         Raises:
             StoreDamaged: a file is damaged.
@@ -193,9 +193,9 @@ class KnownIdentities:
         return self.map.get(identity)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return whether a sequence was seen, persisted and pushed: see `LastSequences.seen`.
+        """Return whether a sequence was seen, in the persisted and in the pushed state; see `LastSequences.seen`.
 
-        It changes nothing, as `last`.
+        The call changes nothing, so another thread may open the store at the same time.
 
         Raises:
             StoreDamaged: a file is damaged.
@@ -205,19 +205,19 @@ class KnownIdentities:
     def page(
         self, after: bytes | None, limit: int, prefix: bytes = b"", until: bytes | None = None
     ) -> tuple[list[bytes], bool]:
-        """Return identities after `after` in the order of their bytes, pushed ones included.
+        """Return identities after a given one, ordered by their bytes and including pushed ones.
 
-        The map is in no order: names come from the store, which has them in order, and from the few newer ones of the
-        map. However many there are, about `limit` are read.
+        Identities in the map are not ordered. So they are read from the store, which orders them, together with the few
+        newer ones of the map. However many there are, only about `limit` are read.
 
         Args:
-            after: the name before the first one; None: from the first.
-            limit: names.
-            prefix: their first bytes.
-            until: the last name; None: there is no end.
+            after: identity before the first to return; None: start at the first.
+            limit: maximum number of identities.
+            prefix: bytes that each identity begins with.
+            until: last identity to return; None: no end.
 
         Returns:
-            (at most limit of them; True if none can be missing, see `NAMES_AT_ONCE`).
+            The identities, and True if none can be missing, see `NAMES_AT_ONCE`.
 
         Raises:
             StateError: the store is not open.
@@ -242,7 +242,8 @@ class KnownIdentities:
     def told(self, identity: bytes) -> tuple[int | None, int | None]:
         """Return an identity's last activity in seconds, and its number of missing sequences.
 
-        None: it is not kept.
+        Returns:
+            None in place of a value that the stream does not record.
 
         Raises:
             StoreDamaged: a file is damaged.
@@ -250,7 +251,7 @@ class KnownIdentities:
         return self._with(identity).told(identity)
 
     def _with(self, identity: bytes) -> LastSequences:
-        """Return the map, or one with the store's entry of this identity."""
+        """Return the map, or a new one that contains only this identity's entry from the store."""
         if not self.beyond or self.store is None or self.map.holds(identity):
             return self.map
         alone = self._empty_map()
@@ -258,7 +259,7 @@ class KnownIdentities:
         return alone
 
     def discard(self) -> None:
-        """Remove a damaged store; the next opening starts a new one."""
+        """Close and remove a damaged store; the next opening creates a new one."""
         self.release()
         Store.remove(self.path)
 
@@ -268,7 +269,7 @@ class KnownIdentities:
             self._rest = None
 
     def release(self) -> None:
-        """Close the store, if it is open. The map stays as it is."""
+        """Close the store if it is open; the map stays unchanged."""
         self._forget_rest()  # it holds on to the store
         if self.store is not None:
             self.store.close()

@@ -1,4 +1,4 @@
-"""The last sequences of one input partition, as the open transaction moves them: judge, changes, commit, rollback."""
+"""Last sequences of one input partition, as a transaction changes them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from kafka_ratchet.transport.owner import Owner
 from kafka_ratchet.transport.policy import Forget
 
 VERDICTS: Final = kernels.CONFLICT + 1
-"""Number of verdicts."""
+"""Number of different verdicts."""
 
 
 class SequencePartition(CommittedPartition):
-    """State of a partition that a lane's transaction moves.
+    """State of a partition that a lane's transaction changes.
 
-    Two views of every sequence (PIP-6): *pushed*, judged in the open transaction, and *persisted*, committed.
+    Every sequence has two states (PIP-6): *pushed*, judged in the open transaction, and *persisted*, committed.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class SequencePartition(CommittedPartition):
         clock: Callable[[], float] = time.monotonic,
         kept: Kept = PLAIN,
     ) -> None:
-        """Start without reading.
+        """Store the settings without reading.
 
         Args:
             path: folder of the store.
-            changelog: topic.
-            partition: number of the input and changelog partition.
-            identity: identity of the sequences.
-            limit: bytes, max.message.bytes of the changelog.
+            changelog: name of the changelog topic.
+            partition: number of the partition in the input and in the changelog.
+            identity: identity that the stream deduplicates by.
+            limit: maximum bytes of a batch, max.message.bytes of the changelog.
             room: memory budget of the map in bytes, read after each commit.
             bounds: limits above which identities are evicted.
-            clock: seconds that only rise; for the intervals of snapshots and log lines.
-            kept: further state of each identity.
+            clock: monotonic clock in seconds, for the intervals of snapshots and log lines.
+            kept: which further state of each identity to keep.
         """
         super().__init__(path, changelog, partition, identity, room, clock, kept, bounded=bounds is not None)
         self.limit = limit
@@ -73,16 +73,16 @@ class SequencePartition(CommittedPartition):
         self._eviction = Eviction(bounds, clock, changelog=changelog, partition=partition) if bounds else None
         self._judged = np.zeros(VERDICTS, np.int64)
         self.counted = np.zeros(VERDICTS + 1, np.int64)
-        """Records committed here since this worker began, by verdict, and those forwarded unjudged; it only rises. What
-        other workers have committed is not in it."""
+        """Number of records committed by this worker since its start, by verdict, then those forwarded unjudged. It
+        never decreases, and does not include commits of other workers."""
         self._pending, self._pending_evicted = Progress(0, 0, 0, 0), Evicted()
 
     @property
     def recognised_for_s(self) -> int | None:
-        """Return how many seconds after its last record each identity was recognised here, at least.
+        """Return how many seconds after its last record each identity was certainly still recognised here.
 
-        None: identities are kept for ever; or have been, so far; or others displaced some while they had the
-        partition.
+        Returns:
+            None if identities are kept for ever and none was displaced, or if other workers displaced some.
         """
         return self._eviction.recognised_for_s(self.evicted.displaced) if self._eviction else None
 
@@ -99,16 +99,16 @@ class SequencePartition(CommittedPartition):
 
         Args:
             batch: the records.
-            sequences: int64[batch.count], -1 where there is none.
-            reasons: uint8[batch.count], NONE where the sequence is good; reasons of the identity are added here.
-            against: int64[batch.count], filled here with the last sequence before each record, -1 for none; UNASKED
-                where it is not needed.
-            identities: identity of each record; None: the columns of the batch have it.
-            letters: prefix of the names of this stream's dead letters; see `kafka_ratchet.tables.replays`.
+            sequences: int64[batch.count], sequence of each record; -1: none.
+            reasons: uint8[batch.count], NONE if the sequence is valid; reasons about identities are added here.
+            against: int64[batch.count], filled with the last sequence before each record, or -1; pass UNASKED if it is
+                not needed.
+            identities: identity of each record; None: it is in the columns of the batch.
+            letters: prefix of the names of this stream's dead letters, see `kafka_ratchet.tables.replays`.
 
         Returns:
-            (verdicts uint8[batch.count] as in `kafka_ratchet.rule.kernels`; reasons uint8[batch.count], 0 unless
-            invalid).
+            Verdicts as uint8[batch.count], see `kafka_ratchet.rule.kernels`; and reasons as uint8[batch.count], 0
+            unless invalid.
         """
         known, replays = self.known, None
         if identities is None:
@@ -130,14 +130,18 @@ class SequencePartition(CommittedPartition):
         return verdicts, reasons
 
     def is_done(self, request: str) -> bool:
-        """Return True if a request to forget was applied and committed. request: its id."""
+        """Return True if a request to forget was applied and committed.
+
+        Args:
+            request: id of the request.
+        """
         return self.edits.has(request)
 
     def forget(self, requests: Sequence[Forget], position: int) -> None:
-        """Apply requests as part of the open transaction, which has judged nothing.
+        """Apply requests to forget as part of the open transaction, before it judges anything.
 
         Args:
-            requests: not yet applied, in their order
+            requests: requests not applied yet, in the order of their application
             position: next input offset
 
         Raises:
@@ -151,7 +155,7 @@ class SequencePartition(CommittedPartition):
         self.edits.push(edits)
 
     def changes(self, next_offset: int, epoch: int = NO_EPOCH) -> list[EncodedBatch]:
-        """Return the open transaction's changelog entries: progress and every moved identity.
+        """Return the open transaction's changelog entries: progress, every changed identity, and other changes.
 
         Args:
             next_offset: next input offset
@@ -178,15 +182,15 @@ class SequencePartition(CommittedPartition):
         ]
 
     def evictions(self, at_ms: int, judged_until_ms: int | None) -> list[EncodedBatch]:
-        """Return further changelog entries of the open transaction, in a stream with bounds.
+        """Evict identities in a stream with bounds, and return the changelog entries of these changes.
 
-        There is a null for each evicted identity, and an entry for each identity with only duplicates for long, to
-        record its activity.
+        The entries are a tombstone for each evicted identity, and an entry that records the activity of each identity
+        with only duplicates for long.
 
         Args:
             at_ms: Kafka's append time of the entries of `changes`
-            judged_until_ms: input watermark: an identity inactive by then has no timely record waiting. None: records
-                wait, and no identity counts as inactive
+            judged_until_ms: input watermark in milliseconds since 1970: no earlier record awaits its verdict. None:
+                unknown, and no identity counts as inactive
 
         Raises:
             StoreDamaged: the store cannot be read, and is removed.
@@ -211,13 +215,11 @@ class SequencePartition(CommittedPartition):
         return self.known.map.encode_changes(head, self.limit, begin)
 
     def committed(self, changelog_next: int, at_ms: int = -1) -> None:
-        """Make the pushed state persisted after the commit (step 6), with a snapshot if one is due.
-
-        Pushed becomes persisted, and a snapshot is made if one is due.
+        """Make the pushed state persisted after the commit (step 6), and write a snapshot if one is due.
 
         Args:
-            changelog_next: offset after the transaction's last entry
-            at_ms: milliseconds since the epoch, Kafka's append time of that entry; -1: unknown
+            changelog_next: offset after the transaction's last entry in the changelog
+            at_ms: Kafka's append time of that entry in milliseconds since 1970; -1: unknown
         """
         if self.tally is not None:
             moved = self.known.map.changed_entries() if self.known.map.changes <= MOST_MOVED else ()
@@ -243,13 +245,13 @@ class SequencePartition(CommittedPartition):
         self.known.take_rest()
 
     def at_rest(self) -> None:
-        """Make the postponed snapshot while no records come, so that a later crash leaves little to replay."""
+        """Write a postponed snapshot while no records arrive, so that a crash leaves little to replay."""
         if self._judged.any():
             return  # a transaction is open: its moves must not be saved
         super().at_rest()
 
     def rollback(self) -> None:
-        """Pushed falls back to persisted, for every identity."""
+        """Return the pushed state to the persisted one."""
         self.tables.rollback()
         self.known.map.rollback()
         self.intervals.rollback()
@@ -262,12 +264,12 @@ class SequencePartition(CommittedPartition):
             self._eviction.rollback()
 
     def moved(self, owner: Owner, position: int, *, forget: bool) -> list[EncodedBatch]:
-        """Return the changelog entries of an operator's decision (`ratchet resume`). Nothing here changes.
+        """Return the changelog entries of an operator's decision (`ratchet resume`), without changing this state.
 
         Args:
-            owner: owner with the decision in it
+            owner: owner entry that includes the decision
             position: next input offset
-            forget: add the entry that forgets every identity before it
+            forget: whether to add the entry that forgets all earlier identities
         """
         before = self.progress or Progress(0, 0, 0, 0)
         progress = before._replace(next=position, epoch=NO_EPOCH).pack()
@@ -275,7 +277,7 @@ class SequencePartition(CommittedPartition):
         return encode_entries(entries, self.limit)
 
     def close(self) -> None:
-        """Roll back the pushed state, save the persisted one and release the store; `open` loads it again."""
+        """Roll back the pushed state, save the persisted one, and release the store; `open` loads it again."""
         if self.is_open:
             self.rollback()
             if self._eviction is not None:

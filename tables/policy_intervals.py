@@ -1,12 +1,12 @@
 """Intervals of a partition's input that were judged, or forwarded unjudged.
 
-Each has an entry of the changelog, committed with its records, under a key of its own. Compaction keeps them all, so
-that the judged intervals are known later.
+Each interval has an entry in the changelog, committed with its records, under a key of its own. Compaction keeps all of
+them, so that later readers know the judged intervals.
 
-    b"s" + number     8-byte big-endian, counted from 0 in the order of their time
-    value             version byte, 1 where judged, then start, end, policy, unjudged: big-endian integers
+  b"s" + number     8-byte big-endian, counted from 0 in the order of their time
+  value             version byte, 1 where judged, then start, end, policy, unjudged: big-endian integers
 
-Where nothing was ever switched there is none, and everything was judged.
+An always judged partition has no intervals.
 """
 
 from __future__ import annotations
@@ -31,14 +31,12 @@ _VERSION: Final = 1
 
 
 class PolicyInterval(NamedTuple):
-    """Input offsets under one policy.
+    """Range of input offsets under one policy.
 
-    number: 0 is the first interval of the partition.
-    deduplicate: True if its records were judged.
-    start: the first input offset.
-    end: for an unjudged one, the input offset after the last record forwarded so far; otherwise its start.
-    policy: next offset of the policy topic at its last decision.
-    unjudged: records forwarded in it without a verdict.
+    number: number of the interval in its partition, from 0. deduplicate: True if its records were judged. start: first
+    input offset. end: input offset after the last record forwarded so far; in a judged interval, the same as `start`.
+    policy: next offset of the policy topic at the interval's last policy. unjudged: number of records forwarded without
+    a verdict.
     """
 
     number: int
@@ -49,15 +47,15 @@ class PolicyInterval(NamedTuple):
     unjudged: int
 
     def pack(self) -> tuple[bytes, bytes]:
-        """Key and value of its entry."""
+        """Return key and value of the interval's changelog entry."""
         return POLICY_INTERVAL + _NUMBER.pack(self.number), _VALUE.pack(_VERSION, *self[1:])
 
     @classmethod
     def unpack(cls, key: bytes, value: bytes) -> PolicyInterval:
-        """Read what `pack` wrote.
+        """Parse a changelog entry that `pack` made.
 
         Raises:
-            StateError: not an entry of this version.
+            StateError: the entry is damaged, or of another version.
         """
         if len(key) != 1 + _NUMBER.size or len(value) != _VALUE.size or value[0] != _VERSION:
             raise StateError(
@@ -68,21 +66,25 @@ class PolicyInterval(NamedTuple):
 
 
 class PolicyIntervals:
-    """Those of one partition, with the same two views as its sequences: pushed and persisted."""
+    """Intervals of one partition, in two states like its sequences: pushed and persisted."""
 
     def __init__(self, persisted: Iterable[PolicyInterval] = ()) -> None:
-        """persisted: as the store has them."""
+        """Start with the intervals in the store.
+
+        Args:
+            persisted: intervals in the store.
+        """
         self._persisted: dict[int, PolicyInterval] = {}
         self._pushed: dict[int, PolicyInterval] = {}
         self._unsaved: set[int] = set()
         self.unjudged = 0
-        """Records forwarded unjudged since the beginning, persisted."""
+        """Number of records forwarded unjudged since the beginning, as persisted."""
         for interval in persisted:
             self._persist(interval)
         self._unsaved.clear()
 
     def __iter__(self) -> Iterator[PolicyInterval]:
-        """Yield the persisted intervals, in no order."""
+        """Yield the persisted intervals, in any order."""
         return iter(self._persisted.values())
 
     @property
@@ -91,7 +93,7 @@ class PolicyIntervals:
         return self._persisted[max(self._persisted)] if self._persisted else None
 
     def push(self, policy: Policy, batch: RecordBatch) -> None:
-        """Push the policy of a batch."""
+        """Add a batch's policy to the open transaction."""
         last = self._pushed[max(self._pushed)] if self._pushed else self.last
         if last is None:
             if policy == Policy():
@@ -114,24 +116,24 @@ class PolicyIntervals:
         self._pushed[last.number] = last
 
     def encode(self) -> list[EncodedBatch]:
-        """Changelog entries of the open transaction."""
+        """Encode the open transaction's intervals as changelog entries."""
         return encode_entries((interval.pack() for interval in self._pushed.values()), sys.maxsize)
 
     def commit(self) -> None:
-        """Pushed becomes persisted."""
+        """Make the pushed intervals persisted."""
         for interval in self._pushed.values():
             self._persist(interval)
         self._pushed.clear()
 
     def rollback(self) -> None:
-        """Pushed falls back to persisted."""
+        """Discard the pushed intervals."""
         self._pushed.clear()
 
     def apply(self, batch: RecordBatch) -> RecordBatch:
-        """Take over the entries of intervals in a batch of the changelog; returns the batch without them.
+        """Apply the intervals in a batch of the changelog, and return the batch without them.
 
         Raises:
-            StateError: an entry that Ratchet did not write.
+            StateError: Ratchet did not write an entry.
         """
         lengths = batch.columns[records.KEY_LENGTH]
         mine = np.zeros(batch.count, np.bool_)
@@ -154,9 +156,9 @@ class PolicyIntervals:
         self._unsaved.add(interval.number)
 
     def unsaved_entries(self) -> list[tuple[bytes, bytes]]:
-        """Return key and value of the intervals persisted since `saved`."""
+        """Return key and value of the intervals persisted since the last snapshot."""
         return [self._persisted[number].pack() for number in sorted(self._unsaved)]
 
     def saved(self) -> None:
-        """Note that the store on disk has everything."""
+        """Note that the store on disk contains all persisted intervals."""
         self._unsaved.clear()

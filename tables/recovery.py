@@ -1,4 +1,4 @@
-"""Replay of a changelog into a partition: its start, the totals that it comes to, and the owner of the changelog."""
+"""Replay of a changelog into a partition: the age of the local state, the totals, and the changelog's owner."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from kafka_ratchet.transport.changelog import Sighting
 from kafka_ratchet.transport.owner import Owner
 
 SKEW_S: Final = 300
-"""Largest difference between the clocks of two brokers, in seconds."""
+"""Maximum difference between the clocks of two brokers, in seconds."""
 
 Totals = tuple[Progress | None, Evicted]
 
 
 class Replay:
-    """One replay, from the local state to the changelog's end; it may be cut short and gone on with."""
+    """One replay, from the local state to the changelog's end; an interrupted replay can be continued."""
 
     def __init__(self) -> None:
-        """None is under way."""
+        """Start without a replay."""
         self.is_earlier = False
-        """True if the replay continues an earlier state."""
+        """True if the replay continues from an earlier state."""
         self._from = self._at = 0
-        """Seconds, broker time of the newest entry before it; 0 where there was none."""
+        """Broker time of the newest entry before the replay, in seconds; 0: there was none."""
         self.unproven = 0
-        """Seconds, broker time of the newest entry before the last replay; 0 where it has not brought anything."""
+        """Broker time of the newest entry before the last replay, in seconds; 0: that replay applied nothing."""
 
     def reset(self) -> None:
-        """Note an empty state: earlier knowledge does not count any more."""
+        """Note that the state is empty, so that its former age no longer matters."""
         self._from = self.unproven = 0
 
     def begin(self, position: int, seconds: int) -> None:
-        """Note that the replay begins, or continues.
+        """Note the start, or the continuation, of the replay.
 
         Args:
-            position: changelog offset to apply next
-            seconds: broker time of the newest entry applied
+            position: next changelog offset to apply
+            seconds: broker time of the newest applied entry
         """
         self.is_earlier, self._at = position > 0, position
         if not self._from:  # otherwise the last one was cut short, and this goes on with it
             self._from = seconds if position else 0
 
     def end(self, seconds: int, position: int = 0) -> int:
-        """Note that it has come to the changelog's end, and return for how many seconds the state had not followed.
+        """Note the end of the replay, and return for how many seconds the state had not followed the changelog.
 
         Args:
-            seconds: broker time of the newest entry applied
-            position: changelog offset to apply next
+            seconds: broker time of the newest applied entry
+            position: next changelog offset to apply
         """
         behind = seconds - self._from if self._from else 0
         self.unproven = self._from if position > self._at else 0
@@ -63,10 +63,11 @@ class Replay:
 
 
 def is_too_old(behind: int) -> bool:
-    """Return whether a state so many seconds old may have missed nulls.
+    """Return whether a state so many seconds old may have missed tombstones.
 
-    Kafka keeps the null of an evicted identity or a deleted key for a time only. Later it is missing from the
-    changelog, and the state would keep the identity or the key. A state from the future has a wrong time.
+    Kafka keeps the tombstone of an evicted identity or a deleted key only for a limited time. Afterwards it is missing
+    from the changelog, and the state would keep the identity or the key. A state from the future has a wrong time and
+    counts as too old.
     """
     return not -SKEW_S <= behind <= NULLS_LAST_S
 
@@ -76,12 +77,12 @@ def read_totals(batch: RecordBatch, progress: int, evicted: int, before: Totals)
 
     Args:
         batch: the entries.
-        progress: index of its last progress entry; -1 where it has none.
-        evicted: the same of the count of evictions.
-        before: the totals so far.
+        progress: index of the batch's last progress entry; -1: none.
+        evicted: index of the batch's last entry with totals of evictions; -1: none.
+        before: totals before the batch.
 
     Raises:
-        StateError: an entry is foreign, or of a newer version.
+        StateError: Ratchet did not write an entry, or a newer version did.
     """
     done, gone = before
     at = progress
@@ -96,42 +97,47 @@ def read_totals(batch: RecordBatch, progress: int, evicted: int, before: Totals)
 
 
 def place_of(batch: RecordBatch, index: int) -> str:
-    """Topic, partition and offset of a record, for an error."""
+    """Return topic, partition and offset of a record, as text for an error."""
     return f"{batch.topic}, partition {batch.partition}, offset {int(batch.offsets[index])}"
 
 
 class Ownership:
-    """The owner entry of one partition, with the same two views as its sequences: pushed and persisted."""
+    """Owner entry of one partition's changelog, in two states like its sequences: pushed and persisted."""
 
     def __init__(self, owner: Owner | None = None, sighting: Sighting | None = None) -> None:
-        """owner, sighting: as the store has them; None where it has none."""
+        """Start with the entries in the store.
+
+        Args:
+            owner: owner in the store; None: none.
+            sighting: last known leader epoch in the store; None: none.
+        """
         self.owner, self.sighting = owner, sighting
         self._claim: Owner | None = None
         self._unsaved = False
 
     @property
     def is_claimed(self) -> bool:
-        """Return True if the next commit writes another owner than the persisted one."""
+        """Return True if the next commit writes a new owner."""
         return self._claim is not None
 
     def claim(self, owner: Owner) -> None:
-        """Write this owner with the next commit, if it differs from the persisted one."""
+        """Write this owner with the next commit, unless it is the persisted one already."""
         self._claim = owner if owner != self.owner else None
 
     def encode(self) -> list[EncodedBatch]:
-        """Changelog entries of the open transaction."""
+        """Encode the owner entry of the open transaction as a changelog batch."""
         return encode_entries([self._claim.pack()], sys.maxsize) if self._claim is not None else []
 
     def commit(self) -> None:
-        """Pushed becomes persisted."""
+        """Make the pushed owner persisted."""
         if self._claim is not None:
             self.owner, self._claim, self._unsaved = self._claim, None, True
 
     def is_decided_in(self, batch: RecordBatch) -> bool:
-        """Return True if a changelog batch has an operator's decision unknown here.
+        """Return True if a changelog batch contains an operator's decision that this state lacks.
 
         Raises:
-            OwnerDiffers: an entry of a newer format, or none of ours.
+            OwnerDiffers: Ratchet did not write the owner entry, or a newer version did.
         """
         mine = entries.indices(batch)
         if not len(mine):
@@ -140,10 +146,10 @@ class Ownership:
         return bool(decisions) and (self.owner is None or decisions[-1] not in self.owner.decisions)
 
     def apply(self, batch: RecordBatch) -> RecordBatch:
-        """Take over the owner entries of a changelog batch; return the batch without them.
+        """Apply the owner entries of a changelog batch, and return the batch without them.
 
         Raises:
-            OwnerDiffers: an entry of a newer format, or none of ours.
+            OwnerDiffers: Ratchet did not write the owner entry, or a newer version did.
         """
         if batch.epoch >= 0:
             self.sighting = Sighting(batch.next, batch.epoch)
@@ -156,9 +162,9 @@ class Ownership:
         return batch.only(keep)
 
     def unsaved_entries(self) -> list[tuple[bytes, bytes]]:
-        """Key and value of the entry, where it was persisted since `saved`."""
+        """Return key and value of the owner entry, if it was persisted after the last snapshot."""
         return [self.owner.pack()] if self.owner is not None and self._unsaved else []
 
     def saved(self) -> None:
-        """Note that the store on disk has everything."""
+        """Note that the store on disk contains the persisted owner."""
         self._unsaved = False

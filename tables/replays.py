@@ -1,13 +1,13 @@
 """Verdicts on re-sent dead letters (`ratchet dead-letters replay`).
 
-Each has the header `ratchet-replays`. There are two kinds (docs/decisions/0043-replayed-dead-letters.md):
-
-- Its dead letter came from an agent: the record was judged before that, and its sequence is counted as seen. It has
-the header `ratchet-replayed-from` as well, with the name of that dead letter. It is judged by this name and its
-content alone, so that it passes exactly once, whatever its own identity and sequence are.
-- Its dead letter came from judging, or is one of another stream: two may read one input, and headers are copied. It is
-  judged as any record. But it is never dropped: where it is not new it becomes a dead letter once more, for it may
-  never have been forwarded.
+Every re-sent record has the header `ratchet-replays`. There are two kinds
+(docs/decisions/0043-replayed-dead-letters.md):
+- An agent rejected the record. It was judged before that, and its sequence counts as seen. It also has the header
+  `ratchet-replayed-from` with the name of its dead letter. It is judged by this name and its content alone, so that it
+  passes exactly once, whatever its own identity and sequence are.
+- Judging rejected the record, or its dead letter belongs to another stream: two streams may read one input, and headers
+  are copied. It is judged as any record, but never dropped: if it is not new, it becomes a dead letter again, because
+  it may never have been forwarded.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from kafka_ratchet.rule.reasons import NONE, REPLAY_NOT_NEW
 from kafka_ratchet.transport.batch.record_batch import REPLAY_HEADERS, Header, RecordBatch
 
 REPLAYS: Final = f"{REPLAY_HEADERS}s"
-"""Header: how often the record was replayed, decimal text."""
+"""Header with the number of replays of the record, as decimal text."""
 REPLAYED_FROM: Final = f"{REPLAY_HEADERS}ed-from"
-"""Header with the name of the dead letter, by which the record is judged."""
+"""Header with the name of the dead letter, which identifies the record for judging."""
 REPLAYED_FOR: Final = f"{REPLAY_HEADERS}ed-for"
-"""Header: the agents that rejected it, as the dead letter named them; the others have had it."""
+"""Header with the agents that rejected the record, as the dead letter names them; other agents have processed it."""
 FOR_ALL: Final = b"null"
-"""Header value of a record for all agents."""
+"""Value of the header `REPLAYED_FOR` for a record to all agents."""
 LETTER: Final = b"ratchet-replayed-from:"
-"""Prefix of an identity made from a dead letter."""
+"""Prefix of an identity made from the name of a dead letter."""
 
 
 PLACE: Final = re.compile(rb"(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})")
-"""Partition and offset of a dead letter, after its topic and the topic's id."""
+"""Pattern of a dead letter's partition and offset, which follow its topic and the topic's id."""
 FINGERPRINT_BYTES: Final = 16
 
 
 def letter_of(headers: Iterable[Header], letters: bytes) -> bytes | None:
-    """Return this stream's dead letter of a re-sent record; None: there is none.
+    """Return the dead letter of this stream that a record was re-sent from; None: there is none.
 
     Args:
         headers: headers of the record; any program may have written or copied them.
-        letters: prefix of the names of this stream's dead letters: application, topic and its id; b"": unknown, and
-            no name counts.
+        letters: prefix of the names of this stream's dead letters: application, topic and topic id; b"": unknown, and
+            no name is valid.
 
     Returns:
-        its name without the application, which records re-sent by an earlier version lack.
+        Name of the dead letter without the application, which records re-sent by an earlier version lack.
     """
     names = [value or b"" for name, value in headers if name == REPLAYED_FROM]
     if not letters or len(names) != 1:
@@ -65,7 +65,7 @@ def letter_of(headers: Iterable[Header], letters: bytes) -> bytes | None:
 
 
 def identity_of(letter: bytes, key: bytes | None, value: bytes | None) -> bytes:
-    """Return the identity for judging a re-sent record. Other content cannot take its place."""
+    """Return the identity for judging a re-sent record, from its dead letter and a digest of its content."""
     found = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
     for part in (key, value):
         found.update(b"-" if part is None else b"%d:%b" % (len(part), part))
@@ -73,7 +73,7 @@ def identity_of(letter: bytes, key: bytes | None, value: bytes | None) -> bytes:
 
 
 def agents_of(headers: Iterable[Header], letters: bytes) -> frozenset[str] | None:
-    """Return the agents for a re-sent record; None: all of them; empty: the header is unreadable."""
+    """Return the agents that a re-sent record is for; None: all; empty: the header cannot be read."""
     headers = list(headers)
     if letter_of(headers, letters) is None:
         return None
@@ -87,14 +87,24 @@ def agents_of(headers: Iterable[Header], letters: bytes) -> frozenset[str] | Non
 
 
 class Replays(NamedTuple):
-    """The replayed records of a batch. letters: by index, the identity it is judged by; again: indices of others."""
+    """Re-sent records of a batch.
+
+    Args:
+        letters: identity for judging by the name of the dead letter, by index of the record.
+        again: indices of the other re-sent records.
+    """
 
     letters: dict[int, bytes]
     again: list[int]
 
     @classmethod
     def of(cls, batch: RecordBatch, letters: bytes) -> Replays:
-        """Those of a batch. letters: see `letter_of`."""
+        """Return the re-sent records of a batch.
+
+        Args:
+            batch: the batch.
+            letters: see `letter_of`.
+        """
         found = cls({}, [])
         for index in batch.replays.tolist():
             headers = batch.headers(index)
@@ -107,11 +117,11 @@ class Replays(NamedTuple):
     def stand_in(
         self, identities: Identities, sequences: NDArray[np.int64], reasons: NDArray[np.uint8]
     ) -> tuple[Identities, NDArray[np.int64]]:
-        """Return identities and sequences identities of the batch, with dead letter names in place of the records' own.
+        """Return the batch's identities and sequences, with those of dead letters in place of the records' own.
 
         Args:
-            identities: of the batch
-            sequences: int64[batch.count]; left as it is
+            identities: identities of the batch
+            sequences: int64[batch.count]; stays unchanged
             reasons: uint8[batch.count]; changed here
         """
         if not self.letters:
@@ -131,13 +141,13 @@ class Replays(NamedTuple):
         return identities._replace(data=data, begins=begins, lengths=spans, times=times), sequences
 
     def keep(self, verdicts: NDArray[np.uint8], reasons: NDArray[np.uint8]) -> None:
-        """Make dead letters of the other re-sent records that are not new; both arrays are changed."""
+        """Turn other re-sent records into dead letters unless they are new, by changing both arrays."""
         for index in self.again:
             if verdicts[index] not in (FRESH, INVALID):
                 verdicts[index], reasons[index] = INVALID, REPLAY_NOT_NEW
 
     def own(self, verdicts: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the verdicts on records with their own identity; the others count as invalid."""
+        """Return the verdicts on records judged by their own identity; those of the others become INVALID."""
         verdicts = verdicts.copy()
         verdicts[list(self.letters)] = INVALID
         return verdicts

@@ -1,4 +1,4 @@
-"""RocksDB with our own errors: damage, a lock, or a full disk."""
+"""RocksDB with errors of this package for damage, a lock, or a full disk."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from kafka_ratchet.errors import StateError, StateFolderInUse, StoreDamaged
 log = structlog.get_logger(__name__)
 
 BLOOM_BITS: Final = 10
-"""Bits per identity: one in a hundred absent ones is searched on disk (RocksDB's wiki, Bloom filters)."""
+"""Bits per identity in a Bloom filter: one in a hundred absent identities is searched on disk (RocksDB's wiki, Bloom
+filters)."""
 WRITE_BUFFER: Final = 16 << 20
-"""bytes. A worker has a store for each of its partitions, and RocksDB fills two buffers of each: 64 MiB, its default,
-would be more than the sequences themselves."""
+"""Bytes of a write buffer. A worker has a store for each of its partitions, and RocksDB fills two buffers of each: its
+default of 64 MiB would be more than the sequences themselves."""
 
 FLUSH_WORTH: Final = 50_000
-"""Least number of entries in RocksDB's log that makes `flush_much` write a file.
+"""Minimum number of entries in RocksDB's log for `flush_much` to write a file.
 
-The next start reads the log again, 1 µs an entry; a file for every few entries would be merged over and over.
+The next start reads the log again, at 1 µs an entry; a file for every few entries would be merged again and again.
 """
 
 IN_MEMORY: Final = "cur-size-all-mem-tables"
-"""RocksDB's property: bytes in its log and not in a file yet."""
+"""RocksDB's name of a property: the bytes in its log but not yet in a file."""
 
 _LOCKED: Final = ("While lock file", "lock hold by current process")
-"""RocksDB's words (env/fs_posix.cc) for a lock that another process has, or another store of this one."""
+"""RocksDB's texts (env/fs_posix.cc) about a lock of another process, or of another store in this process."""
 
 
 _OUTSIDE: Final = tuple(
@@ -49,30 +50,28 @@ _OUTSIDE: Final = tuple(
         errno.ENOMEM,
     )
 )
-"""Faults of the machine and not of the files: they pass, or an operator mends them, and nothing is discarded.
+"""Errors of the machine instead of the files: they pass, or an operator removes their cause, and nothing is discarded.
 
-Any other failure to read counts as damage: to rebuild from the changelog is always right.
+Any other failure to read counts as damage, because rebuilding from the changelog is always correct.
 """
 
 
 class Database:
-    """One RocksDB. Writes are atomic."""
+    """RocksDB database in a folder, with atomic writes."""
 
     def __init__(self, path: Path) -> None:
-        """Open the present files. Where there are none, RocksDB makes them at the first write.
+        """Open the files in a folder; in an empty folder, the first write creates them.
 
-        Where there are none, the first write makes them.
-
-        A worker may have very many partitions without a record; each RocksDB takes 10 to 20 ms and six open files.
+        A worker may have very many partitions without a record, and each RocksDB takes 10 to 20 ms and six open files.
 
         Raises:
-            StateFolderInUse: another process has it open.
-            StoreDamaged: its files are damaged.
-            StateError: it cannot be opened: no room, no permission.
+            StateFolderInUse: another process has the store open.
+            StoreDamaged: a file is damaged.
+            StateError: the store cannot be opened, for lack of room or permission.
         """
         self.path = path
         self._in_log = 0
-        """Entries written since the last `flush_much`; at most these are in RocksDB's log only."""
+        """Number of entries written since the last `flush_much`; no more are in RocksDB's log only."""
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             files = {file.name for file in path.iterdir()}
@@ -98,14 +97,14 @@ class Database:
 
     @property
     def is_made(self) -> bool:
-        """Return True if there are files."""
+        """Return True if the store has files."""
         return self._opened is not None
 
     def make(self) -> None:
-        """Have RocksDB make its files now, as the first write would.
+        """Create the files now, as the first write would.
 
         Raises:
-            StateError: they cannot be made, or another process has made them since.
+            StateError: the files cannot be created, or another process has created them.
         """
         _ = self._db
 
@@ -128,7 +127,7 @@ class Database:
         return StoreDamaged(f"{self.path}: RocksDB cannot read it: {error}")
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of one entry; None where there is none.
+        """Return the value of an entry; None: there is no such entry.
 
         Raises:
             StoreDamaged: a file is damaged.
@@ -142,7 +141,7 @@ class Database:
         return value
 
     def get_many(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return the present ones of these entries.
+        """Return keys and values of those entries that exist.
 
         Raises:
             StoreDamaged: a file is damaged.
@@ -156,7 +155,7 @@ class Database:
         return [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
 
     def scan_from(self, prefix: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-        """Yield the entries with a prefix, from a key on, in the order of keys.
+        """Yield the entries with a prefix in the order of their keys, starting at a key.
 
         Raises:
             StoreDamaged: a file is damaged.
@@ -177,10 +176,14 @@ class Database:
             del at  # RocksDB keeps its lock for as long as there is an iterator
 
     def apply(self, batch: WriteBatch, entries: int) -> None:
-        """Write all of a batch or nothing. entries: how many it has, about.
+        """Write a whole batch, or nothing of it.
+
+        Args:
+            batch: the batch.
+            entries: approximate number of its entries.
 
         Raises:
-            StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.
+            StateError: the disk is full or broken. RocksDB may refuse every later write until it is opened again.
         """
         self._in_log += entries
         db = self._db
@@ -191,14 +194,14 @@ class Database:
 
     @property
     def bytes(self) -> int | None:
-        """Return the bytes in files, and in memory on the way to them; None where RocksDB does not tell."""
+        """Return the bytes in files and in memory; None: RocksDB does not report them."""
         if self._opened is None:
             return 0
         known = [self._db.property_int_value(f"rocksdb.{name}") for name in ("total-sst-files-size", IN_MEMORY)]
         return None if None in known else sum(known)
 
     def flush_much(self) -> None:
-        """Have RocksDB write much of its log into a file, in the background.
+        """Write RocksDB's log into a file in the background, if the log has many entries.
 
         Raises:
             StateError: the disk is full or broken.
@@ -212,7 +215,7 @@ class Database:
         self._in_log = 0
 
     def close(self) -> None:
-        """Release the folder."""
+        """Close the database, and release its folder."""
         if self._opened is None:
             return
         try:
@@ -226,7 +229,7 @@ class Database:
 
     @staticmethod
     def remove(path: Path) -> None:
-        """Throw away a damaged store. Call it only where this process is known to be alone with the folder.
+        """Remove a damaged store; no other process may use its folder.
 
         Raises:
             StateError: the folder cannot be removed.

@@ -1,4 +1,4 @@
-"""Snapshot of a partition on disk: its reading at the start, and the time of the next one."""
+"""Snapshot of a partition on disk: reading it at the start, and the time of the next one."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from kafka_ratchet.tables.store import LAYOUT, Store
 from kafka_ratchet.tables.totals import Evicted, Progress
 
 SNAPSHOT_EVERY_S: Final = 1.0
-"""Seconds that the store on disk may lag the last commit.
+"""Seconds that the store on disk may be older than the last commit.
 
-After a crash so much of the changelog is replayed: a second's worth takes a fraction of one. Writing it at
-every commit cost a third of the worker's CPU (docs/decisions/0004-snapshots.md).
+After a crash this much of the changelog is replayed, in a fraction of a second. Writing the store at every commit cost
+a third of the worker's CPU (docs/decisions/0004-snapshots.md).
 """
 SNAPSHOT_TAKES_S: Final = 0.02
 SNAPSHOT_LATER: Final = 30.0
-"""Largest factor of the pause after a slow snapshot.
+"""Maximum factor that lengthens the pause after a slow snapshot.
 
-One that takes longer than `SNAPSHOT_TAKES_S` is due that much later: where a million keys change every
-second, writing them would cost more than judging them. No other work of the partition runs during it.
+The pause is multiplied by the snapshot's duration divided by `SNAPSHOT_TAKES_S`: if a million keys change every second,
+writing them would cost more than judging them. The partition does nothing else during a snapshot.
 """
 
 
 class _WithoutTimes(Exception):
-    """A store that was written while the stream had no bounds."""
+    """Store written while the stream had no bounds, so that it lacks times of activity."""
 
 
 class _WithoutCounts(Exception):
@@ -38,15 +38,22 @@ class _WithoutCounts(Exception):
 
 
 class _OfNewerLayout(Exception):
-    """A store that a newer version has written."""
+    """Store written by a newer version."""
 
 
 class Found(NamedTuple):
     """Contents of a store.
 
-    map, beyond: its identities, and the number of those not in the map
-    position: changelog offset with everything below it in the store
-    seconds: broker time of its newest entry; 0 where it is unknown
+    Args:
+        store: open store.
+        map: identities loaded from the store.
+        beyond: number of identities not in the map.
+        position: changelog offset below which the store contains everything.
+        progress: progress of the partition.
+        evicted: totals of evictions.
+        intervals: policy intervals.
+        seconds: broker time of the newest entry; 0: unknown.
+        edits: operators' changes.
     """
 
     store: Store
@@ -61,15 +68,15 @@ class Found(NamedTuple):
 
 
 def read_store(path: Path, known: KnownIdentities, *, timed: bool, log: Any) -> Found:
-    """Open a store and read it. A damaged one is removed and started again.
+    """Open a store and read it; remove one that cannot be used, and start with an empty one.
 
-    It changes nothing in memory.
+    The call does not change the state in memory.
 
     Args:
-        path: its folder.
-        known: identities with the map to fill.
-        timed: True if they need a time of activity.
-        log: logger for the message about a new store.
+        path: folder of the store.
+        known: identities of the partition, for the map's settings.
+        timed: whether the stream needs times of activity.
+        log: logger for the message about a removed store.
 
     Raises:
         StateError: the store cannot be used.
@@ -109,21 +116,25 @@ def _read(path: Path, known: KnownIdentities, *, timed: bool) -> Found:
 
 
 class SnapshotTimer:
-    """Says when a partition's next snapshot is due."""
+    """Timer for a partition's snapshots."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """clock: seconds that only rise."""
+        """Start the timer.
+
+        Args:
+            clock: monotonic clock in seconds.
+        """
         self._clock = clock
         self._saved_at, self._began = 0.0, 0.0
         self._factor = 1.0
 
     def restart(self) -> None:
-        """Start the timer of a newly opened store, as if it had just been written, in no time."""
+        """Restart the timer for a newly opened store, as if it had just been written."""
         self._saved_at, self._factor = self._clock(), 1.0
 
     @property
     def is_due(self) -> bool:
-        """Return True if a snapshot is due, while there are records to judge."""
+        """Return True if a snapshot is due while records arrive."""
         return self._clock() >= self._saved_at + SNAPSHOT_EVERY_S * self._factor
 
     @property
@@ -132,10 +143,10 @@ class SnapshotTimer:
         return self._clock() >= self._saved_at + SNAPSHOT_EVERY_S
 
     def begin(self) -> None:
-        """Writing begins."""
+        """Note that writing a snapshot begins."""
         self._began = self._clock()
 
     def end(self) -> None:
-        """Note that the store is written."""
+        """Note that the snapshot is written."""
         self._saved_at = self._clock()
         self._factor = min(max(1.0, (self._saved_at - self._began) / SNAPSHOT_TAKES_S), SNAPSHOT_LATER)

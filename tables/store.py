@@ -46,25 +46,25 @@ _LAYOUT: Final = b"v"
 LAYOUT: Final = 1
 """Layout of the store's own keys, and of the seconds after a value.
 
-A store without the entry has layout 1. One of a newer layout is rebuilt from the changelog.
+A store without this entry has layout 1. A store with a newer layout is rebuilt from the changelog.
 """
 _MISSING_BYTES: Final = 16
-"""Each of very many identities may miss 2^63."""
+"""Bytes of the count of missing sequences: each of very many identities may miss 2^63."""
 _SIGHTED: Final = struct.Struct(">qq")
 _STANDS_FOR: Final = struct.Struct(">qq")
 _STANDS_FOR_TIMED: Final = struct.Struct(">qqq")
 
 
 class Store(Database):
-    """RocksDB of one partition. Only committed entries are written."""
+    """RocksDB store of one partition, which contains only committed entries."""
 
     @property
     def stands_for(self) -> tuple[int, int, int | None]:
-        """Return the covered part of the changelog: everything below an offset, identities, time.
+        """Return the part of the changelog that the store covers.
 
-        These are the offset, the number of identities, and the second.
-
-        The time is None in a store that does not know when its identities were active.
+        Returns:
+            Changelog offset below which the store contains everything, number of identities, and time in seconds; the
+            time is None if the store lacks times of activity.
 
         Raises:
             StoreDamaged: the entry is damaged.
@@ -80,16 +80,16 @@ class Store(Database):
 
     @property
     def layout(self) -> int:
-        """Return the `LAYOUT` of its writer."""
+        """Return the layout of the store's keys, see `LAYOUT`."""
         value = self.get(_LAYOUT)
         return 1 if value is None else int.from_bytes(value, "big")
 
     @property
     def missing(self) -> int | None:
-        """Sequences that its identities have not had; None in a store that does not know.
+        """Return the number of missing sequences of the store's identities; None: the store does not count them.
 
         Raises:
-            StoreDamaged: that entry is not one of ours.
+            StoreDamaged: Ratchet did not write the entry.
         """
         value = self.get(_MISSING)
         if value is None:
@@ -100,7 +100,7 @@ class Store(Database):
 
     @property
     def progress(self) -> Progress | None:
-        """Return the partition's progress; None before the first commit."""
+        """Return the partition's progress; None: nothing was committed."""
         value = self.get(PROGRESS)
         try:
             return Progress.unpack(value) if value is not None else None
@@ -118,7 +118,7 @@ class Store(Database):
 
     @property
     def owner(self) -> Owner | None:
-        """Return the changelog's owner; None where no entry names one.
+        """Return the changelog's owner; None: no entry names an owner.
 
         Raises:
             OwnerDiffers: a newer Ratchet wrote it.
@@ -131,7 +131,7 @@ class Store(Database):
 
     @property
     def sighting(self) -> Sighting | None:
-        """Return the last changelog offset with a known leader epoch.
+        """Return the last changelog offset with a known leader epoch; None: unknown.
 
         Raises:
             StoreDamaged: the entry is damaged.
@@ -144,7 +144,7 @@ class Store(Database):
         return Sighting(*_SIGHTED.unpack(value))
 
     def find(self, identities: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return the present entries of those identities, key and value as in the changelog.
+        """Return the entries of those identities that the store contains, as key and value.
 
         Raises:
             StoreDamaged: a file is damaged.
@@ -152,7 +152,7 @@ class Store(Database):
         return self.get_many([b"i" + identity for identity in identities])
 
     def entries(self, begin: bytes = b"i") -> Generator[tuple[bytes, bytes], None, None]:
-        """Yield the identities' entries from a key on, in the order of keys.
+        """Yield the identities' entries in the order of their keys, starting at a key.
 
         Raises:
             StoreDamaged: a file is damaged.
@@ -160,11 +160,11 @@ class Store(Database):
         return self.scan_from(b"i", begin)
 
     def intervals(self) -> list[PolicyInterval]:
-        """Return the judged and unjudged intervals of offsets.
+        """Return the input's intervals of judged or unjudged records.
 
         Raises:
             StoreDamaged: a file is damaged.
-            StateError: an entry is not of this version.
+            StateError: an entry is of another version.
         """
         try:
             return [
@@ -176,11 +176,11 @@ class Store(Database):
             raise StateError(f"{self.path}: {error}") from None
 
     def edits(self) -> list[tuple[int, Edit]]:
-        """Return the operators' changes, with their numbers.
+        """Return the operators' changes, each with its number.
 
         Raises:
             StoreDamaged: a file is damaged.
-            StateError: an entry is not of this version.
+            StateError: an entry is of another version.
         """
         try:
             return [Edit.unpack(key, value) for key, value in self.scan_from(EDIT, EDIT)]
@@ -201,16 +201,20 @@ class Store(Database):
         forget: bool = False,
         missing: int | None = None,
     ) -> None:
-        """Write entries and the covered part of the changelog in one WriteBatch.
+        """Write entries, and the part of the changelog that the store covers now, in one WriteBatch.
 
-        None removes an entry; for the covered part see `stands_for`.
-
-        columns: more entries, keys and values apart, each key once
-        forget: remove every identity from before these entries
-        missing: number of missing sequences; None: unknown
+        Args:
+            entries: keys and values; a value None removes the entry.
+            position: see `stands_for`.
+            identities: see `stands_for`.
+            time: see `stands_for`.
+            sighting: last changelog offset with a known leader epoch; None: unchanged.
+            columns: more entries as lists of keys and values, each key once.
+            forget: whether to remove all earlier identities first.
+            missing: number of missing sequences; None: unknown.
 
         Raises:
-            StateError: the disk is full or broken. RocksDB may refuse every later write, until it is opened again.
+            StateError: the disk is full or broken. RocksDB may refuse every later write until it is opened again.
         """
         batch, count = WriteBatch(raw_mode=True), 0
         batch.put(_LAYOUT, bytes([LAYOUT]))

@@ -1,4 +1,4 @@
-"""The table of a stream: its partitions in this worker, and what Faust sees of it."""
+"""Table of a stream's last sequences: its partitions in this worker, and Faust's view of the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kafka_ratchet.tables.values.table import Table
 
 
 class Sequences:
-    """The partitions of one stream that this worker owns."""
+    """Partitions of one stream that this worker owns."""
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class Sequences:
         tables: Collection[Table] = (),
         kept: Kept = PLAIN,
     ) -> None:
-        """Start without an open partition.
+        """Store the settings without opening a partition.
 
         Args:
-            folder: folder of the partitions' stores, each in a folder named after its number.
-            changelog: topic.
-            identity: identity of the sequences.
-            limit: bytes, max.message.bytes of the changelog.
-            memory: bytes that the maps of all partitions may take together.
+            folder: folder of the partitions' stores, which are in subfolders named after the partition number.
+            changelog: name of the changelog topic.
+            identity: identity that the stream deduplicates by.
+            limit: maximum bytes of a batch, max.message.bytes of the changelog.
+            memory: maximum bytes of the maps of all partitions together.
             bounds: limits of each partition, above which identities are evicted.
-            clock: clock of each partition.
-            tables: tables of the program, moved by the same transactions.
-            kept: further state of each identity.
+            clock: monotonic clock in seconds.
+            tables: tables of the user's program, changed by the same transactions.
+            kept: which further state of each identity to keep.
         """
         self.tables, self.kept = tables, kept
         self.folder, self.changelog, self.identity, self.limit = folder, changelog, identity, limit
@@ -55,7 +55,7 @@ class Sequences:
         self.partitions: dict[int, SequencePartition] = {}
 
     def partition(self, number: int) -> SequencePartition:
-        """Return the state of an input partition, made at its first use; not yet opened."""
+        """Return the state of an input partition, created at the first call and not opened yet."""
         if number not in self.partitions:
             where = self.folder / str(number), self.changelog, number, self.identity, self.limit
             self.partitions[number] = made = SequencePartition(*where, self._room, self.bounds, self.clock, self.kept)
@@ -68,7 +68,7 @@ class Sequences:
         return self.memory // max(1, sum(partition.is_open for partition in self.partitions.values()))
 
     def last(self, identity: bytes) -> dict[int, LastSequence]:
-        """Last sequence of an identity in each partition that knows it."""
+        """Return the last sequence of an identity in each partition that knows it."""
         found = {number: partition.last(identity) for number, partition in self.partitions.items()}
         return {number: last for number, last in found.items() if last.pushed >= 0 or last.persisted >= 0}
 
@@ -82,7 +82,7 @@ def _unlisted(*args: Any) -> Any:
 
 
 class _CommittedStore(Store):
-    """Faust's view of `Sequences`: read-only, identities as bytes, persisted sequences as int."""
+    """Faust's view of `Sequences`: read-only, with identities as bytes and persisted sequences as int."""
 
     logger = logging.getLogger("faust.tables.sequences")
     sequences: Sequences
@@ -117,23 +117,24 @@ class _CommittedStore(Store):
         """Do nothing: the lane restores its state."""
 
     async def backup_partition(self, *args: Any, **kwargs: Any) -> None:
-        """Refused: the changelog is the backup."""
+        """Refuse a backup, because the changelog is the backup."""
         raise StateError("the table of last sequences is backed up by its changelog")
 
     def restore_backup(self, *args: Any, **kwargs: Any) -> None:
-        """Refused: the changelog is the backup."""
+        """Refuse to restore a backup, because the changelog is the backup."""
         raise StateError("the table of last sequences is restored from its changelog")
 
     def reset_state(self) -> None:
-        """Do nothing: there is no state of Faust's."""
+        """Do nothing, because Faust has no state here."""
 
 
 class SequenceTable(FaustTable):
-    """Registration of a stream's changelog with Faust, so that its assignor distributes the lanes."""
+    """Faust table that registers a stream's changelog, so that Faust's assignor distributes the lanes."""
 
     logger = logging.getLogger("faust.tables.sequences")
     lane_owned = True
-    """`kafka_ratchet.transport.assignment.LaneTableManager` keeps Faust's recovery away from it."""
+    """Marker for `kafka_ratchet.transport.assignment.LaneTableManager`, which excludes the table from Faust's
+    recovery."""
 
     def __init__(self, app: Any, *, name: str, sequences: Sequences, **kwargs: Any) -> None:
         self.sequences = sequences

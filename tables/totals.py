@@ -1,4 +1,4 @@
-"""Totals of a partition, committed with everything else."""
+"""Totals of a partition, committed with its records."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ _VERSION: Final = 1
 
 
 class Progress(NamedTuple):
-    """Totals of a partition, committed with everything else, and exact whatever crashes.
+    """Totals of a partition, committed with its records, and exact after any crash.
 
-    next: input offset to read next; fresh, duplicate, invalid, late, conflict: records judged so since the beginning;
-    epoch: leader epoch of the preceding input batch; -1 where it is unknown
+    Args:
+        next: next input offset to read.
+        fresh, duplicate, invalid, late, conflict: number of records with each verdict since the beginning.
+        epoch: leader epoch of the preceding input batch; -1: unknown.
     """
 
     next: int
@@ -32,19 +34,19 @@ class Progress(NamedTuple):
 
     @property
     def judged(self) -> int:
-        """Records, whatever the verdict."""
+        """Return the number of judged records, whatever the verdict."""
         return self.fresh + self.duplicate + self.invalid + self.late + self.conflict
 
     def pack(self) -> bytes:
-        """Return the version byte and the seven fields as big-endian int64."""
+        """Return the changelog value: a version byte and the seven fields as big-endian int64."""
         return _PROGRESS.pack(_VERSION, *self)
 
     @classmethod
     def unpack(cls, value: bytes) -> Progress:
-        """Read what `pack` wrote.
+        """Parse a value that `pack` made.
 
         Raises:
-            StateError: not a progress entry of this version.
+            StateError: the value is damaged, or of another version.
         """
         if len(value) != _PROGRESS.size or value[0] != _VERSION:
             raise StateError(
@@ -64,15 +66,15 @@ class Evicted(NamedTuple):
         return Evicted(self.inactive + more.inactive, self.displaced + more.displaced)
 
     def pack(self) -> bytes:
-        """Version byte and two big-endian integers."""
+        """Return the changelog value: a version byte and two big-endian integers."""
         return _EVICTED.pack(_VERSION, *self)
 
     @classmethod
     def unpack(cls, value: bytes) -> Evicted:
-        """Read what `pack` wrote.
+        """Parse a value that `pack` made.
 
         Raises:
-            StateError: not a count of this version.
+            StateError: the value is damaged, or of another version.
         """
         if len(value) != _EVICTED.size or value[0] != _VERSION:
             raise StateError(

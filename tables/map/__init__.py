@@ -1,1 +1,1 @@
-"""The map of last sequences in memory: plain arrays, and compiled passes over them."""
+"""Map of last sequences in memory: plain arrays, and compiled passes over them."""

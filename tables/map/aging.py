@@ -1,6 +1,6 @@
-"""Compiled passes over a map with evictions: recent activity, inactive identities, remaining slots.
+"""Compiled passes over a map with evictions: they mark activity, find inactive identities, and pack slots.
 
-The layout is that of `kafka_ratchet.rule.kernels`; these passes run only where a stream has bounds.
+`kafka_ratchet.rule.kernels` describes the arrays; these passes run only if a stream has bounds.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def touch(
     touched: I64,
     sizes: I64,
 ) -> None:
-    """Mark the identities of dropped records as active in the open transaction; those of fresh ones are changed anyway.
+    """Mark the identities of dropped records as active in the open transaction.
 
     Args:
-        data, begins, spans: as for `kafka_ratchet.rule.kernels.judge`
+        data, begins, spans: identities, as for `kafka_ratchet.rule.kernels.judge`
         verdicts: uint8[records]
         seed, hashes, starts, lengths, arena, active, sizes: the map
-        touched: int64[...], slots with `active`, each once, with room for all records
+        touched: int64[...], filled with the slots marked as active, each once; it has room for all records
     """
     for i in range(len(begins)):
         if verdicts[i] == FRESH or verdicts[i] == INVALID:
@@ -49,17 +49,17 @@ def touch(
 def quiet(
     before: int, at: int, most: int, hashes: U64, pushed: I64, changed: I32, active: U8, seen: U32, found: I64
 ) -> tuple[int, int]:
-    """Find persisted identities last active before a time, and not in the open transaction.
+    """Find persisted identities last active before a time, except those of the open transaction.
 
     Args:
-        before: seconds.
-        at: slot to begin at.
-        most: slots to look at.
+        before: time in seconds.
+        at: first slot to search.
+        most: number of slots to search.
         hashes, pushed, changed, active, seen: the map.
-        found: int64[...], filled here from the start with slots; when it is full the search is over.
+        found: int64[...], filled with the slots found; the search ends when it is full.
 
     Returns:
-        (number found, slot to begin at next).
+        Number of slots found, and the next slot to search.
     """
     count = 0
     mask = len(hashes) - 1
@@ -98,9 +98,16 @@ def keep(
     sizes: I64,
     moved: I64,
 ) -> None:
-    """Move these slots, and nothing else, into other arrays. Only where nothing is pushed or unsaved.
+    """Move some slots into other arrays, and leave out all other slots.
 
-    moved: int64[len(kept)], filled here with their new slots
+    No change may be pushed or unsaved.
+
+    Args:
+        kept: int64[n], slots to move.
+        hashes, starts, lengths, pushed, seen, arena: present arrays of the map.
+        new_hashes, new_starts, new_lengths, new_pushed, new_seen, new_arena: arrays to fill.
+        sizes: sizes of the map, updated here.
+        moved: int64[n], filled with the new slots.
     """
     mask = len(new_hashes) - 1
     sizes[USED], sizes[ARENA] = len(kept), 0

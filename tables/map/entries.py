@@ -1,13 +1,13 @@
-"""Compiled passes between the map of last sequences and its changelog entries, both ways.
+"""Compiled passes that convert between the map of last sequences and its changelog entries.
 
-An entry is `ENTRY_PREFIX` and the identity as key, and the sequence as value; `kafka_ratchet.rule.kernels`
-describes the map. A map that keeps more (`kafka_ratchet.rule.windows`) writes longer values, all big-endian:
+An entry has `ENTRY_PREFIX` and the identity as key, and the sequence as value; `kafka_ratchet.rule.kernels` describes
+the map. A map with further state (`kafka_ratchet.rule.windows`) writes longer values, all big-endian:
 
-    sequence 8 | flags 1 | words 1 | fingerprint 8 | first 8, seen 8 | bits 8 each word | seconds 4
+  sequence 8 | flags 1 | words 1 | fingerprint 8 | first 8, seen 8 | bits 8 each word | seconds 4
 
-The fingerprint is there with flag 1, first and seen with flag 2, and words is the number of words that follow; with
+The fingerprint is present with flag 1, first and seen with flag 2, and words is the number of words that follow; with
 flag 4 first is the last sequence at the start of counting. Seconds are only in the store of a stream with bounds, as
-after a plain sequence. Every map reads each form: a sequence below the last counts as seen unless the entry says
+after a plain sequence. Every map can read each form: a sequence below the last one counts as seen unless the entry says
 otherwise, and a missing fingerprint equals any other.
 """
 
@@ -21,27 +21,27 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.compiled import compiled
 
 ENTRY_PREFIX = 105
-"""b"i": first byte of an identity's key in changelog and store."""
+"""b"i", the first byte of an identity's key in changelog and store."""
 
 PROGRESS_KEY = 112
-"""b"p": the whole key of the partition's progress."""
+"""b"p", the whole key of the entry with the partition's progress."""
 
 EVICTED_KEY = 101
-"""b"e": the whole key of how many identities were evicted."""
+"""b"e", the whole key of the entry with the totals of evictions."""
 
 
 FINGERPRINT, COUNTED, COUNTED_FROM = 1, 2, 4
-"""Flags of a longer value."""
+"""Flags of a value in the longer form."""
 
 LONGER = 10
-"""Bytes always present in a longer value."""
+"""Bytes that every value in the longer form has."""
 
 WORDS_MOST = 64
-"""Windows have at most 4,096 sequences."""
+"""Maximum number of 64-bit words of a window, which has at most 4,096 sequences."""
 
 
 def longest_value(kept: Kept) -> int:
-    """Bytes that a value takes at most."""
+    """Return the maximum bytes of a value."""
     return LONGER + kept.bytes + 4
 
 
@@ -62,13 +62,13 @@ def _get(data: U8, at: int) -> np.uint64:
 
 @compiled()
 def is_plain(extras: Extras) -> bool:
-    """Return True if only sequences are kept."""
+    """Return True if the map has only sequences, without further state."""
     return len(extras.bits) == 0 and len(extras.prints) == 0 and len(extras.firsts) == 0
 
 
 @compiled()
 def _size(extras: Extras, slot: int) -> int:
-    """Bytes of an identity's value, without seconds."""
+    """Return the bytes of an identity's value, without seconds."""
     if is_plain(extras):
         return 8
     size: int = LONGER + 8 * extras.bits.shape[1]
@@ -81,7 +81,7 @@ def _size(extras: Extras, slot: int) -> int:
 
 @compiled()
 def _write_value(out: U8, at: int, sequence: int, extras: Extras, slot: int) -> int:
-    """Write an identity's value, without seconds; returns the position after it."""
+    """Write an identity's value without seconds, and return the position after it."""
     at = _put(out, at, np.uint64(sequence))
     if is_plain(extras):
         return at
@@ -106,7 +106,7 @@ def _write_value(out: U8, at: int, sequence: int, extras: Extras, slot: int) -> 
 
 @compiled()
 def write_values(slots: I64, pushed: I64, seen: U32, extras: Extras, out: U8, ends: I64) -> None:
-    """Write the values of these slots, one after the other, as in the store.
+    """Write the values of some slots one after the other, in the form of the store.
 
     Args:
         slots: int64[n]
@@ -128,7 +128,7 @@ def write_values(slots: I64, pushed: I64, seen: U32, extras: Extras, out: U8, en
 
 @compiled()
 def _length_of(data: U8, value: int, length: int) -> np.int64:
-    """Bytes of a value without seconds, as it says itself; -1 where it cannot be one."""
+    """Return the bytes of a value without its seconds, from its own flags; -1: it cannot be a value."""
     if length in (8, 12):
         return np.int64(8)
     if length < LONGER or data[value + 8] > 7 or data[value + 9] > WORDS_MOST:
@@ -146,7 +146,7 @@ def _length_of(data: U8, value: int, length: int) -> np.int64:
 
 @compiled()
 def _are_counts(data: U8, value: int, size: int) -> bool:
-    """Return True if a value's first and seen are possible: at least 1, and no more than up to its sequence."""
+    """Return True if a value's counts are possible: at least 1, and no more than its sequences allow."""
     if size == 8 or not data[value + 8] & COUNTED:
         return True
     at = value + LONGER + (8 if data[value + 8] & FINGERPRINT else 0)
@@ -158,7 +158,14 @@ def _are_counts(data: U8, value: int, size: int) -> bool:
 
 @compiled()
 def _read_extras(data: U8, value: int, size: int, last: int, extras: Extras, slot: int) -> None:
-    """Take over a value's further state, as far as this map keeps it; size: from `_length_of`."""
+    """Copy a value's further state into a slot, as far as the map has a place for it.
+
+    Args:
+        data, value: bytes, and the position of the value.
+        size: length from `_length_of`.
+        last: last sequence of the identity.
+        extras, slot: further state of the map, and the slot to fill.
+    """
     bits, prints, firsts, counts = extras
     flags, words = np.int64(0), np.int64(0)
     if size > 8:
@@ -197,7 +204,7 @@ def _read_extras(data: U8, value: int, size: int, last: int, extras: Extras, slo
 
 @compiled()
 def write_keys(starts: I64, lengths: I32, arena: U8, slots: I64, out: U8, ends: I64) -> None:
-    """Write the keys of these slots, one after the other.
+    """Write the changelog keys of some slots one after the other.
 
     Args:
         starts, lengths, arena: the map
@@ -214,9 +221,9 @@ def write_keys(starts: I64, lengths: I32, arena: U8, slots: I64, out: U8, ends: 
 
 @compiled()
 def beginnings(starts: I64, lengths: I32, arena: U8, slots: I64, first: U64, second: U64) -> None:
-    """Fill in the first 16 bytes of the identities in slots, as two sortable numbers.
+    """Fill in the first 16 bytes of some identities, as two numbers that sort as the bytes do.
 
-    The numbers sort as the bytes do; 0 where there are none.
+    Missing bytes count as 0.
 
     Args:
         starts, lengths, arena: the map
@@ -251,19 +258,19 @@ def write_entries(
     count: int,
     limit: int,
 ) -> tuple[int, int, int]:
-    """Write changed identities as changelog records; a null for an evicted one.
+    """Write changed identities as changelog records; an evicted identity becomes a tombstone.
 
     The key is b"i" + identity, the value as above without seconds.
 
     Args:
-        first: index in slots of the first to write.
+        first: index in `slots` of the first identity to write.
         starts, lengths, pushed, arena, slots, sizes, extras: the map.
-        out: uint8[bytes], room for limit bytes or one whole record, whichever is more.
-        at, count: bytes and records that out holds already.
-        limit: bytes after which no further record is begun.
+        out: uint8[bytes], with room for `limit` bytes or one whole record, whichever is more.
+        at, count: numbers of bytes and of records already in `out`.
+        limit: maximum bytes, unless a single record is longer.
 
     Returns:
-        (index of the first not written, position after the last byte, records in out).
+        Index of the first identity not written, position after the last byte, and number of records in `out`.
     """
     i = first
     while i < sizes[CHANGED]:
@@ -310,21 +317,20 @@ def load(
     extras: Extras,
     sums: I64,
 ) -> tuple[int, int, int]:
-    """Take over committed entries in order; the last one of an identity stands.
+    """Apply committed entries to the map in order, so that an identity's last entry stays.
 
     Args:
         data, columns: a record batch.
         seed, hashes, starts, lengths, pushed, changed, unsaved, seen, arena, sizes, extras: the map, with room for all
             records.
-        mark: new value of `unsaved`: 1 for entries of the changelog, 0 for those of the store, which may have `seen`
-            after the sequence, as 4 bytes.
-        since: seconds, for `seen` where the record's timestamp is before that.
-        sums: `kafka_ratchet.rule.windows.add`, number of sequences added as missing; only for entries of the
-            changelog.
+        mark: new value of `unsaved`: 1 for entries of the changelog, 0 for those of the store; only the latter may end
+            with 4 bytes of `seen`.
+        since: minimum of `seen` in seconds; it replaces an earlier timestamp of a record.
+        sums: sum of added missing sequences, see `kafka_ratchet.rule.windows.add`; only for entries of the changelog.
 
     Returns:
-        (index of the first foreign entry, or -1; indices of the last progress entry and of the last count
-        of evictions, or -1).
+        Index of the first foreign entry, of the last progress entry, and of the last entry with totals of evictions;
+        each may be -1.
     """
     progress, evicted = -1, -1
     for i in range(columns.shape[1]):

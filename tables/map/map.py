@@ -1,4 +1,4 @@
-"""Last sequence of every identity of one partition, in memory: pushed and persisted."""
+"""Map of the last sequence of every identity in one partition, in memory: pushed and persisted."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 NO_COLUMNS: Final = np.empty((0, 0), np.int64)
 """Empty column array."""
 UNASKED: Final = np.empty(0, np.int64)
-"""Pass when previous sequences are not needed."""
+"""Empty array to pass when previous sequences are not needed."""
 
 
 class LastSequence(NamedTuple):
-    """Last sequence of an identity; -1 is none (PIP-6, getLastSequenceId)."""
+    """Last sequence of an identity, persisted and pushed; -1: none (PIP-6, getLastSequenceId)."""
 
     persisted: int
     pushed: int
@@ -33,8 +33,10 @@ class LastSequence(NamedTuple):
 class Jumps(NamedTuple):
     """Sequences of a batch that jumped, see `kafka_ratchet.rule.kernels.is_jump`.
 
-    record is the index of the last of them, or -1; before is its identity's last sequence, -1 where that was its first
-    record.
+    Args:
+        number: number of jumps.
+        record: index of the last record that jumped; -1: none.
+        before: last sequence of that record's identity before the record; -1: it was the identity's first record.
     """
 
     number: int
@@ -43,52 +45,52 @@ class Jumps(NamedTuple):
 
 
 class LastSequences:
-    """Two views of each sequence, over the slots that identities have."""
+    """Map of last sequences in two states, pushed and persisted, over the slots of identities."""
 
     def __init__(self, *, timed: bool = False, kept: Kept = PLAIN) -> None:
         """Start with an empty map.
 
         Args:
-            timed: keep the time of each identity's activity, so that some can be evicted
-            kept: further state of each identity
+            timed: whether to record each identity's time of activity, for evictions
+            kept: which further state of each identity to keep
         """
         self.slots, self.kept = Slots(timed=timed, kept=kept), kept
         self._changed = np.empty(FIRST_SLOTS, np.int64)
-        """Slots that the open transaction has changed, in the order of its changes."""
+        """Slots that the open transaction changed, in the order of the changes."""
         self._undo = np.empty(FIRST_SLOTS, np.int64)
         self._before = Extras.of(kept, FIRST_SLOTS)
-        """Further state of `_changed` before the open transaction."""
+        """Further state of the slots in `_changed`, as it was before the open transaction."""
         self._touched = np.empty(FIRST_SLOTS if timed else 0, np.int64)
         self.jumps = Jumps(0, -1, -1)
-        """Jumps of the batch judged last."""
+        """Jumps in the batch judged last."""
         self._evicted = 0
-        """Number of identities that the open transaction has evicted."""
+        """Number of identities that the open transaction evicted."""
         self.missing = 0
-        """Missing sequences of persisted identities, where numbers have no holes.
+        """Number of missing sequences of persisted identities, in a stream that counts gaps.
 
-        Those of the store are included, where the map continues one.
+        If the map continues a store, those of the store are included.
         """
         self._evicted_missing = 0
         self._sums = np.zeros(2, np.int64)
-        """Missing sequences added by the open transaction; see `windows.add`."""
+        """Number of missing sequences added by the open transaction; see `windows.add`."""
 
     def __len__(self) -> int:
-        """Identities with a persisted sequence."""
+        """Return the number of identities with a persisted sequence."""
         return int(self.slots.sizes[kernels.KNOWN])
 
     @property
     def changes(self) -> int:
-        """Identities that the open transaction has moved, refreshed or evicted."""
+        """Return the number of identities that the open transaction moved, refreshed or evicted."""
         return int(self.slots.sizes[kernels.CHANGED])
 
     @property
     def additions(self) -> int:
-        """Identities that the open transaction has met first."""
+        """Return the number of identities that the open transaction added."""
         return int(np.count_nonzero(self._undo[: self.changes] < 0))
 
     @property
     def removals(self) -> int:
-        """Identities that the open transaction has forgotten or evicted."""
+        """Return the number of identities that the open transaction forgot or evicted."""
         return self._evicted
 
     def holds(self, identity: bytes) -> bool:
@@ -96,7 +98,7 @@ class LastSequences:
         return self.slots.find(identity) >= 0
 
     def get(self, identity: bytes) -> LastSequence:
-        """Last sequence of an identity, persisted and pushed."""
+        """Return the last sequence of an identity, persisted and pushed."""
         slot = self.slots.find(identity)
         if slot < 0:
             return LastSequence(-1, -1)
@@ -104,9 +106,10 @@ class LastSequences:
         return LastSequence(int(self._undo[change - 1]) if change else pushed, pushed)
 
     def seen(self, identity: bytes, sequence: int) -> tuple[bool, bool]:
-        """Return whether a sequence in the window was seen: persisted, and pushed.
+        """Return whether a sequence within the window was seen, in the persisted and in the pushed state.
 
-        The window is below an identity's last sequence. False where the sequence is not in it, or no window is kept.
+        The window is the range below an identity's last sequence. The result is False if the sequence is outside of it,
+        or no window is kept.
         """
         slot, window = self.slots.find(identity), self.kept.window
         if slot < 0 or not window:
@@ -129,19 +132,20 @@ class LastSequences:
         against: NDArray[np.int64] = UNASKED,
         batch: RecordBatch | None = None,
     ) -> NDArray[np.uint8]:
-        """Judge a batch and push the fresh records.
+        """Judge a batch, and push the fresh records.
 
         Args:
             identities: identity of each record.
-            longest: bytes of an identity; a longer one is invalid.
-            sequences: int64[records], -1 where there is none.
-            reasons: uint8[records], NONE where the record is good so far; reasons of the identity are added here.
-            against: int64[records], filled here with the last sequence before each record, -1 for none; UNASKED where
-                it is not needed.
-            batch: batch with the values, for a map with fingerprints of them.
+            longest: maximum bytes of an identity; a longer one is invalid.
+            sequences: int64[records], sequence of each record; -1: none.
+            reasons: uint8[records], NONE if the record is valid so far; reasons about identities are added here.
+            against: int64[records], filled with the last sequence before each record, or -1; pass UNASKED if it is not
+                needed.
+            batch: batch with the records' values, required by a map with fingerprints.
 
         Returns:
-            uint8[records] of FRESH, DUPLICATE, INVALID; TOO_LATE and CONFLICT in a map with the state for them.
+            uint8[records] of FRESH, DUPLICATE or INVALID; a map with the state for it also returns TOO_LATE and
+            CONFLICT.
         """
         count, slots = len(identities.begins), self.slots
         verdicts = np.empty(count, np.uint8)
@@ -200,37 +204,42 @@ class LastSequences:
 
     @property
     def size(self) -> int:
-        """Bytes that its arrays take."""
+        """Return the bytes of the map's arrays."""
         arrays = *self._before, self._changed, self._undo, self._touched
         return self.slots.size + sum(array.nbytes for array in arrays)
 
     def outgrows(self, room: int) -> bool:
-        """Return True if the map exceeds a size in bytes, or is about to.
+        """Return True if the map exceeds a size in bytes, or will soon exceed it.
 
-        It does while it moves into twice as many slots.
+        It exceeds the size for a short time when it moves into twice as many slots.
         """
         return self.size > room or (self.slots.is_nearly_full and self.size * 3 > room)
 
     def absent(self, identities: Identities, longest: int) -> list[bytes]:
-        """Return the identities without a slot, each once. longest: bytes; a longer one is left out."""
+        """Return the identities without a slot, each once.
+
+        Args:
+            identities: identity of each record.
+            longest: maximum bytes of an identity; longer ones are left out.
+        """
         return self.slots.absent(identities.data, identities.begins, identities.lengths, 0, longest)
 
     def absent_entries(self, batch: RecordBatch) -> list[bytes]:
-        """Return the identities without a slot of a batch of changelog entries, each once."""
+        """Return the identities without a slot in a batch of changelog entries, each once."""
         keys = batch.columns[records.KEY], batch.columns[records.KEY_LENGTH]
         return self.slots.absent(batch.data, *keys, 1, len(batch.data))
 
     def load(self, batch: RecordBatch, *, saved: bool, since: int = 0) -> tuple[int, int, int]:
-        """Take over committed entries.
+        """Apply committed entries to the map.
 
         Args:
             batch: entries of the changelog, or of the store.
-            saved: True if the store on disk has them.
-            since: seconds; least time of activity, whatever the timestamps are.
+            saved: whether the store on disk already contains the entries.
+            since: minimum time of activity in seconds, whatever the timestamps are.
 
         Returns:
-            (index of the first foreign entry, or -1; indices of the last progress entry and of the last count of
-            evictions, or -1).
+            Index of the first foreign entry, of the last progress entry, and of the last entry with totals of
+            evictions; each may be -1.
         """
         self._reserve(batch.count, int(np.clip(batch.columns[records.KEY_LENGTH], 0, None).sum()))
         slots = self.slots
@@ -243,14 +252,18 @@ class LastSequences:
         return found
 
     def rollback(self) -> None:
-        """Pushed falls back to persisted."""
+        """Return the pushed state of every identity to the persisted one."""
         if self.kept != PLAIN:
             self.slots.extras.put(self._changed[: self.changes], self._before, slice(self.changes))
         moves.rollback(self.slots.pushed, self.slots.changed, self._changed, self._undo, self.slots.sizes)
         self._end_transaction()
 
     def commit(self, time: int = 0) -> None:
-        """Make the pushed state persisted. time: seconds, activity of all changed identities."""
+        """Make the pushed state persisted.
+
+        Args:
+            time: time of activity of all changed identities, in seconds.
+        """
         if self.slots.timed:
             self.slots.seen[self._changed[: self.changes]] = time
         self.slots.sizes[kernels.KNOWN] -= self._evicted
@@ -271,15 +284,16 @@ class LastSequences:
         self._sums[:] = 0
 
     def refresh(self, before: int) -> None:
-        """Write identities with only duplicates in the open transaction to the changelog.
+        """Add identities with only duplicates in the open transaction to its changes, to record their activity.
 
-        before: seconds; identities active then or later, by the changelog, are left out
+        Args:
+            before: time in seconds; an identity with a later recorded activity is left out.
         """
         touched = self._touched[: self.slots.sizes[kernels.TOUCHED]]
         self._change(touched[(self.slots.changed[touched] == 0) & (self.slots.seen[touched] < before)])
 
     def evict(self, slots: NDArray[np.int64]) -> None:
-        """Forget persisted identities that the open transaction has not moved, as part of it."""
+        """Evict persisted identities as part of the open transaction, which must not have moved them."""
         self._change(slots)
         if self.kept.dense:
             self._evicted_missing += windows.total(self.slots.missing_of(slots))
@@ -289,9 +303,10 @@ class LastSequences:
     def told(self, identity: bytes) -> tuple[int | None, int | None]:
         """Return an identity's last activity in seconds, and its number of missing sequences.
 
-        None: it is not kept.
+        The values include the changes of the open transaction.
 
-        It includes the changes of the open transaction.
+        Returns:
+            None in place of a value that the stream does not record.
         """
         slot = self.slots.find(identity)
         if slot < 0:
@@ -302,9 +317,10 @@ class LastSequences:
         return seen, int(self.slots.missing_of(np.array([slot]))[0])
 
     def put_back(self, to: Mapping[bytes, int]) -> None:
-        """Lower last sequences as part of the open transaction, which has not moved any of these identities.
+        """Lower last sequences as part of the open transaction, which must not have moved these identities.
 
-        to: new last sequence of identities with a persisted one; -1: they are forgotten
+        Args:
+            to: new last sequence of each identity, all of them with a persisted one; -1: forget the identity.
         """
         slots = self.slots.of(list(to))
         self._change(slots)
@@ -326,25 +342,26 @@ class LastSequences:
         self.slots.sizes[kernels.CHANGED] = end
 
     def changed_entries(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Key and value, as in the changelog, of every identity that the open transaction has changed."""
+        """Yield key and value of the changelog entry of every identity that the open transaction changed."""
         return self._entries(self._changed[: self.changes])
 
     def unsaved_entries(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Key and value of each identity persisted since `saved`, None if evicted. Only between transactions."""
+        """Yield key and value of each identity persisted since the last snapshot; call it only between transactions."""
         return written.pairs(self.unsaved_columns())
 
     def unsaved_columns(self) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-        """Yield the unsaved entries as lists of keys and values: these cost less than half as much.
+        """Yield the unsaved entries as lists of keys and values, for less than half the cost of pairs.
 
-        They are in order, by eight bytes after their common prefix: RocksDB takes sorted entries five times as fast.
+        They are ordered by the eight bytes after their common prefix: RocksDB writes sorted entries five times as fast.
         """
         slots = written.in_order(self.slots, np.flatnonzero(self.slots.unsaved))
         return written.columns(self.slots, slots, timed=self.slots.timed)
 
     def uncommitted(self, most: int) -> dict[bytes, bool] | None:
-        """Return the unsaved or pushed identities, with True for a sequence and False for an eviction.
+        """Return the unsaved or pushed identities: True for a last sequence, False for an eviction.
 
-        None where they are more than `most`.
+        Returns:
+            None if there are more than `most`.
         """
         # A look at one flag of each slot, a tenth of a nanosecond, and at no name.
         unsaved, changed = self.slots.unsaved.view(np.bool_), self._changed[: self.changes]
@@ -356,24 +373,24 @@ class LastSequences:
         return {key[1:]: value is not None for key, value in self._entries(slots)}
 
     def saved(self) -> None:
-        """Note that the persisted state is in the store on disk."""
+        """Note that the store on disk contains the persisted state."""
         self.slots.unsaved[:] = 0
 
     def _entries(self, slots: NDArray[np.int64]) -> Iterator[tuple[bytes, bytes | None]]:
         return written.pairs(written.columns(self.slots, slots, timed=False))
 
     def encode_changes(self, head: tuple[bytes, bytes] | None, limit: int, begin: int = 0) -> list[EncodedBatch]:
-        """Encode the changelog of the open transaction: an entry about the partition, then each change.
+        """Encode the changelog of the open transaction: one entry about the partition, then each change.
 
         Args:
-            head: key and value of the first entry; None where there is none
-            limit: bytes, max.message.bytes of the changelog topic
-            begin: first of the changes, in their order
+            head: key and value of the first entry; None: there is none
+            limit: maximum bytes of a batch, max.message.bytes of the changelog topic
+            begin: index of the first change to encode
         """
         return written.encode_changes(self.slots, self._changed, begin, head, limit)
 
     def _reserve(self, identities: int, identity_bytes: int) -> None:
-        """Make room, so that the kernels never have to."""
+        """Enlarge the arrays beforehand, so that the kernels never have to."""
         if slots := self.slots.lack(identities):
             self.grow(slots)
         self._reserve_changes(identities)
@@ -388,7 +405,7 @@ class LastSequences:
             self._before.put(rows, before, rows)
 
     def grow(self, slots: int) -> None:
-        """Move into so many slots, a power of two and more than are used."""
+        """Move the map into so many slots: a power of two, and more than are used."""
         self.slots.grow(slots, self._changed)
         if self.slots.timed:
             self._touched[: self.slots.sizes[kernels.TOUCHED]] = np.flatnonzero(self.slots.active)

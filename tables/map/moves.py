@@ -1,4 +1,4 @@
-"""Compiled passes over the whole map: commit, roll back, grow; `kafka_ratchet.rule.kernels` has its layout."""
+"""Compiled passes over the whole map: commit, rollback and growth; see `kafka_ratchet.rule.kernels` for its arrays."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def absent(
     """Find the records with an identity without a slot.
 
     Args:
-        data, begins, spans: as for `judge`.
-        skip: bytes before the identity.
-        longest: bytes of the longest possible identity; a negative length is none.
+        data, begins, spans: identities, as for `kafka_ratchet.rule.kernels.judge`.
+        skip: number of bytes before the identity to skip.
+        longest: maximum bytes of an identity.
         seed, hashes, starts, lengths, arena: the map.
-        found: int64[records], filled here from the start with the records' indices.
+        found: int64[records], filled with the indices of the records found.
 
     Returns:
-        number found.
+        Number of records found.
     """
     count = 0
     for i in range(len(begins)):
@@ -48,7 +48,7 @@ def absent(
 
 @compiled()
 def rollback(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> None:
-    """Pushed falls back to persisted, for every identity (PIP-6: a failed write)."""
+    """Return the pushed state of every changed identity to the persisted one (PIP-6: a failed write)."""
     for c in range(sizes[CHANGED]):
         pushed[slots[c]] = undo[c]
         changed[slots[c]] = 0
@@ -57,7 +57,7 @@ def rollback(pushed: I64, changed: I32, slots: I64, undo: I64, sizes: I64) -> No
 
 @compiled()
 def commit(changed: I32, unsaved: U8, slots: I64, undo: I64, sizes: I64) -> None:
-    """Pushed becomes persisted, and waits to be saved."""
+    """Make the pushed state persisted, and mark the changed identities as unsaved."""
     for c in range(sizes[CHANGED]):
         changed[slots[c]] = 0
         unsaved[slots[c]] = 1
@@ -87,9 +87,13 @@ def rehash(
     new_active: U8,
     moved: I64,
 ) -> None:
-    """Move every identity into larger arrays; the open transaction's entries follow.
+    """Move every identity into larger arrays, and correct the slots of the open transaction.
 
-    moved: int64[old slots], filled here with the new slot of each used one, else -1; or int64[0]
+    Args:
+        hashes, starts, lengths, pushed, changed, unsaved, seen, active: present arrays of the map.
+        slots: slots that the open transaction changed, corrected here.
+        new_hashes, new_starts, new_lengths, new_pushed, new_changed, new_unsaved, new_seen, new_active: arrays to fill.
+        moved: int64[old slots], filled with the new slot of each used one, else -1; or int64[0].
     """
     mask = len(new_hashes) - 1
     for old in range(len(hashes)):

@@ -1,6 +1,6 @@
-"""The arrays of the map: which slot an identity has, and room for more.
+"""Hash table of the map: the arrays that give each identity a slot, and their growth.
 
-`kafka_ratchet.rule.kernels` has their layout and their inner loops.
+`kafka_ratchet.rule.kernels` describes the arrays and contains the inner loops.
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ from kafka_ratchet.tables.map import aging, moves
 Number = TypeVar("Number", bound=np.generic)
 
 FIRST_SLOTS: Final = 1 << 12
-"""Slots of an empty map, 33 bytes each; a power of two, as the kernels mask instead of dividing."""
+"""Number of slots of an empty map, 33 bytes each. It is a power of two: the kernels mask instead of dividing."""
 FIRST_ARENA: Final = 1 << 16
 NEAR: Final = 1 / 8
-"""Share of the used slots that one transaction may add: above it the map has to grow, whatever its bound is."""
+"""Maximum share of the used slots that one transaction may add without making the map grow."""
 WASTE: Final = 1 / 4
 """Share of used slots without a sequence above which the map is packed.
 
-The cost, a tenth of a microsecond for each remaining identity, is then paid for by a third as many evicted
-ones.
+Packing costs a tenth of a microsecond for each remaining identity, so it is done only after many evictions.
 """
 WASTE_LEAST: Final = 4_096
 
 
 class Slots:
-    """Hash table in numpy: identity and state of each slot."""
+    """Hash table in numpy, with the identity and the state of each slot."""
 
     def __init__(self, *, timed: bool = False, kept: Kept = PLAIN) -> None:
         """Start with an empty table.
 
         Args:
-            timed: keep the time of each identity's activity
-            kept: further state of each identity
+            timed: whether to record each identity's time of activity
+            kept: which further state of each identity to keep
         """
         self.timed, self.kept = timed, kept
         self.seed = np.uint64(secrets.randbits(64))
@@ -49,7 +48,7 @@ class Slots:
         self.sizes = np.zeros(5, np.int64)
 
     def allocate(self, slots: int) -> None:
-        """Begin with so many slots, all of them free."""
+        """Allocate arrays for so many slots, all free."""
         self.hashes = np.zeros(slots, np.uint64)
         self.starts = np.empty(slots, np.int64)
         self.lengths = np.empty(slots, np.int32)
@@ -75,37 +74,37 @@ class Slots:
 
     @property
     def index(self) -> tuple[np.uint64, NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
-        """Return the kernels' index: the seed of the hash, all hashes, and start and length of each identity."""
+        """Return the index for the kernels: hash seed, hashes, starts and lengths."""
         return self.seed, self.hashes, self.starts, self.lengths
 
     @property
     def size(self) -> int:
-        """Bytes that its arrays take."""
+        """Return the bytes of the arrays."""
         return sum(array.nbytes for array in (*self._per_slot, *self.extras, self.arena))
 
     @property
     def is_nearly_full(self) -> bool:
-        """Return True if the next transaction may have to move it into twice as many slots."""
+        """Return True if the next transaction may have to double the slots."""
         return bool(self.sizes[kernels.USED] * 3 * (1 + NEAR) > len(self.hashes) * 2)
 
     @property
     def is_wasteful(self) -> bool:
-        """Return True if many slots are without a sequence. Only between transactions."""
+        """Return True if many slots are without a sequence; call it only between transactions."""
         used = int(self.sizes[kernels.USED])
         return used - int(self.sizes[kernels.KNOWN]) > max(WASTE_LEAST, used * WASTE)
 
     def find(self, identity: bytes) -> int:
-        """Return the slot of an identity; -1 where it has none."""
+        """Return the slot of an identity; negative: it has none."""
         data = np.frombuffer(identity, np.uint8)
         slot, _ = kernels.find(data, 0, len(data), *self.index, self.arena)
         return int(slot)
 
     def of(self, identities: list[bytes]) -> NDArray[np.int64]:
-        """Return the slots of identities. Each must have one."""
+        """Return the slots of identities, each of them present."""
         return np.array([self.find(identity) for identity in identities], np.int64)
 
     def identities(self, slots: NDArray[np.int64]) -> list[bytes]:
-        """Identities by their slots."""
+        """Return the identities in some slots."""
         spans = zip(self.starts[slots].tolist(), self.lengths[slots].tolist(), strict=True)
         return [self.arena[start : start + length].tobytes() for start, length in spans]
 
@@ -120,11 +119,11 @@ class Slots:
         """Return the identities without a slot, each once.
 
         Args:
-            data: their bytes
-            begins: int64[n]
-            lengths: int64[n]
-            skip: foreign bytes before each
-            longest: bytes; a longer one is left out
+            data: bytes that contain the identities
+            begins: int64[n], position of each identity
+            lengths: int64[n], bytes of each identity, including skipped ones
+            skip: number of bytes before each identity to skip
+            longest: maximum bytes of an identity; longer ones are left out
         """
         found = np.empty(len(begins), np.int64)
         count = moves.absent(data, begins, lengths, skip, longest, *self.index, self.arena, found)
@@ -135,16 +134,16 @@ class Slots:
     def quiet(self, before: int, at: int, most: int, look_at: int = sys.maxsize) -> tuple[NDArray[np.int64], int]:
         """Return slots of persisted identities last active before a time.
 
-        Those of the open transaction are left out.
+        Identities of the open transaction are left out.
 
         Args:
-            before: seconds
-            at: slot to begin at
-            most: slots to return, at most
-            look_at: slots to look at, at most
+            before: time in seconds
+            at: first slot to search
+            most: maximum number of slots to return
+            look_at: maximum number of slots to search
 
         Returns:
-            (int64[...], slot to begin at next)
+            The slots as int64[...], and the next slot to search
         """
         found = np.empty(most, np.int64)
         columns = self.hashes, self.pushed, self.changed, self.active, self.seen
@@ -156,29 +155,31 @@ class Slots:
         return slots if len(slots) <= count else slots[np.argpartition(self.seen[slots], count - 1)[:count]]
 
     def newest_s(self, slots: NDArray[np.int64]) -> int:
-        """Return the time of the newest activity of these slots, in seconds; 0 without slots."""
+        """Return the newest time of activity among some slots, in seconds; 0: there are no slots."""
         return int(self.seen[slots].max()) if len(slots) else 0
 
     def missing_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of missing sequences of each of these identities, as of the pushed state."""
+        """Return the number of missing sequences of each identity in some slots, in the pushed state."""
         found = Extras.of(Kept(dense=True), len(slots))
         found.firsts[:], found.counts[:] = self.extras.firsts[slots], self.extras.counts[slots]
         return windows.missing_of(found, self.pushed[slots])
 
     def lack(self, identities: int) -> int:
-        """Return the slots needed for so many identities more; 0: there is room. At most two thirds are used."""
+        """Return the number of slots needed to add so many identities; 0: the present ones suffice."""
         used = int(self.sizes[kernels.USED]) + identities
         return 1 << (used * 3 // 2).bit_length() if used * 3 > len(self.hashes) * 2 else 0
 
     def reserve_arena(self, identity_bytes: int) -> None:
-        """Make room for so many bytes of identities more."""
+        """Make room for so many more bytes of identities."""
         if self.sizes[kernels.ARENA] + identity_bytes > len(self.arena):
             self.arena = longer(self.arena, max(identity_bytes, len(self.arena) // 2))
 
     def grow(self, slots: int, changed: NDArray[np.int64]) -> None:
-        """Move into so many slots, a power of two and more than are used.
+        """Move the table into so many slots: a power of two, and more than are used.
 
-        changed: int64[...], slots that the open transaction has changed; put right here
+        Args:
+            slots: new number of slots.
+            changed: int64[...], slots that the open transaction changed; corrected here.
         """
         old, extras = self._per_slot, self.extras
         moved = np.full(len(self.hashes) if self.kept != PLAIN else 0, -1, np.int64)
@@ -188,7 +189,7 @@ class Slots:
         self.extras.put(moved[used], extras, used)
 
     def pack(self) -> None:
-        """Give up the slots without a sequence. Only between transactions, and where all is saved."""
+        """Remove the slots without a sequence; call it only between transactions, when everything is saved."""
         kept = np.flatnonzero((self.hashes != 0) & (self.pushed >= 0))
         old = self.hashes, self.starts, self.lengths, self.pushed, self.seen, self.arena
         extras, moved = self.extras, np.empty(len(kept), np.int64)
@@ -201,5 +202,5 @@ class Slots:
 
 
 def longer(array: NDArray[Number], more: int) -> NDArray[Number]:
-    """Return the array with so many more places at its end."""
+    """Return the array with more elements at its end, uninitialised."""
     return np.concatenate([array, np.empty(more, array.dtype)])

@@ -1,4 +1,4 @@
-"""Entries of the map for store and changelog; `kafka_ratchet.tables.map.entries` has their form."""
+"""Entries of the map for store and changelog, in the form that `kafka_ratchet.tables.map.entries` describes."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.encoding import BATCH_WRITTEN, EncodedBatch, entry_batch
 
 TIMED: Final = np.dtype([("sequence", ">i8"), ("seen", ">u4")])
-"""A value in the store of a stream with bounds."""
+"""Numpy type of a value in the store of a stream with bounds."""
 AT_A_TIME: Final = 10_000
-"""Entries made into Python's numbers at a time: those of a million identities would take 100 MB."""
+"""Number of entries converted to Python objects at a time: those of a million identities would take 100 MB."""
 ENTRY_OVERHEAD: Final = 40
-"""Most bytes of a changelog record other than the identity."""
+"""Maximum bytes of a changelog record, without its identity."""
 
 
 def pairs(columns: Iterable[tuple[list[bytes], list[bytes | None]]]) -> Iterator[tuple[bytes, bytes | None]]:
-    """Key and value of each entry."""
+    """Yield key and value of each entry."""
     return chain.from_iterable(zip(keys, values, strict=True) for keys, values in columns)
 
 
 def in_order(known: Slots, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the slots ordered by eight bytes of their identities after the common prefix."""
+    """Return the slots ordered by the eight bytes of their identities after the common prefix."""
     first, second = np.empty(len(slots), np.uint64), np.empty(len(slots), np.uint64)
     entries.beginnings(known.starts, known.lengths, known.arena, slots, first, second)
     return slots[np.argsort(telling(first, second))]
 
 
 def columns(known: Slots, slots: NDArray[np.int64], *, timed: bool) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-    """Keys and values of the entries of these slots, `AT_A_TIME` of them; None where there is no sequence.
+    """Yield keys and values of some slots' entries, `AT_A_TIME` at a time; a slot without a sequence has value None.
 
-    timed: with when each was active
+    Args:
+        known: slots of the map.
+        slots: int64[n], slots to convert.
+        timed: whether values end with the time of activity.
     """
     for begin in range(0, len(slots), AT_A_TIME):
         some = slots[begin : begin + AT_A_TIME]
@@ -65,15 +68,21 @@ def _values(known: Slots, slots: NDArray[np.int64], *, timed: bool) -> list[byte
 
 
 def _cut(room: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[bytes]:
-    """Return the consecutive pieces in room. ends: int64[n], the position after each."""
+    """Split bytes into consecutive pieces.
+
+    Args:
+        room: bytes of all pieces.
+        ends: int64[n], position after each piece.
+    """
     at, data = ends.tolist(), room[: ends[-1]].tobytes()
     return [data[begin:end] for begin, end in zip([0, *at[:-1]], at, strict=True)]
 
 
 def telling(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return eight telling bytes of each, from the first differing byte on.
+    """Return eight bytes of each identity, from the first byte on that differs between them.
 
-    first, second: 16 bytes of each, as two numbers that sort as the bytes do
+    Args:
+        first, second: uint64[n], first 16 bytes of each identity, as two numbers that sort as the bytes do.
     """
     if not len(first):
         return first
@@ -86,14 +95,14 @@ def telling(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np
 def encode_changes(
     known: Slots, changed: NDArray[np.int64], begin: int, head: tuple[bytes, bytes] | None, limit: int
 ) -> list[EncodedBatch]:
-    """Encode a transaction's changelog: an entry about the partition, then one of each changed identity.
+    """Encode a transaction's changelog: one entry about the partition, then one for each changed identity.
 
     Args:
         known: the map.
-        changed: int64[...], slots in the order of the changes, `sizes[CHANGED]` of them.
-        begin: first of the changes.
-        head: key and value of the first entry; None where there is none.
-        limit: bytes of a batch, max.message.bytes of the changelog topic.
+        changed: int64[...], slots in the order of the changes; the first `sizes[CHANGED]` are valid.
+        begin: index of the first change to encode.
+        head: key and value of the first entry; None: there is none.
+        limit: maximum bytes of a batch, max.message.bytes of the changelog topic.
     """
     limit, end = min(limit, BATCH_WRITTEN), int(known.sizes[kernels.CHANGED])
     slots = changed[begin:end]

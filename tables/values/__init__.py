@@ -1,1 +1,1 @@
-"""Tables of a program's agents, moved by the same transaction as the last sequences."""
+"""Tables of a user's program, changed by the same transactions as the last sequences."""

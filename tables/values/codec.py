@@ -1,4 +1,4 @@
-"""Codec of a table: keys and values to bytes, and back."""
+"""Codec of a table, which converts keys and values to bytes and back."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import msgspec
 from kafka_ratchet.errors import SettingsError, TableError
 
 PLAIN: Final = frozenset({int, float, str, bytes, bool, NoneType})
-"""Types with immutable values: a table hands them out as they are."""
+"""Types with immutable values, which a table returns without copying."""
 KEYS: Final = frozenset({int, str})
-"""Types of keys that are equal exactly if their bytes are.
+"""Types of keys that are equal exactly if their bytes are equal.
 
-1, 1.0 and True are one key to Python, three to JSON.
+In contrast, 1, 1.0 and True are one key to Python, but three in JSON.
 """
 INT_LEAST: Final = -(2**63)
 INT_MOST: Final = 2**64 - 1
-"""Largest integer of MessagePack and msgspec's JSON."""
+"""Largest integer in MessagePack and in msgspec's JSON."""
 
 Serializer = Literal["json", "msgpack"]
 
@@ -29,7 +29,7 @@ _encode_key = msgspec.json.Encoder().encode
 
 
 class Encoded(bytes):
-    """A value of a type that can be changed in place, as it is kept: each reader gets an object of its own."""
+    """Bytes of a mutable value in a table; each reader gets an object of its own from them."""
 
     __slots__ = ()
 
@@ -38,13 +38,13 @@ class Codec:
     """Codec of one table's keys and values.
 
     Args:
-        table: its name, for messages.
-        key_type: None: `str` or `int`, told apart by their JSON.
-        value_type: None: any value that the serializer holds without a type.
-        serializer: serializer of the values; keys are JSON, and raw where key_type is bytes.
+        table: name of the table, for messages.
+        key_type: type of the keys; None: `str` or `int`, distinguished by their JSON.
+        value_type: type of the values; None: any value that the serializer restores without a type.
+        serializer: serializer of the values; keys are JSON, or raw if key_type is bytes.
 
     Raises:
-        SettingsError: msgspec cannot read such a type.
+        SettingsError: msgspec does not support a type, or the serializer is unknown.
     """
 
     def __init__(self, table: str, key_type: Any, value_type: Any, serializer: Serializer) -> None:
@@ -59,30 +59,30 @@ class Codec:
             raise SettingsError(f"table {table}: {error}") from None
         self._encode = module.Encoder().encode
         self.is_simple = key_type is None or key_type in KEYS or key_type is bytes
-        """True if keys are kept as they are; else as their bytes."""
+        """True if the table stores keys as they are; False: as bytes."""
         self.kinds: frozenset[Any] = frozenset({key_type} if key_type else KEYS) if self.is_simple else frozenset()
-        """Types of keys kept as they are."""
+        """Types of keys that the table stores as they are."""
         self._plain = PLAIN - {bytes} if value_type is None else (PLAIN - {bytes}) & frozenset({value_type})
 
     @property
     def form(self) -> str:
-        """Return the form of keys and values, for display and for comparison with existing entries."""
+        """Return a description of the form of keys and values, for display and for comparison with existing entries."""
         # A type's module is left out: it may move.
         named = self.key_type.__qualname__ if isinstance(self.key_type, type) else str(self.key_type)
         return f"{self.serializer} by {'str or int' if self.key_type is None else named}"
 
     earlier_form: str | None = None
-    """Form that an earlier version noted for such entries, where it noted less; None: the same."""
+    """Form that an earlier version noted for the same entries; None: the same form."""
 
     def is_own(self, kept: Any, value: Any) -> bool:
-        """Return whether an entry with that form is one of this codec."""
+        """Return whether an entry with `earlier_form` belongs to this codec."""
         return False
 
     def check_key(self, key: Any) -> Any:
-        """Return the key as the table keeps it: itself, or its bytes.
+        """Return the key as the table stores it: unchanged, or as bytes.
 
         Raises:
-            TableError: it is of another type.
+            TableError: the key has another type.
         """
         kind = type(key)
         if kind in self.kinds:
@@ -98,20 +98,20 @@ class Codec:
         return found
 
     def key_bytes(self, kept: Any) -> bytes:
-        """Return the bytes of a key as the table keeps it."""
+        """Return the bytes of a key, from the form that the table stores."""
         return kept if type(kept) is bytes else msgspec.json.encode(kept)
 
     def many_key_bytes(self, kept: Collection[Any]) -> list[bytes]:
-        """`key_bytes` of each."""
+        """Return the bytes of each key, see `key_bytes`."""
         if not self.is_simple or self.key_type is bytes:
             return [self.key_bytes(each) for each in kept]
         return list(map(_encode_key, kept))
 
     def kept_key(self, data: bytes) -> Any:
-        """Return the key as the table keeps it, of its bytes.
+        """Return a key in the form that the table stores, from its bytes.
 
         Raises:
-            TableError: no key of this table has these bytes.
+            TableError: the bytes are no key of this table.
         """
         if not self.is_simple or self.key_type is bytes:
             return data
@@ -121,14 +121,14 @@ class Codec:
             raise TableError(f"table {self.table}: {data!r:.100} is no key: {error}. Was key_type changed?") from None
 
     def key(self, kept: Any) -> Any:
-        """Return the key as the program has it."""
+        """Return the program's key, from the form that the table stores."""
         return kept if self.is_simple else self._keys.decode(kept)
 
     def keep(self, value: Any) -> Any:
-        """Return the value as the table keeps it: itself where it cannot change in place, else `Encoded`.
+        """Return the value as the table stores it: unchanged if it is immutable, else as `Encoded`.
 
         Raises:
-            TableError: it could not be read again as it is.
+            TableError: reading would not return the same value.
         """
         kind = type(value)
         if kind in self._plain:
@@ -140,7 +140,7 @@ class Codec:
                 self._check_text(value)
             return value
         if kind is bytes and self.value_type is None:
-            raise TableError(f"table {self.table}: bytes are read again as text. Say value_type=bytes")
+            raise TableError(f"table {self.table}: bytes are read again as text. Set value_type=bytes")
         try:
             data = self._encode(value)
             again = self._decode(data)
@@ -151,8 +151,8 @@ class Codec:
         if self.value_type is None and again != value and again != _with_lists(value):
             # JSON makes text of a dict's keys, null of nan, a list of a set, a dict of a Struct.
             raise TableError(
-                f"table {self.table}: {value!r:.100} would be read again as {again!r:.100}. Say "
-                f"value_type={_type_name(value)}, which tells how it is read"
+                f"table {self.table}: {value!r:.100} would be read again as {again!r:.100}. Set "
+                f"value_type={_type_name(value)}, which states how it is read"
             )
         return Encoded(data)
 
@@ -163,10 +163,10 @@ class Codec:
             raise TableError(f"table {self.table}: {value!r:.100} cannot be kept: {error}") from None
 
     def is_same(self, now: Encoded, before: Encoded) -> bool:
-        """Return True if both are read as the same value.
+        """Return True if two encoded values are the same value.
 
-        Bytes may differ without a change: a Struct has got a field with a default, an int stood for a float, a set's
-        order is another in each process.
+        Their bytes may differ: a Struct may have a new field with a default, an int may stand for a float, and the
+        order of a set differs in each process.
         """
         if now == before:
             return True
@@ -174,7 +174,7 @@ class Codec:
         return bool(self._encode(value) == now or value == self.value(now))
 
     def are_kept_as_they_are(self, values: Collection[Any]) -> bool:
-        """Return True if `keep` would return every value unchanged; False where it is uncertain."""
+        """Return True if `keep` would return every value unchanged; False if it might not."""
         kinds = set(map(type, values))
         if not self._plain.issuperset(kinds):
             return False
@@ -185,27 +185,27 @@ class Codec:
         return not kinds & {int, float} and all(type(value) is not str or value.isascii() for value in values)
 
     def value_bytes(self, kept: Any) -> bytes:
-        """Return the bytes of a value as the table keeps it."""
+        """Return the bytes of a value, from the form that the table stores."""
         return bytes(kept) if type(kept) is Encoded else self._encode(kept)
 
     def many_value_bytes(self, kept: Collection[Any]) -> list[bytes | None] | None:
-        """`value_bytes` of each; None where they are not all of types that cannot change in place."""
+        """Return the bytes of each value; None if some are mutable."""
         return list(map(self._encode, kept)) if PLAIN.issuperset(map(type, kept)) else None
 
     def kept_value(self, data: bytes) -> Any:
-        """Return the value as the table keeps it, of its bytes.
+        """Return a value in the form that the table stores, from its bytes.
 
         Raises:
-            TableError: they are not of the table's type.
+            TableError: the bytes are no value of the table's type.
         """
         value = self.value(data)
         return value if type(value) in PLAIN and type(value) is not bytes else Encoded(data)
 
     def value(self, data: bytes) -> Any:
-        """Return the value as the program has it: a new object.
+        """Return the program's value from its bytes, as a new object.
 
         Raises:
-            TableError: the bytes are not of the table's type.
+            TableError: the bytes are no value of the table's type.
         """
         try:
             return self._decode(data)
@@ -217,9 +217,9 @@ class Codec:
 
 
 def _with_lists(value: Any) -> Any:
-    """Return the value with lists in place of its tuples, which JSON and MessagePack make of them.
+    """Return a value with lists in place of tuples, as JSON and MessagePack return it.
 
-    That much is allowed.
+    This change is allowed.
     """
     if isinstance(value, list | tuple):
         return [_with_lists(each) for each in value]
@@ -227,7 +227,7 @@ def _with_lists(value: Any) -> Any:
 
 
 def _type_name(value: Any) -> str:
-    """Return the type to write for values such as this: `Decimal`, `set[int]`, `dict[str, Any]`, ..."""
+    """Return the type to declare for values such as this one: `Decimal`, `set[int]`, `dict[str, Any]`, ..."""
     kind = type(value).__name__
     if isinstance(value, dict):
         return f"{kind}[{_common(value.keys())}, {_common(value.values())}]"

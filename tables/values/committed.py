@@ -1,6 +1,6 @@
 """Committed contents of a table's partition, for readers outside: a command, the page, a program.
 
-Pushed changes of the open transaction are invisible. It is read in the event loop in one go, so no commit comes
+Changes of the open transaction are invisible. Each call runs in the event loop without a pause, so no commit comes in
 between.
 """
 
@@ -19,35 +19,35 @@ from kafka_ratchet.tables.values.table_partition import ABSENT, UNKNOWN, Find, T
 from kafka_ratchet.tables.values.windows import WindowCodec, pack_start
 
 RECENT_MOST: Final = 50_000
-"""Keys since the last snapshot that are sorted for one page: the event loop waits for it."""
+"""Maximum number of keys since the last snapshot to sort for one page; the event loop waits for it."""
 
 
 StoreScan = Callable[[bytes, bytes], Generator[tuple[bytes, bytes], None, None]]
-"""Scan of the store's entries with a prefix, from a key on, in the order of their bytes."""
+"""Function that scans the store's entries with a prefix, in the order of their bytes, starting at a key."""
 
 WINDOWS_MOST: Final = 5_000
-"""Most windows searched for one key: the event loop waits for it."""
+"""Maximum number of windows searched for one key; the event loop waits for it."""
 
 
 class CommittedTable:
-    """One partition of one table, as of its last commit."""
+    """Contents of one partition of one table, as of the last commit."""
 
     def __init__(
         self, table: TablePartition, find: Find, scan: StoreScan, unsaved: Collection[tuple[bytes, Any]]
     ) -> None:
-        """Start without reading.
+        """Store the sources without reading.
 
         Args:
-            table: table with its pushed state.
+            table: partition of the table, including its pushed changes.
             find: function that looks a key up in the store.
             scan: function that scans the store.
-            unsaved: (prefix, key as the codec keeps it) of persisted entries not in the store.
+            unsaved: table prefix and key, as the codec stores it, of persisted entries not in the store.
         """
         self.codec = table.codec
         self._table, self._find, self._scan, self._unsaved = table, find, scan, unsaved
 
     def get(self, kept: Any) -> bytes | None:
-        """Return the value's bytes, of a key as the codec keeps it; None where it is not in the table.
+        """Return the bytes of a key's value, for a key in the codec's form; None: the table lacks the key.
 
         Raises:
             StoreDamaged: the store cannot be read.
@@ -57,11 +57,11 @@ class CommittedTable:
         return self._find(self._table.prefix + key) if value is UNKNOWN else self._bytes(value)
 
     def value(self, kept: Any) -> Any:
-        """Return the value for a program, of a key as the codec keeps it; ABSENT where it is missing.
+        """Return a key's value for a program, for a key in the codec's form; ABSENT: the table lacks the key.
 
         Raises:
             StoreDamaged: the store cannot be read.
-            TableError: the value cannot be.
+            TableError: the value cannot be read.
         """
         value = self._in_memory(kept)
         if value is UNKNOWN:
@@ -71,11 +71,11 @@ class CommittedTable:
 
     @property
     def is_complete(self) -> bool:
-        """Return True if `entries` has every key: very many new ones wait for the next snapshot."""
+        """Return True if `entries` yields every key; False if very many new ones await the next snapshot."""
         return len(self._unsaved) <= RECENT_MOST
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield bytes of keys and values after a key, in the order of the keys' bytes (None: from the first).
+        """Yield the bytes of keys and values after a key, ordered by the keys' bytes; None: from the first.
 
         Raises:
             StoreDamaged: the store cannot be read.
@@ -94,7 +94,8 @@ class CommittedTable:
         """Return the starts of windows that may have keys, for a table with windows.
 
         Returns:
-            (the oldest `WINDOWS_MOST` in the store and those not yet in it, True if there may be others)
+            The oldest `WINDOWS_MOST` starts in the store and all those not yet in the store; and True if there may be
+            others.
         """
         codec, prefix = self.codec, self._table.prefix
         assert isinstance(codec, WindowCodec)  # noqa: S101 - asked of such a table
@@ -110,7 +111,7 @@ class CommittedTable:
         return sorted(found), True
 
     def _recent(self, after: bytes | None) -> list[bytes]:
-        """Keys that the store may not have."""
+        """Return the sorted bytes of recent keys, which the store may lack."""
         if not self.is_complete:
             return []
         mine = (self.codec.key_bytes(kept) for prefix, kept in self._unsaved if prefix == self._table.prefix)
@@ -126,7 +127,7 @@ class CommittedTable:
         return self._bytes(value)
 
     def _in_memory(self, kept: Any) -> Any:
-        """Return the persisted value in memory, as the codec keeps it; UNKNOWN where there is none."""
+        """Return the persisted value in memory, in the codec's form; UNKNOWN: only the store has it."""
         value = self._table.before.get(kept, UNKNOWN)
         return self._table.values.get(kept, UNKNOWN) if value is UNKNOWN else value
 

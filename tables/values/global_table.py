@@ -1,4 +1,4 @@
-"""A table that each worker reads in full from a topic, for look-ups. Its content moves outside every transaction."""
+"""Table that each worker reads in full from a topic, for look-ups; it changes outside of transactions."""
 
 from __future__ import annotations
 
@@ -13,35 +13,33 @@ from kafka_ratchet.tables.values.codec import Codec, Serializer
 from kafka_ratchet.tables.values.partition import AT_WORK
 
 ENTRY_BYTES: Final = 150
-"""Rough bytes of an entry in memory, in addition to key and value: two objects and their place in a dict."""
+"""Approximate bytes of an entry in memory, without key and value: two objects and their place in a dict."""
 
 
 AT_ONCE: Final = 1_000
-"""Keys sorted together, more than a page has."""
+"""Number of keys sorted together, more than a page shows."""
 
 
 class Contents:
-    """The records of a topic's partitions, as far as they were read: the newest value of each key, as bytes."""
+    """Newest value of each key, in the records read so far from a topic's partitions."""
 
     def __init__(self, partitions: int, most: int, table: str = "") -> None:
         """Start without contents.
 
         Args:
-            partitions: partition count of the topic
-            most: most bytes in memory
-            table: its name, for messages
+            partitions: number of partitions of the topic
+            most: maximum bytes in memory
+            table: name of the table, for messages
         """
         self.partitions: list[dict[bytes, bytes]] = [{} for _ in range(partitions)]
         self.positions = [0] * partitions
-        """Next offset to read, of each partition."""
+        """Next offset to read from each partition."""
         self.size = 0
-        """bytes, roughly."""
+        """Approximate bytes in memory."""
         self._most, self._table = most, table
 
     def put(self, partition: int, key: bytes, value: bytes | None) -> None:
-        """Take over a record; the value None removes the key.
-
-        It counts the memory.
+        """Apply a record, and count its memory; the value None removes the key.
 
         Raises:
             StateError: the table exceeds its memory.
@@ -63,24 +61,24 @@ class Contents:
 
 
 class ReadPartition:
-    """Contents of one partition for readers outside, by the bytes of its keys."""
+    """Contents of one partition for readers outside, by the bytes of the keys."""
 
     is_complete = True
 
     def __init__(self, codec: Codec, held: Mapping[bytes, bytes]) -> None:
-        """Store the contents, with a codec of keys as bytes."""
+        """Store the contents, with a codec for keys as bytes."""
         self.codec, self._held = codec, held
 
     def get(self, key: Any) -> bytes | None:
-        """Return the value's bytes; None where the key is not there."""
+        """Return the bytes of a key's value; None: there is no such key."""
         return self._held.get(key)
 
     def starts(self) -> tuple[list[int], bool]:
-        """Return no windows."""
+        """Return no windows, because such a table has none."""
         return [], False
 
     def entries(self, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield bytes of keys and values after a key, in the order of the keys' bytes (None: from the first)."""
+        """Yield the bytes of keys and values after a key, ordered by the keys' bytes; None: from the first."""
         while found := nsmallest(AT_ONCE, (key for key in self._held if after is None or key > after)):
             yield from ((key, self._held[key]) for key in found)
             after = found[-1]
@@ -89,22 +87,19 @@ class ReadPartition:
 class GlobalTable(Mapping[Any, Any]):
     """Read-only table of a compacted topic, complete in each worker, for look-ups.
 
-    Other programs write the topic.
+    Other programs write the topic. A look-up is not part of the transaction: it returns the newest record that this
+    worker has read by then. An agent that processes the same record again after a crash may find a newer value.
 
-    It is read-only. A look-up is no part of the transaction: it finds the records that this worker has read by then.
-    An agent that runs again for the same record, after a crash, may find a newer value.
-
-    Each look-up decodes the value again, so changes of the result change nothing in the table.
+    Each look-up decodes the value again, so changing the result does not change the table.
 
     Args:
         name: name of the table.
-        topic: source of its entries; each key has to be in one partition only.
-        default: makes the value of a missing key; None: such a key is a KeyError.
-        key_type: type of the records' keys: `str` in UTF-8, `bytes` as they are, else JSON without spaces; None: `str`.
-        value_type: type into which msgspec decodes values; `bytes` as they are; None: any value that the serializer
-            holds.
+        topic: topic with the table's entries; each key must be in one partition only.
+        default: function that makes the value of a missing key; None: a missing key raises KeyError.
+        key_type: type of the records' keys: `str` in UTF-8, `bytes` unchanged, else JSON without spaces; None: `str`.
+        value_type: type that msgspec decodes values into; `bytes` unchanged; None: any value of the serializer.
         serializer: "json" or "msgpack", for the values.
-        memory_mb: most memory in each worker.
+        memory_mb: maximum memory in each worker, in MiB.
 
     Raises:
         SettingsError: a type cannot be used.
@@ -126,15 +121,15 @@ class GlobalTable(Mapping[Any, Any]):
         module: Any = msgspec.json if serializer == "json" else msgspec.msgpack
         self._decode = module.Decoder(Any if value_type is None else value_type).decode
         self.contents: Contents | None = None
-        """Contents, replaced as a whole where the topic is read again."""
+        """Contents of the topic, replaced as a whole when the topic is read again; None: not read yet."""
         self.problem: str | None = None
-        """Reason why there are no contents."""
+        """Reason why there are no contents; None: there is no problem."""
 
     def key_bytes(self, key: Any) -> bytes:
-        """Return the record's key that stands for a key.
+        """Return the bytes of a record's key for a program's key.
 
         Raises:
-            TableError: it is of another type.
+            TableError: the key has another type.
         """
         if self.key_type is bytes:
             return bytes(self._codec.check_key(key))
@@ -143,10 +138,10 @@ class GlobalTable(Mapping[Any, Any]):
         return self._codec.key_bytes(self._codec.check_key(key))
 
     def value_bytes(self, value: Any) -> bytes:
-        """Return the record's value that stands for a value.
+        """Return the bytes of a record's value for a program's value.
 
         Raises:
-            TableError: it is of another type.
+            TableError: the value has another type.
         """
         if self.value_type is bytes and isinstance(value, bytes):
             return value
@@ -205,7 +200,7 @@ class GlobalTable(Mapping[Any, Any]):
         return self.default()
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key, or `default` where it is not there."""
+        """Return the value of a key, or `default` if the table lacks the key."""
         data, value = self._find(key)
         return default if value is None else self._value(data, value)
 
@@ -213,7 +208,7 @@ class GlobalTable(Mapping[Any, Any]):
         return self._find(key)[1] is not None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the present keys; later ones are not among them."""
+        """Yield the keys that the table has now; keys added later are left out."""
         return iter([self._key(data) for held in self._now().partitions for data in held])
 
     def __len__(self) -> int:
@@ -229,7 +224,7 @@ class GlobalTable(Mapping[Any, Any]):
     __setitem__ = __delitem__ = pop = popitem = setdefault = update = clear = _read_only
 
     def parts(self) -> dict[int, tuple[ReadPartition, int]]:
-        """Return each partition's contents and the offset up to which it was read; empty without contents."""
+        """Return each partition's contents and next offset to read; empty: no contents."""
         if self.contents is None:
             return {}
         codec = Codec(self.name, bytes, None, self.serializer)

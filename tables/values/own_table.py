@@ -1,4 +1,4 @@
-"""The table without a name is Ratchet's own: how each table is written, the stream time and what windows there are."""
+"""Ratchet's own table, the one without a name: each table's form and windows, and the stream time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 from kafka_ratchet.tables.values.table_partition import ABSENT, PREFIX, TablePartition
 
 OWN: Final = PREFIX + b"\0"
-"""Prefix of the keys of Ratchet's own table."""
+"""Prefix of the keys in Ratchet's own table."""
 TIME: Final = "time"
-"""Its key of the stream time."""
+"""Key of the stream time in Ratchet's own table."""
 NO_TIME: Final = -(1 << 63)
-"""Stream time, in ms, before the first event; earlier than any window."""
+"""Stream time in milliseconds before the first event; it is earlier than any window."""
 NO_TIMESTAMP: Final = -1
-"""Timestamp of an event without one, in Kafka."""
+"""Timestamp that Kafka gives an event without one."""
 
 
 def windows_key(table: str) -> str:
@@ -27,22 +27,22 @@ def form_key(table: str) -> str:
 
 
 def begin_key(table: str) -> str:
-    """Return the key of a table's beginning in Ratchet's own table: an input offset, where it is not the first."""
+    """Return the key of the input offset where a table began, unless it is the first one."""
     return f"begin {table}"
 
 
 def late_key(table: str) -> str:
-    """Return the key of a table's dropped late writes in Ratchet's own table."""
+    """Return the key of the number of dropped late writes to a table."""
     return f"late {table}"
 
 
 def late_writes(own: TablePartition, table: str) -> int:
-    """Return the number of dropped late writes in Ratchet's own table."""
+    """Return the number of dropped late writes to a table."""
     found = own.get(late_key(table))
     return 0 if found is ABSENT else int(found)
 
 
 def stream_time(own: TablePartition) -> int:
-    """Return the stream time in Ratchet's own table."""
+    """Return the stream time in milliseconds; NO_TIME: there was no event."""
     found = own.get(TIME)
     return NO_TIME if found is ABSENT else int(found)

@@ -1,12 +1,12 @@
-"""Tables of a stream for one input partition: the part that a lane's transaction moves.
+"""Tables of a stream for one input partition: the state that a lane's transaction changes.
 
-Entries, in the stream's changelog, after those of the last sequences:
+Their entries are in the stream's changelog, after those of the last sequences:
 
-    b"t" + length of the name (1 byte) + name + key      the value's bytes; null: the key is gone
+  b"t" + length of the name (1 byte) + name + key      the value's bytes; null: the key is gone
 
-The table without a name is Ratchet's own: the form of each table's keys and values, and for tables with windows the
-stream time and the windows (`own_table.py`). It also has the input offset at which a table began that a later version
-of the program has added.
+The table without a name is Ratchet's own (`own_table.py`). It contains the form of each table's keys and values, and
+for tables with windows the stream time and the windows. For a table that a later version of the program added, it also
+contains the input offset at which the table began.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kafka_ratchet.transport.batch.rows import encode_columns
 log = structlog.get_logger(__name__)
 
 SMALL_BYTES: Final = 100
-"""bytes of a value that ENTRY_BYTES has in it"""
+"""Bytes of a value that `ENTRY_BYTES` already includes."""
 
 
 class PartitionTables:
@@ -59,29 +59,29 @@ class PartitionTables:
         Args:
             find: function that looks a key up in the partition's store.
             scan: function that scans the partition's store.
-            place: the stream's changelog, and the number of its partition.
-            passed: function that returns the next input offset; None while no record was taken.
+            place: name of the stream's changelog, and number of the partition.
+            passed: function that returns the next input offset, or None while no record was processed.
         """
         self.place, self._passed = place, passed
         self._new: dict[str, int] = {}
-        """Input offset at which tables begin in the open transaction, by name."""
+        """Input offset where a table begins, by name, for tables new in the open transaction."""
         self._find, self._scan = self._noting(find), self._noting_scan(scan)
         self._failure: RatchetError | None = None
-        """Failure of a look-up: a program that went on in spite of it commits nothing."""
+        """Error of a look-up: a program that continues in spite of it must not commit."""
         self.lent: dict[Any, tuple[Any, Encoded, TablePartition]] = {}
         self._tables: dict[bytes, TablePartition] = {}
         self._large_bytes = 0
-        """Least bytes of the large values (beyond SMALL_BYTES) written or looked up."""
+        """Minimum bytes of the large values written or looked up, each above SMALL_BYTES."""
         self.unsaved: set[tuple[bytes, Any]] = set()
-        """Prefix and key of persisted entries not in the store."""
+        """Table prefix and key of persisted entries not yet in the store."""
         self._of_others: dict[bytes, bytes | None] = {}
-        """Entries of tables that the program does not have (any more), for the store."""
+        """Entries of tables that the program no longer has, to be written to the store."""
         self.rolled_back: list[Callable[[], None]] = []
-        """Called at each rollback, before the values fall back: who still runs on them has to end."""
+        """Functions called at each rollback before values fall back, to end runs that still use them."""
         self.late: dict[str, int] = {}
-        """Writes left out because their windows had expired, by table, as of the last commit."""
+        """Number of writes dropped because their windows had expired, by table, as of the last commit."""
         self.committed: list[Callable[[], None]] = []
-        """Called at each commit."""
+        """Functions called at each commit."""
 
     def _noting(self, find: Find) -> Find:
         def find_or_note(key: bytes) -> bytes | None:
@@ -107,11 +107,17 @@ class PartitionTables:
         return scan_or_note
 
     def fail(self, error: RatchetError) -> None:
-        """Have the open transaction not commit, whatever the program makes of this error."""
+        """Prevent the open transaction from committing, whatever the program does with this error."""
         self._failure = error
 
     def add(self, codec: Codec, default: Callable[[], Any] | None, kind: type[TablePartition] = TablePartition) -> None:
-        """Have a table in it. kind: of its partitions."""
+        """Add a table.
+
+        Args:
+            codec: codec of the table.
+            default: function that makes the value of a missing key; None: a missing key is an error.
+            kind: class of the table's partitions.
+        """
         table = kind(codec, default, self.lent, self._find, self._scan)
         self._tables[table.prefix] = table
         if OWN not in self._tables:
@@ -125,32 +131,32 @@ class PartitionTables:
 
     @property
     def has_windows(self) -> bool:
-        """Return True if any table uses the events' time."""
+        """Return True if any table uses the time of events."""
         return any(table.has_windows for table in self._tables.values())
 
     @property
     def stream_time(self) -> int:
-        """Return the greatest timestamp of the partition's events so far; NO_TIME before the first."""
+        """Return the greatest timestamp of the partition's events so far, in milliseconds; NO_TIME: no event yet."""
         return stream_time(self._tables[OWN])
 
     def advance(self, timestamp: int) -> None:
-        """Push that events up to this timestamp, in ms, were taken."""
+        """Raise the stream time to a timestamp in milliseconds, in the open transaction."""
         if timestamp > self.stream_time:
             self._tables[OWN].set(TIME, timestamp)
 
     def open(self) -> None:
-        """Allow writes to tables from now on: the lane's transaction waits for the writer."""
+        """Allow writes to the tables; the lane's transaction then waits for the writer."""
         for table in self._tables.values():
             table.open()
 
     def shut(self) -> None:
-        """Refuse writes from now on."""
+        """Refuse further writes to the tables."""
         for table in self._tables.values():
             table.shut()
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Allow writes to tables within the context."""
+        """Allow writes to the tables within the context."""
         before = [(table, table.writable) for table in self._tables.values()]
         self.open()
         try:
@@ -160,10 +166,10 @@ class PartitionTables:
                 table.writable = writable
 
     def begin(self) -> None:
-        """Begin a run.
+        """Check the tables' entries at the beginning of a run, and read their windows.
 
         Raises:
-            TableError: a table has entries of another form, or of other windows, than the program's.
+            TableError: a table's entries have another form, or other windows, than the program declares.
         """
         for prefix, table in self._tables.items():
             if prefix != OWN:
@@ -174,7 +180,10 @@ class PartitionTables:
                 self.late[table.codec.table] = late_writes(self._tables[OWN], table.codec.table)
 
     def _check_form(self, table: TablePartition) -> None:
-        """Bytes do not tell their form: MessagePack writes 48 as one byte, which JSON reads as the digit 0."""
+        """Compare the form of a table's entries with the codec's, or store it for a new table.
+
+        Bytes do not reveal their form: MessagePack writes 48 as one byte, which JSON reads as the digit 0.
+        """
         own, codec = self._tables[OWN], table.codec
         key = form_key(codec.table)
         before = own.get(key)
@@ -195,11 +204,11 @@ class PartitionTables:
             )
 
     def of(self, table: str) -> TablePartition:
-        """Return a table, for the run that now begins."""
+        """Return a table, for the run that begins now."""
         return self._tables[prefix_of(table)]
 
     def begin_record(self) -> None:
-        """Make later changes undoable by `undo_record`."""
+        """Start recording changes, so that `undo_record` can undo them."""
         for table in self._tables.values():
             table.undo = {}
 
@@ -211,7 +220,7 @@ class PartitionTables:
         self.lent.clear()
 
     def check_lent(self) -> None:
-        """Raise where an object was changed in place and not assigned back; see `TablePartition.check_lent`."""
+        """Raise if an object was changed in place but not assigned back; see `TablePartition.check_lent`."""
         try:
             for (_, kept), (value, data, table) in self.lent.items():
                 table.check_lent(kept, value, data)
@@ -219,7 +228,10 @@ class PartitionTables:
             self.lent.clear()
 
     def encode(self, limit: int) -> list[EncodedBatch]:
-        """Encode the open transaction's changes as changelog entries. limit: bytes of a batch.
+        """Encode the open transaction's changes as changelog entries.
+
+        Args:
+            limit: maximum bytes of a batch.
 
         Raises:
             StateError: a look-up has failed.
@@ -237,7 +249,7 @@ class PartitionTables:
         return encode_columns(keys, values, limit) if keys else []
 
     def commit(self) -> None:
-        """Make the pushed state persisted."""
+        """Make the pushed values persisted."""
         for name in self.late:
             if late_key(name) in self._tables[OWN].before:
                 self.late[name] = self._tables[OWN].values[late_key(name)]
@@ -258,7 +270,7 @@ class PartitionTables:
         self._new.clear()
 
     def rollback(self) -> None:
-        """Pushed falls back to persisted; runs that wrote it can do so no more."""
+        """Return the pushed values to the persisted ones, and end the runs that wrote them."""
         for tell in self.rolled_back:
             tell()
         self._fall_back()
@@ -273,9 +285,9 @@ class PartitionTables:
         self._tell_windows()
 
     def apply(self, batch: RecordBatch) -> RecordBatch:
-        """Take over the entries of tables in a batch of the changelog; returns the batch without them.
+        """Apply the tables' entries in a batch of the changelog, and return the batch without them.
 
-        Entries of a table that the program no longer has are kept: it may have it again.
+        Entries of a table that the program no longer has are kept, because it may have the table again.
         """
         named = np.flatnonzero(batch.columns[records.KEY_LENGTH] > 1)
         mine = np.zeros(batch.count, np.bool_)
@@ -293,7 +305,7 @@ class PartitionTables:
         return batch.only(~mine) if mine.any() else batch
 
     def unsaved_entries(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """Yield the persisted entries not in the store."""
+        """Yield the persisted entries not yet in the store."""
         for prefix, kept in self.unsaved:
             table = self._tables[prefix]
             key, value = table.entry(kept, table.before.get(kept, table.values[kept]))
@@ -303,7 +315,11 @@ class PartitionTables:
         yield from self._of_others.items()
 
     def saved(self, most: int) -> None:
-        """Note that the store has everything persisted; forget the memory above `most` small entries."""
+        """Note that the store contains all persisted entries, and remove values from memory if there are too many.
+
+        Args:
+            most: maximum number of small entries in memory.
+        """
         self.unsaved.clear()
         self._of_others.clear()
         small = sum(len(table.values) * table.weight for table in self._tables.values())
@@ -317,9 +333,9 @@ class PartitionTables:
         self._large_bytes += max(0, len(value) - SMALL_BYTES)
 
     def closed(self) -> None:
-        """Forget everything: the store was closed or removed.
+        """Forget all values, because the store was closed or removed.
 
-        It may be called from a thread of its own. No run is there then: a rollback came before.
+        It may be called in a thread. No agent runs then, because a rollback came before.
         """
         self._fall_back()
         self.unsaved.clear()
@@ -335,6 +351,6 @@ class PartitionTables:
 
 
 AT_WORK: Final[ContextVar[PartitionTables | None]] = ContextVar("tables at work", default=None)
-"""Partition of the agent or timer at work."""
+"""Tables of the partition that the current agent or timer works on."""
 ENTRY_BYTES: Final = 300
-"""Rough bytes of an entry in memory: two Python objects and their place in a dict."""
+"""Approximate bytes of an entry in memory: two Python objects and their place in a dict."""

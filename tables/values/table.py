@@ -1,4 +1,4 @@
-"""A table as a program has it: a mapping that stands for the partition at hand."""
+"""Table for a user's program: a mapping that stands for the partition of the current event."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ from kafka_ratchet.tables.values.windowed_table import WindowedTable
 from kafka_ratchet.tables.values.windows import Seconds, Window, WindowCodec, window_of
 
 NAME_MOST = 255
-"""bytes: the length stands in one byte of each entry's key."""
+"""Maximum bytes of a table's name, because one byte of each entry's key stores its length."""
 
 
 class Table(MutableMapping[Any, Any]):
     """Keys and values of an agent, as in Faust's tables.
 
-    The interface: `[]`, `get`, `pop`, `del`, `in`, iteration, `default`.
+    Its interface is `[]`, `get`, `pop`, `del`, `in`, iteration and `default`.
 
-    Inside an agent it is the partition of the current input: another partition's keys are not in it. Each change
-    commits with the record that made it, or not at all.
+    Inside an agent the table contains only the keys of the current input partition. Each change commits with the record
+    that caused it, or not at all.
 
-    A mutable value (a list, a dict, a Struct) is handed out as an object of its own: change it and assign it back. A
-    changed value without that assignment is an error.
+    A mutable value (a list, a dict, a Struct) is returned as an object of its own: change it and assign it back. A
+    change without that assignment is an error.
 
     Args:
-        name: name of the table, also in the changelog.
-        default: makes the value of a missing key, as `int` or `list`; None: such a key is a KeyError.
-        key_type: `str`, `int`, `bytes`, or a type that msgspec reads (a tuple, a frozen Struct); None: `str` or `int`.
-        value_type: `int`, `float`, `str`, `bytes`, `bool`, or a type that msgspec reads (a Struct, `list[int]`);
-            None: that of `default`, or any JSON.
+        name: name of the table, also used in the changelog.
+        default: function that makes the value of a missing key, such as `int` or `list`; None: a missing key raises
+            KeyError.
+        key_type: `str`, `int`, `bytes`, or a type that msgspec supports (a tuple, a frozen Struct); None: `str` or
+            `int`.
+        value_type: `int`, `float`, `str`, `bytes`, `bool`, or a type that msgspec supports (a Struct, `list[int]`);
+            None: the type of `default`, or any JSON.
         serializer: "json" or "msgpack", for the values.
 
     Raises:
@@ -60,37 +62,37 @@ class Table(MutableMapping[Any, Any]):
         self._holds_int = value_type in (None, int)
         self.codec = Codec(name, key_type, value_type, serializer)
         self.window: Window | None = None
-        """None: it has no windows."""
+        """Windows of the table; None: it has no windows."""
         self.elsewhere: Elsewhere | None = None
-        """Source of a view of it."""
+        """Function that finds the table's contents for views of it; None: there are no views."""
         self.kind: type[TablePartition] = TablePartition
-        """Class of its partitions."""
+        """Class of the table's partitions."""
         self._types = key_type, value_type, serializer
         self.here: ContextVar[TablePartition | None] = ContextVar(f"table {name}", default=None)
-        """The partition at hand; each run of an agent sets its own."""
+        """Partition of the current event; each run of an agent sets its own."""
 
     def tumbling(self, size: Seconds, expires: Seconds | None = None) -> WindowedTable:
-        """Return the table by windows of event time, one after the other; see `hopping`."""
+        """Return the table by consecutive windows of event time; see `hopping` for the arguments."""
         return self._using(window_of(self.name, size, None, expires))
 
     def hopping(self, size: Seconds, step: Seconds, expires: Seconds | None = None) -> WindowedTable:
-        """Return the table by windows of event time that overlap.
+        """Return the table by overlapping windows of event time.
 
         Args:
-            size: seconds, or a timedelta.
-            step: time from the beginning of one window to that of the next.
-            expires: time after its end, by the partition's stream time, at which a window is removed and its events
-                are late; None: it is kept for ever.
+            size: length of a window, in seconds or as a timedelta.
+            step: time from the start of one window to the start of the next.
+            expires: time after a window's end, by the partition's stream time; then the window is removed and its
+                events are late. None: windows are kept for ever.
 
         Raises:
-            SettingsError: there are no such windows, or the table has windows already.
+            SettingsError: the size or step is invalid, or the table has windows already.
         """
         return self._using(window_of(self.name, size, step, expires))
 
     def view(self) -> TableView:
-        """Return the table for agents of another stream, to read: see `TableView`.
+        """Return a read-only view of the table for agents of another stream: see `TableView`.
 
-        Both streams need one partition count.
+        Both streams need the same number of partitions.
         """
         return TableView(self)
 
@@ -103,10 +105,10 @@ class Table(MutableMapping[Any, Any]):
 
     @property
     def partition(self) -> TablePartition:
-        """Return the current partition.
+        """Return the partition of the current event.
 
         Raises:
-            TableError: there is none.
+            TableError: no agent of the table's stream processes an event.
         """
         return self.here.get() or self._nowhere()
 
@@ -148,21 +150,24 @@ class Table(MutableMapping[Any, Any]):
         return self.partition.get(key) is not ABSENT
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key, or `default` where it is not there."""
+        """Return the value of a key, or `default` if the table lacks the key."""
         value = self.partition.get(key)
         return default if value is ABSENT else value
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key; a missing one is set to `default`. The table's own default has no part in it."""
+        """Return the value of a key; set a missing key to `default` first.
+
+        The table's own default is not used.
+        """
         if self.partition.get(key) is ABSENT:
             self[key] = default
         return self.partition.get(key)
 
     def pop(self, key: Any, *default: Any) -> Any:
-        """Take a key out, and return its value; where it is not there, `default`.
+        """Remove a key, and return its value; return `default` if the table lacks the key.
 
         Raises:
-            KeyError: it is not there, and no default is given. The table's own has no part in it.
+            KeyError: the table lacks the key, and no default is given. The table's own default is not used.
         """
         value = self.partition.get(key)
         if value is not ABSENT:
@@ -173,13 +178,13 @@ class Table(MutableMapping[Any, Any]):
         return default[0]
 
     def get_many(self, keys: Any) -> dict[Any, Any]:
-        """Return the values of many keys as `[]` gives each: for batches.
+        """Return the values of many keys, as `[]` returns each; for batches.
 
         Args:
-            keys: a list or another iterable, a numpy or a pyarrow array; one may come more than once.
+            keys: list or other iterable, numpy array or pyarrow array; a key may occur more than once.
 
         Returns:
-            the values by key, in the order of first occurrence.
+            The values by key, in the order of first occurrence.
 
         Raises:
             KeyError: a key is missing, and the table has no default.
@@ -200,7 +205,7 @@ class Table(MutableMapping[Any, Any]):
         return self.partition.keys()
 
     def __len__(self) -> int:
-        """Counts: it reads every key."""
+        """Count the keys by reading all of them."""
         return sum(1 for _ in self)
 
     def __hash__(self) -> int:
@@ -222,5 +227,5 @@ def _listed(keys: Any) -> list[Any]:
 
 
 def _says_its_type(default: type) -> bool:
-    """Return True if a default has one type with all its contents, or is misread without its type."""
+    """Return True if a default's type also describes all its contents, or is needed to read them."""
     return default in PLAIN or default is set or issubclass(default, msgspec.Struct) or is_dataclass(default)

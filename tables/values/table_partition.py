@@ -1,7 +1,7 @@
-"""Partition of one table: pushed and persisted values, and the changelog entries between them.
+"""Partition of one table: pushed and persisted values, and their changelog entries.
 
-Pushed values stand in `values`, where a program reads and writes them. The values before the open transaction are
-kept as well: rollback restores them, commit forgets them. The store is read for keys missing in `values`.
+A program reads and writes the pushed values in `values`. The former values of changed keys are kept as well: rollback
+restores them, and commit forgets them. The store is read for keys missing in `values`.
 """
 
 from __future__ import annotations
@@ -14,29 +14,34 @@ from kafka_ratchet.tables.values.codec import PLAIN, Codec, Encoded
 
 PREFIX: Final = b"t"
 ABSENT: Final = object()
-"""Mark in `values` for a key known to be missing in the table."""
+"""Marker in `values` for a key known to be missing in the table."""
 UNKNOWN: Final = object()
-"""Not in `values`: the store knows."""
+"""Marker for a key missing in `values`; only the store may have it."""
 
 Find = Callable[[bytes], bytes | None]
-"""Looks a key up in the store: the value's bytes, None where it has none."""
+"""Function that looks a key up in the store: it returns the value's bytes, or None."""
 
 
 class Scan(Protocol):
-    """Scan of the store: entries with a prefix, from a key on, in the order of their bytes."""
+    """Function that scans the store's entries with a prefix in the order of their bytes."""
 
     def __call__(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """first: where to begin; empty: at the prefix."""
+        """Scan the entries with a prefix.
+
+        Args:
+            prefix: prefix of the keys.
+            first: key to start at; empty: start at the prefix.
+        """
 
 
 def prefix_of(table: str) -> bytes:
-    """Return the prefix of a table's keys."""
+    """Return the prefix of a table's keys in the changelog."""
     name = table.encode()
     return PREFIX + bytes([len(name)]) + name
 
 
 class _Gone(dict[Any, Any]):
-    """Values of an ended run: its transaction was rolled back, and it may write nothing more."""
+    """Values of an ended run, which refuse all access because its transaction was rolled back."""
 
     def __missing__(self, key: Any, instead: object = None) -> NoReturn:
         raise TableError("the run of this agent is over: its transaction was rolled back, and another one has begun")
@@ -54,7 +59,7 @@ class _Gone(dict[Any, Any]):
 
 
 class _Shut(dict[Any, Any]):
-    """Stand-in for `before` without a current event: a write now would be in no transaction."""
+    """Substitute for `before` while no event is processed: a write would not be in a transaction."""
 
     def __contains__(self, key: object) -> NoReturn:
         raise TableError(
@@ -70,11 +75,11 @@ _SHUT: Final = _Shut()
 
 
 class TablePartition:
-    """One partition of one table, for one run of the agents."""
+    """Partition of one table during one run of the agents."""
 
     has_windows: ClassVar[bool] = False
     weight: ClassVar[int] = 1
-    """Weight of one key in memory, in `kafka_ratchet.tables.values.partition.ENTRY_BYTES`."""
+    """Memory of one key, as a multiple of `kafka_ratchet.tables.values.partition.ENTRY_BYTES`."""
     __slots__ = (
         "before",
         "codec",
@@ -97,23 +102,23 @@ class TablePartition:
         self.codec, self.default, self.find, self.scan = codec, default, find, scan
         self.kinds = codec.kinds
         self.direct = frozenset() if self.has_windows else codec.kinds
-        """Types of keys for direct reads of `values` and, with `writable`, direct writes."""
+        """Types of keys that allow direct reads of `values` and, with `writable`, direct writes."""
         self.prefix = prefix_of(codec.table)
         self.values: dict[Any, Any] = {}
-        """Value or ABSENT, by key; both as the codec keeps them."""
+        """Value or ABSENT of each key; keys and values are in the codec's form."""
         self.before: dict[Any, Any] = {}
-        """Values of changed keys before the open transaction."""
+        """Values of changed keys, as they were before the open transaction."""
         self.writable: dict[Any, Any] = _SHUT
-        """The same while writes are allowed; writers use this one."""
+        """`before` while writes are allowed; writers use this field."""
         self.undo: dict[Any, Any] | None = None
-        """The same for the record at hand, where it may be undone alone; else None."""
+        """Former values of the keys changed by the current record, if the record can be undone alone; else None."""
         self.lent = lent
-        """Mutable objects handed out or taken in, with their bytes; see `check_lent`."""
+        """Mutable objects handed to the program or received from it, with their bytes; see `check_lent`."""
         self.own: TablePartition | None = None
-        """Ratchet's own table, for one that goes by the events' time."""
+        """Ratchet's own table, for a table that uses the time of events; else None."""
 
     def again(self) -> TablePartition:
-        """Return the same values for the next run. This one takes no more reads nor writes."""
+        """Return a partition with the same values for the next run; this one then refuses reads and writes."""
         other = type(self)(self.codec, self.default, self.lent, self.find, self.scan)
         if self.writable is not _SHUT:
             other.writable = other.before
@@ -122,10 +127,13 @@ class TablePartition:
         return other
 
     def begin(self, windows: str | None) -> None:
-        """Begin a run on the present entries. windows: those of the entries; None: none.
+        """Check the present entries at the beginning of a run.
+
+        Args:
+            windows: description of the entries' windows; None: they have none.
 
         Raises:
-            TableError: the program has other windows than its entries.
+            TableError: the entries have windows, and the program declares none.
         """
         if windows is not None:
             raise TableError(
@@ -134,11 +142,11 @@ class TablePartition:
             )
 
     def open(self) -> None:
-        """Allow writes from now on."""
+        """Allow writes."""
         self.writable = self.before
 
     def shut(self) -> None:
-        """Refuse writes from now on."""
+        """Refuse further writes."""
         self.writable = _SHUT
 
     def expire(self) -> None:
@@ -149,18 +157,22 @@ class TablePartition:
         self.values.clear()
 
     def saved(self, *, trim: bool) -> None:
-        """Note that the store has everything persisted. trim: keep only the open transaction's changes in memory."""
+        """Note that the store contains all persisted values.
+
+        Args:
+            trim: whether to keep only the open transaction's changes in memory.
+        """
         if trim:
             self.values = {kept: self.values[kept] for kept in self.before}
 
     def get(self, key: Any) -> Any:
-        """Return the value of a key; ABSENT where there is none."""
+        """Return the value of a key; ABSENT: there is none."""
         kept = key if type(key) in self.kinds else self.codec.check_key(key)
         value = self._now(kept)
         return self._lend(kept, value) if type(value) is Encoded else value
 
     def _now(self, kept: Any) -> Any:
-        """Return the pushed value of a key, as the codec keeps it; ABSENT where there is none."""
+        """Return the pushed value of a key in the codec's form; ABSENT: there is none."""
         value = self.values.get(kept, UNKNOWN)
         return self._look_up(kept) if value is UNKNOWN else value
 
@@ -180,7 +192,10 @@ class TablePartition:
         return value
 
     def lend_default(self, key: Any) -> Any:
-        """Return the default for a missing key. Changed in place, it has to be assigned like any other."""
+        """Return the default for a missing key.
+
+        If the program changes it in place, it has to assign it like any other value.
+        """
         assert self.default is not None  # noqa: S101 - asked for by a table that has one
         value = self.default()
         if type(value) not in PLAIN:
@@ -190,7 +205,7 @@ class TablePartition:
         return value
 
     def set(self, key: Any, value: Any) -> None:
-        """Push a value."""
+        """Set the value of a key in the open transaction."""
         kept = key if type(key) in self.kinds else self.codec.check_key(key)
         taken = self.codec.keep(value)
         self._put(kept, taken)
@@ -200,7 +215,7 @@ class TablePartition:
             self.lent.pop((self.prefix, kept), None)
 
     def get_many(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        """Return the values of keys, in the order of first occurrence; ABSENT where there is none."""
+        """Return the values of keys in the order of first occurrence; ABSENT: there is no value."""
         if not self.direct.issuperset(map(type, keys)):
             return {key: self.get(key) for key in keys}
         value_of = self.values.get
@@ -212,7 +227,7 @@ class TablePartition:
         return found
 
     def set_many(self, found: dict[Any, Any]) -> None:
-        """Push values, by key."""
+        """Set the values of several keys in the open transaction."""
         is_simple = self.undo is None and not self.lent and self.direct.issuperset(map(type, found))
         if is_simple and self.codec.are_kept_as_they_are(found.values()):
             for key in found.keys() - self.writable.keys():
@@ -223,7 +238,11 @@ class TablePartition:
                 self.set(key, value)
 
     def delete(self, key: Any) -> None:
-        """Push the removal of a key. KeyError: it is missing."""
+        """Remove a key in the open transaction.
+
+        Raises:
+            KeyError: there is no such key.
+        """
         kept = self.codec.check_key(key)
         if self._now(kept) is ABSENT:
             raise KeyError(key)
@@ -231,7 +250,7 @@ class TablePartition:
         self.lent.pop((self.prefix, kept), None)
 
     def delete_all(self) -> None:
-        """Push the removal of every key."""
+        """Remove every key in the open transaction."""
         for kept in list(self.kept_keys()):
             self._put(kept, ABSENT)
         self.lent.clear()
@@ -245,14 +264,14 @@ class TablePartition:
         values[kept] = value
 
     def take_over(self, kept: Any, value: Any) -> None:
-        """Take over a value from the changelog, as the codec keeps it."""
+        """Store a value from the changelog, with key and value in the codec's form."""
         self.values[kept] = value
 
     def check_lent(self, kept: Any, value: Any, data: Encoded) -> None:
-        """Raise where an object was changed in place and not assigned back: its change would be lost with the worker.
+        """Refuse an object changed in place and not assigned back: the change would be lost with the worker.
 
         Raises:
-            TableError: it was.
+            TableError: the object was changed in that way.
         """
         if not self.codec.is_same(self.codec.keep(value), data):
             raise TableError(
@@ -261,11 +280,11 @@ class TablePartition:
             )
 
     def keys(self) -> Iterator[Any]:
-        """Yield the pushed keys, as the program has them; no order is promised."""
+        """Yield the pushed keys in the program's form, in any order."""
         return (self.codec.key(kept) for kept in self.kept_keys())
 
     def kept_keys(self) -> Iterator[Any]:
-        """Yield the pushed keys as the codec keeps them."""
+        """Yield the pushed keys in the codec's form."""
         here = self.values.copy()
         for data, _ in self.scan(self.prefix):
             kept = self.codec.kept_key(data[len(self.prefix) :])
@@ -276,7 +295,7 @@ class TablePartition:
                 yield kept
 
     def entries(self) -> tuple[list[bytes], list[bytes | None]]:
-        """Keys and values of the changelog entries of the open transaction."""
+        """Return the keys and values of the open transaction's changelog entries."""
         changed, prefix = list(self.before), self.prefix
         values = [self.values[kept] for kept in changed]
         try:
@@ -298,10 +317,10 @@ class TablePartition:
 
 
 def nowhere(key: bytes) -> bytes | None:
-    """Return None: the `Find` of tables without a store."""
+    """Return None for every key; it is the `Find` of tables without a store."""
     return None
 
 
 def nothing(prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """Yield nothing: the `Scan` of tables without a store."""
+    """Yield no entries; it is the `Scan` of tables without a store."""
     return iter(())

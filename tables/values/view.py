@@ -1,4 +1,4 @@
-"""A read-only view of a table, for agents of another stream."""
+"""Read-only view of a table, for agents of another stream."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from kafka_ratchet.tables.values.partition import AT_WORK
 from kafka_ratchet.tables.values.table_partition import ABSENT
 
 Elsewhere = Callable[[str, int], CommittedTable]
-"""Gives a table's partition to an agent of another stream: changelog of that stream, and number of its partition.
+"""Function that returns a table's partition to an agent of another stream.
+
+Its arguments are that stream's changelog and the number of its partition.
 
 Raises:
-    RatchetError: it has none to give now.
+    RatchetError: the partition is not available now.
 """
 
 
@@ -29,7 +31,11 @@ class ViewedTable(Protocol):
 
 
 def close_views(table: ViewedTable) -> str:
-    """Make look-ups in views of a table fail for good, and return their error: this worker lacks its state."""
+    """Make all look-ups in views of a table fail from now on, because this worker lacks the table's state.
+
+    Returns:
+        Sentence of the error.
+    """
     problem = f"the view of table {table.name}: is moved by the transactions of another stream"
 
     def closed(changelog: str, number: int) -> CommittedTable:
@@ -40,15 +46,14 @@ def close_views(table: ViewedTable) -> str:
 
 
 class TableView:
-    """Committed contents of another stream's table, in its partition of the same number.
+    """Committed contents of another stream's table, in the partition with the same number.
 
-    The interface: `[]`, `get` and `in`.
-
-    It is as of that partition's last commit in this worker, and outside the current transaction.
+    Its interface is `[]`, `get` and `in`. It shows the partition's last commit in this worker, and is not part of the
+    current transaction.
     """
 
     def __init__(self, table: ViewedTable) -> None:
-        """See `Table.view`."""
+        """Store the table; see `Table.view`."""
         self.table = table
 
     def _value(self, key: Any) -> Any:
@@ -73,7 +78,7 @@ class TableView:
         return self.table.default()
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key, or `default` where it is not there."""
+        """Return the value of a key, or `default` if the table lacks the key."""
         value = self._value(key)
         return default if value is ABSENT else value
 

@@ -1,7 +1,7 @@
-"""Partition of a table with windows: entries are also found by their window, for expiry.
+"""Partition of a table with windows, which also finds entries by their window to expire them.
 
-The stream time of the current event decides on expiry, never the stored entries: those of expired windows leave with
-the next commit, at an unknown time.
+The stream time of the current event decides on expiry, and not the stored entries: those of expired windows are removed
+with the next commit, at an unknown time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from kafka_ratchet.tables.values.windows import (
 log = structlog.get_logger(__name__)
 
 SAY_AGAIN_S: Final = 10.0
-"""Seconds between messages: where every event is late, a line for each would fill the disk."""
+"""Minimum seconds between two warnings: if every event is late, a line for each would fill the disk."""
 NEVER: Final = -(1 << 63)
-"""ms: before every window."""
+"""Time in milliseconds before every window."""
 
 
 class LateReport:
-    """Says that events are late, now and then. Of one table's partition."""
+    """Reporter of late events of one table's partition, which limits its log lines."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._said_at, self._unsaid = clock, -SAY_AGAIN_S, 0
 
     def note(self, table: str, windows: int, event: EventAtHand) -> None:
-        """Note a write left out of so many windows."""
+        """Count a write dropped from so many expired windows, and log it from time to time."""
         self._unsaid += windows
         if self._clock() - self._said_at >= SAY_AGAIN_S:
             log.warning(
@@ -62,7 +62,7 @@ class WindowIndex:
         self._heap: list[int] = []
 
     def add(self, kept: WindowKey) -> None:
-        """Have a key in it."""
+        """Add a key to the index."""
         there = self._of_start.get(kept.start)
         if there is None:
             heapq.heappush(self._heap, kept.start)
@@ -74,7 +74,7 @@ class WindowIndex:
         self._of_start.get(kept.start, set()).discard(kept)
 
     def of(self, start: int) -> Collection[WindowKey]:
-        """Keys of one window."""
+        """Return the keys of one window."""
         return self._of_start.get(start, ())
 
     def starts(self) -> Collection[int]:
@@ -82,7 +82,7 @@ class WindowIndex:
         return self._of_start.keys()
 
     def pop_before(self, end: int) -> list[WindowKey]:
-        """Keys of windows that start before; they are in it no more."""
+        """Remove the windows that start before a time from the index, and return their keys."""
         found: list[WindowKey] = []
         while self._heap and self._heap[0] < end:
             found += self._of_start.pop(heapq.heappop(self._heap))
@@ -90,7 +90,7 @@ class WindowIndex:
 
 
 class WindowedPartition(TablePartition):
-    """See `TablePartition`. Keys are `WindowKey`."""
+    """Partition of a table with windows; its keys are `WindowKey`. See `TablePartition`."""
 
     has_windows: ClassVar[bool] = True
     weight: ClassVar[int] = 2
@@ -103,11 +103,11 @@ class WindowedPartition(TablePartition):
         self.index = WindowIndex()
         """Index of the keys in `values`."""
         self.dropped: list[WindowKey] = []
-        """Expired keys; they leave `values` once the store has removed them."""
+        """Expired keys, to be removed from `values` once the store has removed them."""
         self._first_stored = NEVER
-        """The store has no windows that start before."""
+        """Start in milliseconds of the first window that the store may have."""
         self._removed = NEVER
-        """Windows that start before were removed, by a time of expiry that the program had once."""
+        """Start in milliseconds before which windows were removed, even by a former setting of the program."""
         self._is_begun = False
         self.report = LateReport()
 
@@ -122,10 +122,10 @@ class WindowedPartition(TablePartition):
         return other
 
     def begin(self, windows: str | None) -> None:
-        """See `TablePartition.begin`. Writes down what windows the program means.
+        """Check the entries' windows at the beginning of a run, and store those that the program declares.
 
         Raises:
-            TableError: the entries have others.
+            TableError: the entries have other windows.
         """
         window, own = self.window, self._own()
         if windows is None and next(super().kept_keys(), None) is not None:
@@ -155,23 +155,23 @@ class WindowedPartition(TablePartition):
 
     @property
     def stream_time(self) -> int:
-        """Return the stream time of the current event; outside events, of the last one."""
+        """Return the stream time of the current event; outside of events, that of the last one."""
         event = EVENT.get()
         return stream_time(self._own()) if event is None else event.stream_time
 
     @property
     def first_kept(self) -> int:
-        """Windows that start before it have expired, in ms."""
+        """Return the start of the first unexpired window, in milliseconds."""
         return self._first_kept(self.stream_time)
 
     def _first_kept(self, now: int) -> int:
         return self._removed if self.window.expires is None else max(self._removed, self.window.first_kept(now))
 
     read, write = TablePartition.get, TablePartition.set
-    """Access by a `WindowKey` known not to have expired."""
+    """Access by a `WindowKey` of a window known not to have expired."""
 
     def get(self, key: Any) -> Any:
-        """Return the value of a key; ABSENT in an expired window. See `TablePartition.get`."""
+        """Return the value of a key; ABSENT: it is missing, or its window has expired. See `TablePartition.get`."""
         place = self.codec.check_key(key)
         return ABSENT if place.start < self.first_kept else super().get(place)
 
@@ -200,16 +200,16 @@ class WindowedPartition(TablePartition):
 
     @property
     def late(self) -> int:
-        """Return the number of writes left out, one for each window."""
+        """Return the number of dropped late writes, counted once for each window."""
         return late_writes(self._own(), self.codec.table)
 
     def note_late(self, windows: int, event: EventAtHand) -> None:
-        """Count a write left out of so many windows."""
+        """Count a write dropped from so many expired windows, and log it from time to time."""
         self._own().set(late_key(self.codec.table), self.late + windows)
         self.report.note(self.codec.table, windows, event)
 
     def in_window(self, start: int) -> list[WindowKey]:
-        """Return the pushed keys in the window with that start, in the order of their bytes."""
+        """Return the pushed keys in the window with this start, ordered by their bytes."""
         if start < self.first_kept:
             return []
         found = {kept for kept in self.index.of(start) if self.values[kept] is not ABSENT}
@@ -230,7 +230,7 @@ class WindowedPartition(TablePartition):
         return sorted(found)
 
     def kept_keys(self) -> Iterator[Any]:
-        """See `TablePartition.kept_keys`; oldest windows first."""
+        """Yield the pushed keys in the codec's form, oldest windows first."""
         for start in self.starts():
             yield from self.in_window(start)
 

@@ -1,4 +1,4 @@
-"""A table with windows as a program has it: a key stands for its values in the windows of the event at hand."""
+"""Table with windows for a user's program: a key stands for its values in the windows of the current event."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from kafka_ratchet.tables.values.windows import (
 
 
 class DeclaredTable(Protocol):
-    """Table that the application declared, with entries of a key and a window."""
+    """Table that the application declared, with entries for a key and a window."""
 
     name: str
     default: Callable[[], Any] | None
 
     @property
     def partition(self) -> TablePartition:
-        """Return the partition at hand."""
+        """Return the partition of the current event."""
 
 
 class Timed(Protocol):
-    """An event of `orders.events()`."""
+    """Event with a timestamp, such as one of `orders.events()`."""
 
     @property
     def timestamp(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the timestamp in milliseconds since 1970."""
 
 
 class WindowSet:
     """Windows of the current event for one key, as in Faust.
 
-    Operators (`+=`, `-=`, ...) change the value in every window that the event falls into; an expired one stays
-    unchanged, and `late` of the table rises.
+    Operators (`+=`, `-=`, ...) change the value in every window of the event. An expired window stays unchanged, and
+    the table's `late` increases.
     """
 
     __slots__ = ("key", "table")
@@ -54,25 +54,25 @@ class WindowSet:
         self.table, self.key = table, key
 
     def value(self, event: Timed | None = None) -> Any:
-        """Return the value in the newest window of an event; None: the current event.
+        """Return the value in the newest window of an event; None: of the current event.
 
         Raises:
-            KeyError: it is missing, and the table has no default.
+            KeyError: there is no value, and the table has no default.
         """
         return self.table.read(self.key, self.table.time_of(event))
 
     current = value
 
     def now(self) -> Any:
-        """Return the value in the newest window of the stream time, which is not this machine's clock."""
+        """Return the value in the newest window of the stream time, which is not the machine's clock."""
         return self.table.read(self.key, self.table.stream_time)
 
     def delta(self, d: Seconds, event: Timed | None = None) -> Any:
-        """Return the value so long before an event; None: the event at hand."""
+        """Return the value at a time before an event; None: before the current event."""
         return self.table.read(self.key, self.table.time_of(event) - to_ms(d))
 
     def apply(self, op: Callable[[Any, Any], Any], value: Any) -> WindowSet:
-        """Replace the value in each window of the event at hand by `op(value there, value)`."""
+        """Replace the value in each window of the current event by `op(present value, value)`."""
         table, partition = self.table, self.table.partition
         for place in table.open_places(self.key):
             there = partition.read(place)
@@ -122,8 +122,8 @@ class WindowSet:
 class WindowedTable:
     """Keys and values by window of event time, as `tumbling` and `hopping` of a table return it.
 
-    `table[key] += 1` counts into each window that the event at hand falls into, by its timestamp; `table[key] = value`
-    sets them, `del table[key]` removes them. What expires leaves the table with the transaction.
+    `table[key] += 1` counts in each window of the current event, chosen by its timestamp; `table[key] = value` sets the
+    values there, and `del table[key]` removes them. Expired windows are removed with the transaction.
     """
 
     def __init__(self, table: DeclaredTable, window: Window) -> None:
@@ -136,10 +136,10 @@ class WindowedTable:
 
     @property
     def partition(self) -> WindowedPartition:
-        """Return the current partition.
+        """Return the partition of the current event.
 
         Raises:
-            TableError: there is none.
+            TableError: no agent of the table's stream processes an event.
         """
         partition = self.table.partition
         assert isinstance(partition, WindowedPartition)  # noqa: S101 - the table has windows
@@ -147,29 +147,32 @@ class WindowedTable:
 
     @property
     def stream_time(self) -> int:
-        """Greatest timestamp of this partition's events up to the one at hand, in ms; -(2**63) before the first."""
+        """Return the greatest timestamp of this partition's events up to the current one, in milliseconds.
+
+        It is -(2**63) before the first event.
+        """
         return self.partition.stream_time
 
     @property
     def late(self) -> int:
-        """Return the writes left out of this partition so far: one for each expired window of a late event."""
+        """Return the number of late writes dropped from this partition so far, one for each expired window."""
         return self.partition.late
 
     @property
     def has_time(self) -> bool:
-        """Return True if the current event has a timestamp; without one it has no window."""
+        """Return True if the current event has a timestamp; without one it belongs to no window."""
         return self._event().timestamp not in (None, NO_TIMESTAMP)
 
     @property
     def is_late(self) -> bool:
-        """Return True if the current event has an expired window."""
+        """Return True if the current event belongs to an expired window."""
         return self.window.starts(self.time_of())[0] < self.partition.first_kept
 
     def time_of(self, event: Timed | None = None) -> int:
-        """Return the timestamp of an event in ms. None: of the event at hand.
+        """Return the timestamp of an event in milliseconds; None: of the current event.
 
         Raises:
-            TableError: no event is at hand, or it has no timestamp that windows can hold.
+            TableError: there is no current event, or it has no timestamp that windows support.
         """
         timestamp = self._event().timestamp if event is None else event.timestamp
         if timestamp is None:
@@ -202,7 +205,7 @@ class WindowedTable:
         )
 
     def open_places(self, key: Any) -> list[WindowKey]:
-        """Return a key's unexpired windows of the current event; the others are counted as late."""
+        """Return a key's unexpired windows of the current event; count the others as late."""
         partition, event, timestamp = self.partition, self._event(), self.time_of()
         starts, first, place = self.window.starts(timestamp), partition.first_kept, partition.codec.place
         places = [place(start, key) for start in starts if start >= first]
@@ -214,23 +217,23 @@ class WindowedTable:
         """Return the value of a key in a window, or the default.
 
         Raises:
-            KeyError: it is missing, and the table has no default.
+            KeyError: there is no value, and the table has no default.
         """
         value = self.partition.get(place)
         return self.default_at(place) if value is ABSENT else value
 
     def default_at(self, place: WindowKey) -> Any:
-        """Return the default, for a key missing in a window.
+        """Return the default for a key missing in a window.
 
         Raises:
-            KeyError: there is none.
+            KeyError: the table has no default.
         """
         if self.table.default is None:
             raise KeyError(place.key)
         return self.partition.lend_default(place)
 
     def read(self, key: Any, timestamp: int) -> Any:
-        """Return the value of a key in the newest window of a time, in ms, or the default."""
+        """Return the value of a key, or the default, in the newest window of a time in milliseconds."""
         if timestamp == NO_TIME:
             self._no_event()
         return self.at(self.partition.codec.place(self.window.latest(timestamp), key))
@@ -258,7 +261,7 @@ class WindowedTable:
         return self.partition.get(place) is not ABSENT
 
     def windows(self, key: Any = None) -> list[WindowRange]:
-        """Return the unexpired windows with the key, oldest first. None: any key."""
+        """Return the unexpired windows with a key, oldest first; None: with any key."""
         partition = self.partition
         if key is None:
             return [self.window.range_of(start) for start in partition.starts() if partition.in_window(start)]
@@ -270,24 +273,24 @@ class WindowedTable:
         ]
 
     def items(self, window: WindowRange | None = None) -> Iterator[tuple[Any, Any]]:
-        """Keys and values of a window, in the order of the keys' bytes; None: the newest one of the event at hand."""
+        """Yield keys and values of a window, ordered by the keys' bytes; None: of the current event's newest window."""
         partition = self.partition
         start = self.window.latest(self.time_of()) if window is None else round(window[0] * 1000)
         for place in partition.in_window(start):
             yield partition.codec.bare_key(place), partition.get(place)
 
     def keys(self, window: WindowRange | None = None) -> Iterator[Any]:
-        """See `items`."""
+        """Yield the keys of a window, see `items`."""
         return (key for key, _ in self.items(window))
 
     def values(self, window: WindowRange | None = None) -> Iterator[Any]:
-        """See `items`."""
+        """Yield the values of a window, see `items`."""
         return (value for _, value in self.items(window))
 
     __iter__ = keys
 
     def relative_to_stream(self) -> WindowedTable:
-        """Itself: windows go by the events' time, always."""
+        """Return this table: its windows always use the time of events."""
         return self
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Windows by event time: which ones an event falls into, how their keys become bytes, and when one has expired."""
+"""Windows by event time: the windows of an event, the bytes of their keys, and their expiry."""
 
 from __future__ import annotations
 
@@ -14,54 +14,67 @@ from kafka_ratchet.tables.values.codec import Codec, Serializer
 Seconds = float | timedelta
 _START: Final = struct.Struct(">Q")
 _ZERO: Final = 1 << 63
-"""Added to a start, so that the order of bytes is that of time: the first window may begin before 1970."""
+"""Number added to a window's start, so that bytes sort by time: the first window may begin before 1970."""
 START_BYTES: Final = _START.size
 LONGEST_MS: Final = 1 << 53
 EARLIEST_MS: Final = -LONGEST_MS
-"""First time with windows: each start is exact in seconds as a float and fits into the key."""
+"""First time in milliseconds that windows support: each start is exact as float seconds, and fits into the key."""
 
 
 class EventAtHand(Protocol):
-    """The event that an agent works on, for the tables that go by its time."""
+    """Event that an agent processes now, for tables that use its time."""
 
     @property
     def timestamp(self) -> int | None:
-        """Milliseconds since the epoch; NO_TIMESTAMP for an event without one; None where no event is at hand."""
+        """Return the timestamp in milliseconds since 1970; NO_TIMESTAMP: the event has none; None: no current event."""
 
     @property
     def stream_time(self) -> int:
-        """Return the greatest timestamp of the partition's events up to this one, in ms."""
+        """Return the greatest timestamp of the partition's events up to this one, in milliseconds."""
 
     @property
     def place(self) -> str:
-        """Return topic, partition and offset, for messages."""
+        """Return topic, partition and offset of the event, for messages."""
 
 
 EVENT: Final[ContextVar[EventAtHand | None]] = ContextVar("event at hand", default=None)
 """Current event of an agent's run.
 
-A table reads it at each use, so that programs without windows pay nothing per record.
+A table reads it only when used, so that programs without windows pay nothing per record.
 """
 
 
 class WindowRange(NamedTuple):
-    """One window. start, end: seconds since the epoch; an event at `end` is in the next one."""
+    """Range of one window.
+
+    Args:
+        start: first time of the window, in seconds since 1970.
+        end: time after the window, in seconds since 1970; an event at this time is in a later window.
+    """
 
     start: float
     end: float
 
 
 class WindowKey(NamedTuple):
-    """A key of a table with windows, as the table keeps it. start: ms; key: as the table's codec keeps it."""
+    """Key of a table with windows, in the table's form.
+
+    Args:
+        start: start of the window in milliseconds since 1970.
+        key: key in the form of the table's codec.
+    """
 
     start: int
     key: Any
 
 
 class Window(NamedTuple):
-    """Windows of one size, each beginning a step after the one before. All in ms.
+    """Windows of one size, each starting one step after the one before.
 
-    expires: how long a window is kept after its end; None: for ever
+    Args:
+        size: length of a window in milliseconds.
+        step: milliseconds between the starts of two windows.
+        expires: milliseconds that a window is kept after its end; None: for ever.
     """
 
     size: int
@@ -69,21 +82,21 @@ class Window(NamedTuple):
     expires: int | None
 
     def starts(self, timestamp: int) -> range:
-        """Starts of the windows that a time falls into, oldest first."""
+        """Return the starts of the windows that contain a time, oldest first; all in milliseconds."""
         first = timestamp // self.step * self.step - self.size + self.step
         return range(first, timestamp + 1, self.step)
 
     def latest(self, timestamp: int) -> int:
-        """Start of the newest window that a time falls into."""
+        """Return the start of the newest window that contains a time."""
         return self.starts(timestamp)[-1]
 
     def first_kept(self, stream_time: int) -> int:
-        """Windows that start before this have expired."""
+        """Return the time in milliseconds before which windows have expired at their start."""
         assert self.expires is not None  # noqa: S101 - asked for windows that expire
         return stream_time - self.size - self.expires + 1
 
     def range_of(self, start: int) -> WindowRange:
-        """Return the window that starts there."""
+        """Return the range of the window with this start."""
         return WindowRange(start / 1000, (start + self.size) / 1000)
 
     def __str__(self) -> str:
@@ -94,10 +107,16 @@ class Window(NamedTuple):
 
 
 def window_of(table: str, size: Seconds, step: Seconds | None, expires: Seconds | None) -> Window:
-    """Return the windows of a program's table. step: None: the size.
+    """Return the windows of a program's table.
+
+    Args:
+        table: name of the table, for messages.
+        size: length of a window.
+        step: time between the starts of two windows; None: the size.
+        expires: time that a window is kept after its end; None: for ever.
 
     Raises:
-        SettingsError: there are no such windows.
+        SettingsError: the times are invalid.
     """
     size_ms = _ms(table, "size", size)
     step_ms = size_ms if step is None else _ms(table, "step", step)
@@ -110,7 +129,7 @@ def window_of(table: str, size: Seconds, step: Seconds | None, expires: Seconds 
 
 
 def to_ms(seconds: Seconds) -> int:
-    """Return a program's seconds or timedelta in milliseconds."""
+    """Convert a program's seconds or timedelta to milliseconds."""
     return round((seconds.total_seconds() if isinstance(seconds, timedelta) else seconds) * 1000)
 
 
@@ -123,7 +142,7 @@ def _ms(table: str, what: str, seconds: Seconds) -> int:
 
 
 class WindowCodec(Codec):
-    """Keys of a table with windows: start of the window, then the key. So the oldest windows come first in the store.
+    """Codec for keys with windows: the window's start comes first, so that the store has the oldest windows first.
 
     A program's key is (key, WindowRange).
     """
@@ -145,7 +164,7 @@ class WindowCodec(Codec):
         raise TableError(f"table {self.table} has windows: {key!r:.100} is not (key, (start, end)) of one of them")
 
     def place(self, start: int, key: Any) -> WindowKey:
-        """Return a program's key in the window that starts there."""
+        """Return the table's key for a program's key in the window with this start."""
         return WindowKey(start, self.inner.check_key(key))
 
     def key_bytes(self, kept: Any) -> bytes:
@@ -163,14 +182,14 @@ class WindowCodec(Codec):
         return self.inner.key(kept.key), self.window.range_of(kept.start)
 
     def window_of(self, data: bytes) -> WindowRange:
-        """Return the window of a key's bytes."""
+        """Return the window of a key, from the key's bytes."""
         return self.window.range_of(_START.unpack_from(data)[0] - _ZERO)
 
     def bare_key(self, kept: WindowKey) -> Any:
-        """Return the key as the program has it, without its window."""
+        """Return the program's key without its window."""
         return self.inner.key(kept.key)
 
 
 def pack_start(start: int) -> bytes:
-    """Return a window's start, in the order of time."""
+    """Return the start of a window as bytes that sort by time."""
     return _START.pack(max(start + _ZERO, 0))

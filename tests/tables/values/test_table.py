@@ -319,7 +319,7 @@ def test_equal_keys_are_one_key() -> None:
 @pytest.mark.parametrize("value", [{7: 1}, {"avg": float("nan")}, {"a": {1, 2}}, [Point(1)], {"a": [b"x"]}])
 def test_a_value_that_would_be_read_as_another_is_refused(value: Any) -> None:
     kept = Kept(Table("t"))
-    with pytest.raises(TableError, match=r"would be read again as .* Say value_type="):
+    with pytest.raises(TableError, match=r"would be read again as .* Set value_type="):
         kept.tables[0]["key"] = value
     kept.tables[0]["key"] = {"a": (1, [2, (3,)])}
     assert kept.tables[0]["key"] == {"a": (1, [2, (3,)])}
@@ -338,7 +338,7 @@ def test_a_value_that_would_be_read_as_another_is_refused(value: Any) -> None:
 )
 def test_the_refusal_of_a_value_names_the_type_to_write(value: Any, named: str) -> None:
     kept = Kept(Table("t", default=lambda: value))
-    with pytest.raises(TableError, match=rf"Say value_type={named}, which tells"):
+    with pytest.raises(TableError, match=rf"Set value_type={named}, which states"):
         kept.tables[0]["key"] = value
 
 
