@@ -1,4 +1,4 @@
-"""The proof: reads a stream's input and recomputes, record by record, what output and dead letters must be."""
+"""Check of a stream: recomputes its output and dead letters from its input, and compares them with the topics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 TRIES: Final = 20
-"""Number of times that a partition is read where retention deletes its beginning."""
+"""Most reads of one partition if retention deletes its first records during each read."""
 
 
 def verify(
@@ -60,34 +60,36 @@ def verify(
     source: SourceFiles | None = None,
     independent: bool | None = None,
 ) -> Report:
-    """Compare a stream's output and dead letters with the demands of its input.
+    """Compare a stream's output and dead letters with those recomputed from its input.
 
     It reads up to the offsets that the group `settings.app` has committed, may run next to workers, and changes
-    nothing. Records forwarded while deduplication was off, by the changelog, must all be in the output; the policy
-    topic has to confirm that. Where retention has deleted the beginning of a topic, the proof starts after it, and
-    the report says where.
+    nothing. Where the changelog says that deduplication was off, all records must be in the output, and the policy
+    topic must confirm it. If retention has deleted the beginning of a topic, the comparison starts after it, and the
+    report contains the offset.
 
-    A partition may be compared as columns, with the worker's reader and a rule of its own: where all is exactly right
-    that is the verdict. Otherwise, or where the rule over columns lacks the case, the partition is compared record by
-    record with another client; `Report.singly` says why. Memory: some 200 bytes per fresh record and 400 per identity
-    of one partition at a time, and 300 per dead letter; as columns 150 per identity, and some 80 MB, of each of two
-    to four partitions at a time.
+    The quick comparison over columns uses the worker's reader and compiled rule. It accepts a partition only if
+    everything is exactly right. Any other partition is compared record by record, with librdkafka and verify's own
+    rule; `Report.singly` has the reason. Memory, record by record: some 200 bytes per fresh record and 400 per
+    identity of one partition at a time, and 300 per dead letter. Memory, over columns: 150 bytes per identity and some
+    80 MB for each of two to four partitions at a time.
 
     Args:
         settings: with `bootstrap` set.
-        stream: the stream's name; None where there is only one.
-        state: a file with the end of the last run, replaced by the end of this one without findings. It need not
-            exist yet.
-        source: files published to the input under a producer's name, to compare as well.
-        independent: True: record by record, always; False: as columns where that is possible; None: likewise, where
-            there is enough input for it.
+        stream: name of the stream; None for the only one.
+        state: file with the end of the last run. A run without findings replaces it. It need not exist.
+        source: files published to the input under a producer's name, which are compared, too.
+        independent: True: compare record by record; False: over columns if possible; None: over columns if possible
+            and if there is enough input.
 
     Raises:
-        SettingsError: no such stream, no bootstrap, or an extractor without an import.
-        StateFileRefused: the state is damaged, or of another stream, application, topic or rule.
+        SettingsError: stream or bootstrap are unknown, an extractor cannot be imported, or the options do not fit the
+            stream.
+        StateFileRefused: the state is damaged, or belongs to another stream, application, topic or rule.
         TopicMissing: one of the three topics does not exist.
         PartitionsDiffer: input and output have different partition counts.
-        PositionLost: a topic ends before the committed offset, or before the end of the last run.
+        PositionLost: a topic ends before the committed offset or before the end of the last run, or retention has
+            deleted records during every read.
+        ForeignOffset: another client has committed offsets in the worker's group.
         BrokerUnavailable: Kafka does not answer.
         TransportError: a partition cannot be read.
     """
@@ -99,22 +101,23 @@ def verify(
 def verify_results(
     settings: Settings, stream: str | None, session: Session, *, source: SourceFiles | None = None
 ) -> Report:
-    """Verify as `verify` does, and compare the result table with the output: each record once.
+    """Run `verify`, and check that the result table has each record of the output once.
 
-    The table is read first and the output after it, so the job may run at the same time. In memory it holds eight
-    more bytes for each row of an append-only table, or some 700 for each key of a table with a key; and 16 more for
-    each record of one partition of the output.
+    The table is read before the output, so the job may run at the same time. Additional memory: eight bytes for each
+    row of an append-only table, or some 700 for each key of a table with a key; and 16 for each record of one partition
+    of the output.
 
     Args:
         settings: with `bootstrap` set.
-        stream: the stream's name; None: the one of `sink.stream`, or the only one.
-        session: function that starts Spark; called only for a table with a key.
+        stream: name of the stream; None: the stream in `sink.stream`, or the only one.
+        session: function that starts Spark; not called if sink.sql or sink.transform makes the rows.
         source: see `verify`.
 
     Raises:
         SetupError: the table cannot be read.
-        PositionLost: input or output no longer hold their beginning.
-        RatchetError: see `verify`; SettingsError also for results of another stream.
+        PositionLost: retention has deleted the beginning of input or output.
+        SettingsError: see `verify`; or the results belong to another stream.
+        RatchetError: see `verify`.
     """
     from kafka_ratchet.app.verify.raw import verify_raw
     from kafka_ratchet.app.verify.results import ResultTable
@@ -223,7 +226,7 @@ def _verify(
 
 @dataclass
 class _Comparison:
-    """Comparison of one partition after the other."""
+    """Comparison of a stream's partitions, one after the other."""
 
     chosen: StreamSettings
     reader: TopicReader
@@ -238,7 +241,7 @@ class _Comparison:
     sent: SourceComparison | None
 
     def of_partition(self, partition: int) -> None:
-        """Compare a partition, again from its new beginning where retention has moved that.
+        """Compare a partition; start again if retention deletes its first records in between.
 
         Raises:
             RatchetError: see `verify`.
@@ -331,7 +334,7 @@ class _Comparison:
 def _compare_arrivals(
     reader: TopicReader, arrivals: Arrivals, owners: dict[int, Owner], identify: Identify, report: Report
 ) -> None:
-    """Compare arrivals, again where retention deletes records of their topics."""
+    """Compare the input with the repartitioned records; start again if retention deletes some in between."""
     before = report.saved()
     for left in reversed(range(TRIES)):
         try:

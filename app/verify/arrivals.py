@@ -1,7 +1,7 @@
-"""Comparison of the internal topic of a stream with `repartition_by` with its input.
+"""Comparison of a stream's input with its internal topic, for streams with `repartition_by`.
 
-Each record has to be there once. Its partition is not computed again: all records of its identity must be in one
-partition, those of one input partition in their order.
+The internal topic must have each record of the input once. All records of an identity must be in one partition, and
+those from one input partition in their order. The partition itself is not computed again.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ Identify = Callable[[RecordView], bytes | None]
 Due = deque[tuple[bytes, bool]]
 """Digests of one identity's records in one input partition, in order.
 
-Each has True if the group had committed it before the internal topic was read.
+A digest has True if the group had committed its record before the internal topic was read.
 """
 IN_NO_ORDER: Final = -1
-"""Partition of records that are byte for byte in several partitions, and so indistinguishable."""
+"""Key, in place of an input partition, of records with identical copies in several input partitions."""
 
 
 def compare_arrivals(
     reader: TopicReader, arrivals: Arrivals, owners: dict[int, Owner], identify: Identify, report: Report
 ) -> None:
-    """Compare the committed input with the committed records of the internal topic.
+    """Compare the committed records of the input with those of the internal topic.
 
-    Where one of them has lost its beginning, or an operator has moved a position, only the partition of each identity
-    is checked, and the report says so. In memory it holds some 300 bytes for each record of the input.
+    If retention has deleted the beginning of either, or an operator has moved a position, only the partition of each
+    identity is checked, and the report says so. It needs some 300 bytes of memory for each record of the input.
 
     Args:
-        reader: reader of any stream.
-        arrivals: the stream that has sent the records.
-        owners: owners of its changelog, by partition.
-        identify: returns the identity of a record; None where it has none.
-        report: gets findings, and the waiting input.
+        reader: topic reader; that of any stream of the application will do.
+        arrivals: the internal stream that sends the records on.
+        owners: owner entries of its changelog, by partition.
+        identify: function that returns a record's identity; None for a record without one.
+        report: receives the findings and the waiting input.
 
     Raises:
         BrokerUnavailable: Kafka does not answer.
@@ -90,7 +90,7 @@ def compare_arrivals(
 
 
 def _set_aside(parts: dict[int, Due]) -> None:
-    """Put records that are byte for byte in several partitions into a part of their own."""
+    """Move records with identical copies in several input partitions under the key IN_NO_ORDER."""
     if len(parts) == 1:
         return
     times = Counter(digest for part in parts.values() for digest in {digest for digest, _ in part})
@@ -105,7 +105,7 @@ def _set_aside(parts: dict[int, Due]) -> None:
 
 
 def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, int], report: Report) -> None:
-    """Cross a record of the internal topic off the input's."""
+    """Match a record of the internal topic with an input record of its identity, and report a difference."""
     for part in parts.values():
         if part and part[0][0] == digest:
             part.popleft()
@@ -123,7 +123,7 @@ def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, 
 
 
 def _lettered(reader: TopicReader, arrivals: Arrivals) -> set[tuple[int, int]]:
-    """Input partition and offset of each record that became a dead letter on the way."""
+    """Return input partition and offset of each record that became a dead letter instead of being sent on."""
     found = set()
     for number, held in enumerate(reader.sent(arrivals.dead_letters)):
         for _, record in reader.records(arrivals.dead_letters, number, held.end, held.first):
@@ -133,7 +133,7 @@ def _lettered(reader: TopicReader, arrivals: Arrivals) -> set[tuple[int, int]]:
 
 
 def _identity(identify: Identify, record: RecordView) -> bytes:
-    """Return a record's identity, or a unique name for a record without one."""
+    """Return a digest of a record's identity, or of the whole record if it has no valid identity."""
     identity = identify(record)
     if identity is None or len(identity) > MAX_IDENTITY_BYTES:
         return b"none" + _digest(record)

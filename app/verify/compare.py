@@ -1,4 +1,4 @@
-"""Demanded output of one partition, and the differences of the present one."""
+"""Comparison of one partition record by record: its expected output, computed from the input, and the present one."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from kafka_ratchet.tables.policy_intervals import PolicyInterval
 from kafka_ratchet.transport.owner import JudgingFrom
 
 UNTOLD = -2
-"""Stand-in for a previous sequence that cannot be computed."""
+"""Number in place of a previous sequence that cannot be computed."""
 
 OnDropped = Callable[[int, RecordView, str, int], None]
-"""Receiver of each dropped record.
+"""Function called with each dropped record.
 
-Arguments: offset, record, the name of its verdict, the last sequence before it (-1: none; or UNTOLD).
+Arguments: offset, record, name of the verdict, last sequence of its identity before it (-1: none; or UNTOLD).
 """
 
 NO_SEQUENCE = -1
 """Sequence of a record forwarded without one."""
 
 UNSEEN, SEEN, DISMISSED = 0, 1, 2
-"""States of an expected record. Dismissed: the output itself shows that it repeats deleted input."""
+"""States of an expected record. Dismissed: the output shows that the record repeats deleted input."""
 
 
 class Front:
-    """Records of the output with deleted input: they come before all others."""
+    """First records of an output, with deleted input."""
 
     def __init__(self) -> None:
         self.last: dict[bytes, int] = {}
-        """Highest sequence of each identity."""
+        """Highest sequence by identity."""
 
     def take(self, found: tuple[bytes, int] | None) -> None:
-        """The next record's identity and sequence; None where it has none."""
+        """Add the next record. found: its identity and sequence; None for an invalid record."""
         if found is not None:
             self.last[found[0]] = max(found[1], self.last.get(found[0], NO_SEQUENCE))
 
 
 class ExpectedPartition:
-    """Demanded output of one partition, in order: its input's fresh records, and all of unjudged intervals."""
+    """Expected output of one partition, in order: fresh records of the input, and all from unjudged intervals."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class ExpectedPartition:
 
         Args:
             rule: rule of the stream.
-            partition: number.
-            unjudged: intervals of its input with deduplication off.
-            baseline: its beginning; None: the beginning of its topics.
-            skips: input excluded from judgement.
-            edits: operators' changes of the state, in their order.
-            judging: settings of judgement by input offset; none: by the sequence alone.
+            partition: number of the partition.
+            unjudged: intervals of the input with deduplication off.
+            baseline: known state before the first record read; None: reading begins at offset 0.
+            skips: input that operators have skipped.
+            edits: operators' changes of the state, in order.
+            judging: window and conflict settings by input offset; empty: the sequence alone decides.
             forward: True if records go to the output.
-            on_dropped: gets the dropped records; None: they are not needed.
+            on_dropped: function called with each dropped record; None: no function.
         """
         self.partition = partition
         self._forward, self._on_dropped = forward, on_dropped
@@ -87,7 +87,7 @@ class ExpectedPartition:
         begin = self.baseline.input_from
         self.skips = [skip for skip in skips if skip.end > begin]
         self.skipped = [0] * len(self.skips)
-        """Records met in each of them."""
+        """Number of records found in each of `skips`."""
         self._unjudged = [range(interval.start, interval.end) for interval in unjudged if interval.end > begin]
         # Unjudged records move no sequence, so that those before the beginning would say nothing of it.
         self._front_speaks = all(interval.start >= begin for interval in unjudged)
@@ -104,12 +104,12 @@ class ExpectedPartition:
         # By number of the identity: True if its known last sequence is no lower bound.
         self._exact = bytearray()
         self._starts: list[Known] = []
-        """Known state of each identity before its first record here."""
+        """Known state of each identity before its first record, by number of the identity."""
         self._since: list[int] = []
-        """First input offset with that number for the identity; -1: from the beginning."""
+        """First input offset where the number stands for its identity; -1: from the beginning."""
         self._is_complete = self.baseline.complete
         self._imported_from = -1
-        """Input offset of the last import; the output's front says nothing of what began after it."""
+        """Input offset of the last import of identities; -1: none. Older output shows nothing of imported ones."""
         self._imported_at = [edit.position for edit in self._edits if edit.kind != FORGET]
         for identity, known in self.baseline.last.items():
             self._begin_identity(identity, known, -1)
@@ -126,10 +126,10 @@ class ExpectedPartition:
         self._several: dict[bytes, deque[int]] = {}
         self._seen = bytearray()
         self.invalid: dict[int, bytes] = {}
-        """Offset of each invalid record -> digest of what its dead letter must carry."""
+        """Digest of the content that a dead letter must have, by input offset of its record."""
 
     def _begin_identity(self, identity: bytes, known: Known, since: int) -> int:
-        """Give an identity a number of its own, from an input offset on; returns it."""
+        """Assign a new number to an identity, valid from input offset `since` on; return the number."""
         number = len(self._identities)
         self._last[identity] = (number, known.sequence)
         self._identities.append(identity)
@@ -139,7 +139,7 @@ class ExpectedPartition:
         return number
 
     def _follow_edits(self, offset: int) -> None:
-        """Apply the operators' changes before the verdict on this offset."""
+        """Apply the operators' changes of the state that workers made at or before this input offset."""
         while self._edits and self._edits[0].position <= offset:
             edit = self._edits.popleft()
             if edit.kind == FORGET:
@@ -159,10 +159,10 @@ class ExpectedPartition:
                 self._begin_identity(identity, Known(last, exact=False), edit.position)
 
     def judge(self, offset: int, record: RecordView, report: Report) -> str:
-        """Judge the next record of the input by the rule, and expect a fresh one in the output.
+        """Judge the next record of the input, and add it to the expected output if it must be there.
 
         Returns:
-            its verdict: fresh, invalid, unjudged, skipped (by an operator's decision), or the name of a dropping
+            verdict: "fresh", "invalid", "unjudged", "skipped" (by an operator), or the name of a dropping
             verdict
         """
         for number, skip in enumerate(self.skips):
@@ -212,25 +212,25 @@ class ExpectedPartition:
         return "invalid" if verdict != FRESH and self._rule.is_kept(record) else verdict
 
     def _finish_forms(self, report: Report) -> None:
-        """Report a sequence that seems to have another form than it is read in."""
+        """Report a sequence that seems to be encoded in another form than the stream decodes."""
         if self._forms is not None:
             self._forms.finish()
             if self._forms.found is not None:
                 report.doubtful.setdefault(self.partition, self._forms.found)
 
     def take_all_as_seen(self, report: Report) -> None:
-        """Take all expected records as seen, without an output: the result table is compared with them."""
+        """Mark all expected records with a certain verdict as seen, because there is no output to compare."""
         self._finish_forms(report)
         # Without an output, a lower bound stays a lower bound.
         self._seen = bytearray(SEEN if self._exact[owner] else UNSEEN for owner in self._owners)
 
     @property
     def is_complete(self) -> bool:
-        """Return True if an identity not met here never existed."""
+        """Return True if an identity not seen in this comparison never existed."""
         return self._is_complete
 
     def last_of(self, identity: bytes, offset: int) -> int:
-        """Return its last sequence before an input offset after the judged ones; -1 is none."""
+        """Return an identity's last sequence; -1: none. offset: input offset after all judged ones."""
         self._follow_edits(offset)
         return self._last.get(identity, (-1, NO_SEQUENCE))[1]
 
@@ -240,7 +240,7 @@ class ExpectedPartition:
         return verdict
 
     def _expect(self, offset: int, record: RecordView, found: tuple[bytes, int] | None, *, judged: bool) -> None:
-        """The next record of the output. found: its identity and sequence; None where it has none."""
+        """Append a record to the expected output. found: its identity and sequence; None for an invalid record."""
         identity, sequence = found or (b"", NO_SEQUENCE)
         if identity in self._last:
             owner, _ = self._last[identity]
@@ -258,7 +258,10 @@ class ExpectedPartition:
         self._judged.append(judged)
 
     def _place(self, record: RecordView, digest: bytes, seen: bytearray) -> int | None:
-        """Return the place of an output record among the expected ones; the first unseen of several."""
+        """Return the index of the expected record that matches an output record; None if none does.
+
+        Of several matching records it is the first unseen one with the same content, or else the first unseen one.
+        """
         if not self._forward:
             return None
         found = self._rule.judge(record)
@@ -281,14 +284,14 @@ class ExpectedPartition:
         report: Report,
         emitted: Emitted | None = None,
     ) -> None:
-        """Compare the output, and add the findings.
+        """Compare the output with the expected records, and add the findings to the report.
 
         Args:
-            topic: the output topic.
-            output: its records, with their offsets.
-            judged_to: end of the input that must be in the output; later input may be.
-            report: gets the counts and findings.
-            emitted: gets every record of the output; None: they are not needed.
+            topic: name of the output topic.
+            output: offset and record of each output record.
+            judged_to: input offset before which all fresh records must be in the output; later ones may be.
+            report: report that receives counts and findings.
+            emitted: receives every record of the output; None: not needed.
         """
         self._finish_forms(report)
         seen = self._seen = bytearray(len(self._offsets))
@@ -335,7 +338,10 @@ class ExpectedPartition:
     def _recognise(
         self, topic: str, unmatched: list[tuple[int, int, int]], report: Report, emitted: Emitted | None
     ) -> None:
-        """Find altered expected records among the unmatched ones."""
+        """Report unmatched output records, as altered if an expected record is missing at their place.
+
+        unmatched: output offset, index of the expected record at that place, index in the output
+        """
         seen = self._seen
         for offset, place, number in unmatched:
             # An unmatched record that stands where one is missing is that record, altered so much that its identity or
@@ -350,10 +356,10 @@ class ExpectedPartition:
                 report.add(Finding("unexpected", topic, partition=self.partition, offset=offset, detail=detail))
 
     def _begins_here(self, front: Front, place: int | None, digest: bytes) -> bool:
-        """Return True if this is the first output record with present input.
+        """Return True if an output record is the first one with present input.
 
-        It must equal that record byte for byte, with a higher sequence than those before it; otherwise it is the
-        original of a re-sent record.
+        It must equal the input record byte for byte, and have a higher sequence than its identity has had before it.
+        Otherwise it may be the output of a deleted original, and the input record its repeat.
         """
         if place is None or digest != self._content(place):
             return False
@@ -364,7 +370,7 @@ class ExpectedPartition:
         return not self._judged[place] or is_higher or self._windows is not None
 
     def _dismiss(self, front: Front, report: Report) -> None:
-        """Dismiss records at or below the last sequences in the output's older part: all of them repeat."""
+        """Count expected records as duplicates if the output's older part has their sequence or a higher one."""
         if not self._front_speaks:
             return
         for identity, sequence in front.last.items():
@@ -383,7 +389,7 @@ class ExpectedPartition:
                 report.duplicate += 1
 
     def _account_for_unseen(self, topic: str, judged_to: int, report: Report) -> None:
-        """Count each expected record missing in the output as lost, pending, or unknown."""
+        """Count each expected record missing in the output as lost, pending, undecided, or deleted."""
         self._pending_from: int | None = None
         if not self._forward:
             return
@@ -412,18 +418,18 @@ class ExpectedPartition:
             report.undecided += before
 
     def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
-        """Return the input offset without pending records before it: the next run resumes there.
+        """Return the input offset before which nothing is pending. The next run continues there.
 
         Args:
             judged_to: see `compare`.
-            committed_to: the offset after the last input record read.
-            letters_pending_from: the first invalid record that waits for its dead letter; None: none does.
+            committed_to: offset after the last input record read.
+            letters_pending_from: offset of the first record that waits for its dead letter; None: none.
         """
         waiting = (self._pending_from, letters_pending_from)
         return max(self.baseline.input_from, min([committed_to, *(each for each in waiting if each is not None)]))
 
     def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
-        """Yield the last sequences at an input offset, of all identities ever met."""
+        """Yield each known identity with its last sequence before input offset `end`."""
         self._follow_edits(end - 1)
         start = self.baseline.last  # the output's older part may have raised it
         known = [
@@ -448,33 +454,33 @@ class ExpectedPartition:
                 yield identity, before
 
     def is_complete_at(self, end: int) -> bool:
-        """Return True if an identity missing in `known_at` is new."""
+        """Return True if an identity that `known_at` does not yield was never in the input before `end`."""
         return self.baseline.complete and not any(at < end for at in self._imported_at)
 
     # Expected records as columns, and their places from `compare`.
 
     @property
     def identities(self) -> list[bytes]:
-        """Identities by their number."""
+        """Identities by number."""
         return self._identities
 
     @property
     def owners(self) -> Numbers:
-        """Number of the identity of each expected record."""
+        """Number of each expected record's identity, int64[records]."""
         return numbers(self._owners)
 
     @property
     def input_offsets(self) -> Numbers:
-        """Input offset of each expected record."""
+        """Input offset of each expected record, int64[records]."""
         return numbers(self._offsets)
 
     @property
     def seen(self) -> Flags:
-        """Return for each expected record whether the output has it."""
+        """True for each expected record found in the output, bool[records]."""
         return np.equal(np.frombuffer(self._seen, np.uint8), SEEN, dtype=np.bool_)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:
-        """Identity and sequence of an expected record; None for an unmatched record."""
+        """Return identity and sequence of an expected record; (None, None) for the place UNMATCHED."""
         if place == UNMATCHED:
             return None, None
         return self._identities[self._owners[place]].decode("utf-8", "backslashreplace"), self._sequences[place]

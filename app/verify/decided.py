@@ -1,7 +1,8 @@
-"""Compares a partition that operators have moved, leg by leg: each by the rule that it was judged by.
+"""Comparison of a partition after operators' decisions (`ratchet resume`), in parts called legs.
 
-The marks of the decisions give the end of the output at the end of each leg, so a leg is compared with its own part of
-it. A leg begins with the last sequences of the leg before it, or with none after `--forget`.
+A leg is the input between two decisions. Each leg is judged by its own rule. The mark of a decision has the end of the
+output at that time, so each leg is compared with its own part of the output. A leg begins with the last sequences of
+the leg before it, or with none after `--forget`.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from kafka_ratchet.transport.owner import OUTPUT, Mark, Owner
 
 
 class Rules:
-    """Present and earlier rules of a stream."""
+    """Present and earlier rules of a stream, each built once."""
 
     def __init__(self, stream: StreamSettings, dead_letters: tuple[str, str, str]) -> None:
-        """dead_letters: as of `Rule`."""
+        """Start without any rule. dead_letters: see `Rule`."""
         self._letters = dead_letters
         self._settings = stream.judged_by.entry
         self._made: dict[RuleSettings, Rule] = {}
 
     def is_of_settings(self, owner: Owner | None) -> bool:
-        """Return whether a partition is judged as the settings say now."""
+        """Return True if a partition's owner entry has the same rule as the present settings."""
         return owner is None or all(owner.rule.get(name, said) == said for name, said in self._settings.items())
 
     def of(self, rule: Mapping[str, str] | None = None) -> Rule:
         """Return the rule of an owner entry, completed by the settings.
 
         Raises:
-            SettingsError: a function of it cannot be imported any more.
+            SettingsError: a function of the rule cannot be imported any more.
         """
         texts = {name: (rule or {}).get(name, text) for name, text in self._settings.items()}
         settings = RuleSettings.parse(texts)
@@ -56,12 +57,12 @@ class Rules:
 
 
 def is_straight(legs: Sequence[Leg]) -> bool:
-    """Return whether a partition was read in one go, from the beginning of its topics."""
+    """Return True if no decision has divided a partition into legs."""
     return not legs or (len(legs) == 1 and legs[0].since is None)
 
 
 def legs_now(owner: Owner | None, baseline: Baseline, end: int) -> list[Leg]:
-    """Return the legs from a baseline on; none where the partition was read in one go."""
+    """Return a partition's legs from a baseline on; an empty list if no decision has divided it."""
     legs = noted_legs(owner, baseline.input_from, end, baseline.decided)
     return [] if is_straight(legs) else legs
 
@@ -69,15 +70,15 @@ def legs_now(owner: Owner | None, baseline: Baseline, end: int) -> list[Leg]:
 def not_followed(
     owner: Owner | None, decided: str, unjudged: Sequence[PolicyInterval], edits: Sequence[Edit]
 ) -> tuple[list[PolicyInterval], list[Edit]]:
-    """Return intervals and edits without those before the decisions that an earlier run has followed.
+    """Return intervals and edits without the effect of those that an earlier run has already processed.
 
-    Edits keep their numbers: one of before is kept as an edit without a change.
+    Processed intervals are removed. Processed edits stay as edits without a change, so that all keep their numbers.
 
     Args:
-        owner: of the partition
-        decided: time of the newest followed decision; ISO 8601
-        unjudged: policy intervals with deduplication off
-        edits: all of the partition
+        owner: owner entry of the partition.
+        decided: time of the newest decision that the earlier run has processed; ISO 8601, "" without one.
+        unjudged: policy intervals with deduplication off.
+        edits: all edits of the partition.
     """
     legs: list[Leg] = []
     if owner is not None and decided:
@@ -95,13 +96,13 @@ def not_followed(
 
 @dataclass
 class Compared:
-    """Comparison of all legs of a partition.
+    """Result of the comparison of all legs of a partition.
 
     Attributes:
-        last: of the last leg; the next run continues it
-        parts: of each leg with input in Kafka, with the records of its output.
-        invalid: offset of each invalid record -> digest of what its dead letter must carry, rising
-        letters: that there must be
+        last: comparison of the last leg, which the next run continues.
+        parts: comparison and output records of each leg that still has input and output.
+        invalid: digest of the content that a dead letter must have, by rising input offset of its record.
+        letters: expected dead letters.
     """
 
     last: ExpectedPartition
@@ -111,7 +112,7 @@ class Compared:
 
 
 class DecidedPartition:
-    """One partition with decisions."""
+    """Partition that operators' decisions have divided into legs."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class DecidedPartition:
         report: Report,
         partition: int,
     ) -> None:
-        """Nothing is read yet."""
+        """Prepare the comparison without reading."""
         self._stream, self._reader, self._rules, self._report = stream, reader, rules, report
         self._ranges, self._partition = ranges, partition
 
@@ -138,12 +139,12 @@ class DecidedPartition:
         """Judge and compare each leg.
 
         Args:
-            legs: in their order
-            baseline: of a leg at the beginning of the topics
-            owner: of the partition
-            unjudged: policy intervals with deduplication off
-            edits: all of the partition
-            on_dropped: gets the dropped records
+            legs: legs of the partition, in order.
+            baseline: known state at the begin of a first leg without a decision before it.
+            owner: owner entry of the partition.
+            unjudged: policy intervals with deduplication off.
+            edits: all edits of the partition.
+            on_dropped: function called with each dropped record; None: no function.
         """
         number, stream, report = self._partition, self._stream, self._report
         begin, judged_to = self._ranges.input_begins[number], self._ranges.judged[number]
@@ -204,15 +205,15 @@ class DecidedPartition:
         edits: Sequence[Edit],
         owner: Owner | None,
     ) -> Baseline:
-        """Return the baseline of a leg.
+        """Return the known state before the first record of a leg.
 
         Args:
-            leg: of the partition
-            first: of a leg at the beginning of the topics
-            before: comparison of the leg before it; None: there is none, or its input is deleted.
-            unjudged: policy intervals with deduplication off
-            edits: all of the partition
-            owner: of the partition
+            leg: leg of the partition.
+            first: baseline of a first leg without a decision before it.
+            before: comparison of the leg before this one; None: there is none, or its input is deleted.
+            unjudged: policy intervals with deduplication off.
+            edits: all edits of the partition.
+            owner: owner entry of the partition.
         """
         if leg.since is None:
             return first
@@ -242,13 +243,13 @@ class DecidedPartition:
         return base
 
     def _learn_from_output(self, base: Baseline, since: Mark, known_since: Mark | None, edits: Sequence[Edit]) -> None:
-        """Take the last sequences from the output of a deleted input.
+        """Set the last sequences of a baseline from the output, since their input is deleted.
 
         Args:
-            base: gets them
-            since: of the decision about that input
-            known_since: of the newest decision with `--forget` before it; None: there was none
-            edits: between the two
+            base: baseline that receives the last sequences.
+            since: mark of the decision after the deleted input.
+            known_since: mark of the newest decision with `--forget` before `since`; None: none.
+            edits: operators' edits between the two marks.
         """
         number, front = self._partition, Front()
         held, rule = self._ranges.output_begins[number], self._rules.of(since.rule)
@@ -268,16 +269,16 @@ class DecidedPartition:
 
 
 def _is_output_gone(owner: Owner | None, since: Mark) -> bool:
-    """Return whether the output as of a mark was deleted at a later decision."""
+    """Return True if the output topic of the time of a mark was replaced at a later decision."""
     marks = [each.mark for each in owner.decisions if each.mark is not None] if owner is not None else []
     at = next((number for number, mark in enumerate(marks) if mark is since), len(marks))
     return any(OUTPUT in mark.replaced for mark in marks[at + 1 :])
 
 
 def _forgotten_at(owner: Owner | None, since: Mark) -> Mark | None:
-    """Return the mark of the newest decision with `--forget` before another one.
+    """Return the mark of the newest decision with `--forget` before `since`; None if there is none.
 
-    Where the output was created again after it, the mark stands for the beginning of the new one.
+    If the output topic was created again in between, the returned mark has the output offset 0.
     """
     found: Mark | None = None
     for decision in owner.decisions if owner is not None else ():
@@ -293,15 +294,15 @@ def _forgotten_at(owner: Owner | None, since: Mark) -> Mark | None:
 
 
 class Together:
-    """All legs of a partition as one, for the comparison with the result table.
+    """Expected records of all legs of a partition as one sequence, to compare with the result table.
 
     Attributes:
-        partition: number
-        emitted: records of all legs
+        partition: number of the partition
+        emitted: output records of all legs
     """
 
     def __init__(self, compared: Compared, judged_to: int) -> None:
-        """judged_to: input of the last leg before this offset must be in the output."""
+        """Join the legs. judged_to: input offset before which the last leg's records must be in the output."""
         self.partition, self.emitted = compared.last.partition, Emitted()
         self._parts = [each for each, _ in compared.parts]
         self._first: list[int] = [0]
@@ -322,7 +323,7 @@ class Together:
         self.seen = np.concatenate(seen)
 
     def known_as(self, place: int) -> tuple[str | None, int | None]:
-        """Return identity and sequence of an expected record; None for an unmatched one."""
+        """Return identity and sequence of an expected record; (None, None) for the place UNMATCHED."""
         if place == UNMATCHED:
             return None, None
         part = int(np.searchsorted(self._first, place, "right")) - 1

@@ -1,4 +1,4 @@
-"""Compares the topic of dropped records with what had to be dropped: each is there once, and nothing else is."""
+"""Comparison of the topic of dropped records with the input: each dropped record must be there once, and no other."""
 
 from __future__ import annotations
 
@@ -24,22 +24,28 @@ DROPPED_HEADERS = (
     "ratchet-partition",
     "ratchet-offset",
 )
-"""Appended to a dropped record's own headers, in this order."""
+"""Headers appended to a dropped record's own, in this order."""
 END = 1 << 63
 
 
 class DroppedRecords:
-    """Records that one input partition had to drop, in order: 33 bytes each, and the verdict's name."""
+    """Records of one input partition that had to be dropped, in order.
+
+    A record takes some 40 bytes and the reference to its verdict's name.
+    """
 
     def __init__(self, partition: int, *, values: bool) -> None:
-        """Nothing is read yet. values: whether values are kept, or null."""
+        """Start without records. values: True if the topic keeps values; False if it has null in their place."""
         self._partition, self._values = partition, values
         self._offsets, self._against, self._timestamps = array("q"), array("q"), array("q")
         self._contents = bytearray()
         self._verdicts: list[str] = []
 
     def expect(self, offset: int, record: RecordView, verdict: str, against: int) -> None:
-        """Expect the next dropped record of the input: verdict's name, and last sequence before it; or UNTOLD."""
+        """Add the next dropped record of the input.
+
+        verdict: name; against: last sequence of its identity before it (-1: none), or UNTOLD
+        """
         kept = record if self._values else replace(record, value=None)
         self._offsets.append(offset)
         self._against.append(against)
@@ -59,15 +65,15 @@ class DroppedRecords:
         """Compare a partition of the topic of dropped records, and add the findings.
 
         Args:
-            topic: topic of dropped records.
-            given: the input topic.
-            found: its records, with their offsets.
-            where: offsets of the input with records in it.
-            judged_to: end of the input that must be there; later input may be.
-            report: gets the counts and findings.
+            topic: name of the topic of dropped records.
+            given: name of the input topic.
+            found: offset and record of each record in this partition of `topic`.
+            where: input offsets with their dropped records in `topic`.
+            judged_to: input offset before which dropped records must be there; later ones may be.
+            report: receives counts and findings.
 
         Returns:
-            the first input offset with a record still to come; None: there is none.
+            input offset of the first dropped record still to come; None: none.
         """
         self._sort()
         seen = bytearray(len(self._offsets))
@@ -91,7 +97,7 @@ class DroppedRecords:
         return self._missing(topic, seen, first_seen, where, judged_to, report)
 
     def _sort(self) -> None:
-        """Bring them into the order of the input, each offset once, where a part of it was read again."""
+        """Sort the records by input offset, and remove repeats of offsets that were judged more than once."""
         offsets = self._offsets
         if all(first < second for first, second in pairwise(offsets)):
             return
@@ -147,7 +153,7 @@ class DroppedRecords:
 
 
 class Kept:
-    """Input offsets of a partition with dropped records in the topic, by the changelog."""
+    """Input offsets of a partition with their dropped records in the topic, as the changelog says."""
 
     def __init__(
         self, owner: Owner | None, topic: str, topic_id: str, compared: range, *, whole: bool, complete: bool
@@ -155,12 +161,13 @@ class Kept:
         """Read the offsets from the owner entry.
 
         Args:
-            owner: owner of the partition; None where there is none.
-            topic: topic of dropped records.
+            owner: owner entry of the partition; None: no entry.
+            topic: name of the topic of dropped records.
             topic_id: present id of `topic`.
             compared: compared input offsets.
-            whole: True if the topic's partition has all its records.
-            complete: True if everything before them is known: otherwise a seemingly new record may be a repeat.
+            whole: True if this partition of `topic` still has its first records.
+            complete: True if all identities before `compared` are known. Otherwise a seemingly new record may be a
+                repeat.
         """
         changes = owner.duplicates if owner is not None else ()
         ends = [*(change.start for change in changes[1:]), END]
@@ -174,20 +181,20 @@ class Kept:
         self._compared, self._complete, self.is_whole = compared, complete, whole
 
     def is_kept(self, offset: int) -> bool:
-        """Return True if a dropped record of this offset is in the topic."""
+        """Return True if the record of this input offset, when dropped, goes to the topic."""
         return any(offset in each for each in self._kept)
 
     def is_read_again(self, offset: int) -> bool:
-        """Return True if an operator has moved the partition back, so that it was judged more than once."""
+        """Return True if this input offset was judged again because an operator moved the partition back."""
         return any(offset in each for each in self._again)
 
     def is_told(self, offset: int) -> bool:
-        """Return True if a record of this offset is certain to be absent there."""
+        """Return True if the comparison knows for certain whether this input offset was dropped."""
         return self._complete and offset in self._compared and not self.is_read_again(offset)
 
 
 def read_again(owner: Owner | None) -> Sequence[range]:
-    """Return the input offsets read once more by an operator's decision."""
+    """Return the ranges of input offsets that were judged again because an operator moved the partition back."""
     decisions = owner.decisions if owner is not None else ()
     return [
         range(decision.after, decision.before)
@@ -197,7 +204,7 @@ def read_again(owner: Owner | None) -> Sequence[range]:
 
 
 def _origin(headers: Headers, given: str, partition: int) -> int | None:
-    """Return the input offset that the appended headers name; None where they are not as they must be."""
+    """Return the input offset in the appended headers; None if these headers are missing or malformed."""
     appended = headers[-len(DROPPED_HEADERS) :]
     if tuple(name for name, _ in appended) != DROPPED_HEADERS:
         return None

@@ -1,4 +1,4 @@
-"""Findings and their sums, for the output, the policies, the files and the result table."""
+"""Findings of verify and their counts, for output, policies, files and result table."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ FindingKind = Literal["lost", "doubled", "reordered", "altered", "unexpected", "
 
 
 FINDINGS_PER_KIND = 10
-"""Number of each kind kept with their place; others are counted."""
+"""Number of findings of each kind kept with their places; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Record, or key, that is wrong."""
+    """Wrong record, or wrong key of a result table."""
 
     kind: FindingKind
     place: str
-    """The output or the dead-letter topic; or the result table."""
+    """Name of the topic, or the result table."""
     input_partition: int | None = None
     input_offset: int | None = None
-    """The record it should be or stems from; None where there is none."""
+    """Offset of the finding's input record; None: none or unknown."""
     partition: int | None = None
     offset: int | None = None
-    """Offset in the topic (None: it is lost), or in the output for a row (None: about a key)."""
+    """Offset in the topic (None: the record is lost); for a row, of its record in the output (None: it is a key)."""
     identity: str | None = None
     sequence: int | None = None
     detail: str = ""
@@ -52,9 +52,9 @@ Verdict = Literal["confirmed", "contradicted", "unproven", "accepted"]
 
 @dataclass(frozen=True)
 class IntervalCheck:
-    """Verdict of the policy topic on one interval of one input partition.
+    """Check of one policy interval of an input partition against the policy topic.
 
-    end: offset after its last input record; None: it goes on.
+    end: offset after the last input record of the interval; None: the interval goes on.
     """
 
     partition: int
@@ -79,7 +79,7 @@ SourceKind = Literal["missing", "altered"]
 
 @dataclass(frozen=True, slots=True)
 class SourceFinding:
-    """One record of the files that Kafka does not have as it must."""
+    """Record of the files that is missing in Kafka, or differs there."""
 
     kind: SourceKind
     file: str
@@ -97,7 +97,7 @@ FindingT = TypeVar("FindingT", Finding, SourceFinding)
 
 @dataclass(kw_only=True)
 class Findings(Generic[KindT, FindingT]):
-    """Findings: all counted, and the first few of each kind kept."""
+    """Collection of findings. All are counted, and the first few of each kind are kept."""
 
     counts: Counter[KindT] = field(default_factory=Counter)
     findings: list[FindingT] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Findings(Generic[KindT, FindingT]):
         return not self.counts
 
     def add(self, finding: FindingT, times: int = 1) -> None:
-        """Count it, and keep it if it is one of the first of its kind."""
+        """Count a finding `times` times, and keep it if it is one of the first of its kind."""
         self.counts[finding.kind] += times  # type: ignore[index]  # the two type variables go together
         if self._kept[finding.kind] < FINDINGS_PER_KIND:
             self._kept[finding.kind] += 1
@@ -118,24 +118,24 @@ class Findings(Generic[KindT, FindingT]):
 
 @dataclass
 class SourceReport(Findings[SourceKind, SourceFinding]):
-    """The verdict on the files of one producer; counts are records of the files."""
+    """Result of the comparison of one producer's files with Kafka. Counts are records of the files."""
 
     producer: str
     records: int = 0
     delivered: int = 0
-    """Records in the output, with this key and value."""
+    """Records in the output with the same key and value."""
     dead_lettered: int = 0
-    """Records in the input, and invalid by the stream's rule."""
+    """Records in the input that the stream's rule finds invalid."""
     pending: int = 0
-    """Records in the input, and not yet judged by a worker."""
+    """Records in the input that no worker has judged yet."""
     unpublished: int = 0
-    """Records missing in the input, and beyond the producer's known progress."""
+    """Records missing in the input, with sequences above the producer's known progress."""
     before: int = 0
-    """Not there, and so old that retention has deleted where it was."""
+    """Records missing because retention has deleted that part of input or output."""
     foreign: int = 0
-    """Sequences of the producer in Kafka that the files do not have."""
+    """Number of the producer's sequences in Kafka that the files lack."""
     first_unpublished: str | None = None
-    """File and line."""
+    """File and line of the first unpublished record; None: none."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object in the JSON of `ratchet verify`."""
@@ -160,41 +160,41 @@ ProvenBy = Literal["rows", "keys"]
 
 
 IDENTITIES_TOLD = 1_000
-"""Identities that a report names one by one; those with something lost or doubled come first."""
+"""Most identities listed in a report. Identities with lost or doubled records come first."""
 
 
 @dataclass
 class ResultsReport(Findings[FindingKind, Finding]):
-    """The verdict on a result table."""
+    """Result of the comparison of a result table with the output."""
 
     table: str
-    """Its store and its place."""
+    """Store and location of the table."""
     job: str
     kind: str
     generation: int
     proven_by: ProvenBy | None
-    """rows: each record was searched; keys: each key was counted again from the topic; None: see `unproven`."""
+    """rows: each record's row was searched; keys: each key was recomputed from the topic; None: see `unproven`."""
     unproven: str = ""
-    """Reason why rows cannot be compared with records; empty where they can."""
+    """Reason why rows cannot be compared with records; empty if they can."""
     rows: int = 0
     rejects: int = 0
     records: int = 0
-    """Committed records of the output that the table's offsets are past."""
+    """Committed records of the output below the offsets stored with the table."""
     waiting: int = 0
-    """Committed records that the table does not have yet, and need not have."""
+    """Committed records not in the table yet, which need not be there."""
     several: int = 0
     """Keys with records in several Kafka partitions.
 
-    There the last commit wins, so the last row of any of these partitions counts as right.
+    For such a key the last commit wins, so the last record of any of these partitions counts as right.
     """
     values_compared: int = 0
     """Number of rows compared with their records, column by column."""
     without_time: int = 0
-    """Rows without `_kafka_timestamp`, because Kafka has none, or one that no table holds."""
+    """Rows without `_kafka_timestamp`, because Kafka has none or one outside the range of tables."""
     columns_left_out: list[str] = field(default_factory=list)
-    """Names of columns without a comparison."""
+    """Names of the columns that were not compared."""
     values_unproven: str = ""
-    """Reason why no values were compared; empty where they were."""
+    """Reason why no values were compared; empty if they were."""
     offsets: dict[int, int] = field(default_factory=dict)
     accounts: Accounts = field(default_factory=Accounts)
 
@@ -207,7 +207,7 @@ class ResultsReport(Findings[FindingKind, Finding]):
         times: int = 1,
         known_as: tuple[str | None, int | None] = (None, None),
     ) -> None:
-        """`add` a finding about a row or a key. known_as: identity and sequence."""
+        """Add a finding about a row or a key. known_as: identity and sequence of its record, if known."""
         identity, sequence = known_as
         self.add(
             Finding(

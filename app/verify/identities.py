@@ -1,4 +1,4 @@
-"""Each identity's records on their way: accepted from the input, emitted to the output, in the result table."""
+"""Counts of each identity's records in the input, in the output, and in the result table."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 UNMATCHED = -1
-"""Place of an output record that stems from nothing in the input."""
+"""Place, among the expected records, of an output record without a counterpart in the input."""
 
 
 def numbers(held: array[int]) -> Numbers:
-    """Return a NumPy view of the array, without a copy."""
+    """Return a NumPy view of an array of 8-byte integers, without a copy."""
     return np.frombuffer(held, np.int64) if held else np.empty(0, np.int64)
 
 
 class Emitted:
-    """Records of one output partition: their offsets, and their places among the expected ones."""
+    """Records of one output partition: offsets, timestamps, and indices of their expected records."""
 
     def __init__(self) -> None:
         self._offsets = array("q")
@@ -30,13 +30,13 @@ class Emitted:
         self._timestamps = array("q")
 
     def add(self, offset: int, place: int, timestamp_ms: int) -> None:
-        """Add the next record of the output."""
+        """Add the next record of the output. place: index of its expected record, or UNMATCHED."""
         self._offsets.append(offset)
         self._places.append(place)
         self._timestamps.append(timestamp_ms)
 
     def recognise(self, index: int, place: int) -> None:
-        """An unmatched record turned out to be an expected record after all."""
+        """Assign an unmatched record to an expected record after all. index: index of the output record."""
         self._places[index] = place
 
     @property
@@ -46,43 +46,47 @@ class Emitted:
 
     @property
     def timestamps_ms(self) -> Numbers:
-        """Timestamp of each record, as Kafka has it."""
+        """Kafka's timestamp of each record, in milliseconds since the epoch."""
         return numbers(self._timestamps)
 
     @property
     def places(self) -> Numbers:
-        """Place of each record among the expected ones; `UNMATCHED`: none."""
+        """Index of each record's expected record; `UNMATCHED`: none."""
         return numbers(self._places)
 
 
 @dataclass(slots=True)
 class Account:
-    """One identity's records, all partitions together."""
+    """Counts of one identity's records, over all partitions."""
 
     accepted: int = 0
-    """Records of the input to forward, each once."""
+    """Records of the input to forward, without repeats."""
     emitted: int = 0
     """Records in the output."""
     rows: int = 0
-    """Records in the result table; in one with a key: read by the job and not rejected."""
+    """Rows in the result table; for a table with a key, records that the job has read and not rejected."""
     rejects: int = 0
     """Records in the table of rejects."""
     waiting: int = 0
-    """Not in the output, or not in the table, because worker or job have not come that far."""
+    """Records missing in output or table because worker or job have not reached them yet."""
     lost: int = 0
-    """Not in the output or not in the table, although worker or job are past them."""
+    """Records missing in output or table although worker or job have gone past them."""
     doubled: int = 0
-    """There more than once, in the output or in the table, without the first."""
+    """Repeats in output or table, not counting the first."""
 
     @property
     def ok(self) -> bool:
-        """Return True if none of them is lost or doubled."""
+        """Return True if no record of the identity is lost or doubled."""
         return not (self.lost or self.doubled)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Table steps of each output record of a partition; columns like `Emitted.offsets`."""
+    """State in the result table of each output record of a partition; one element for each record.
+
+    rows, rejects: number of the record's rows and rejects; waiting, lost: True if the record is missing in the table
+    and may still come, or must be there
+    """
 
     rows: Numbers
     rejects: Numbers
@@ -91,7 +95,7 @@ class Steps:
 
 
 class Accounts:
-    """All identities. None stands for output records that stem from nothing in the input."""
+    """Accounts by identity; under None, the output records without a counterpart in the input."""
 
     def __init__(self) -> None:
         self._of: dict[bytes | None, Account] = {}
@@ -108,15 +112,15 @@ class Accounts:
         emitted: Emitted,
         steps: Steps,
     ) -> None:
-        """Add one partition.
+        """Add the records of one partition.
 
         Args:
-            identities: by number.
-            owners: number of the identity of each expected record.
-            seen: True where the output has it.
-            due: True where the output must have it.
-            emitted: the output.
-            steps: steps of the table.
+            identities: identities by number.
+            owners: number of each expected record's identity.
+            seen: True for each expected record found in the output.
+            due: True for each expected record that must be in the output.
+            emitted: records of the output.
+            steps: state in the table of each output record.
         """
         size = len(identities) + 1  # the last number is that of the unmatched records
         owners_emitted = np.append(owners, size - 1)[emitted.places]  # UNMATCHED is the last
@@ -156,12 +160,12 @@ class Accounts:
             )
 
     def first(self, limit: int) -> Iterator[tuple[bytes | None, Account]]:
-        """Those with something lost or doubled first, then those with most records."""
+        """Yield up to `limit` accounts: those with lost or doubled records first, then those with most records."""
         ranked = sorted(self._of.items(), key=lambda item: (item[1].ok, -item[1].accepted, item[0] or b""))
         yield from ranked[:limit]
 
     def total(self) -> Account:
-        """Return the sums over all identities."""
+        """Return the sum of all accounts."""
         rows = [
             (each.accepted, each.emitted, each.rows, each.rejects, each.waiting, each.lost, each.doubled)
             for each in self._of.values()

@@ -1,4 +1,4 @@
-"""Compares a table with a key with a second count of the whole topic: each key once, with the values of the topic."""
+"""Comparison of a result table with one row a key with a second computation from the whole topic."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kafka_ratchet.app.verify.rows import RowOffsets
 from kafka_ratchet.spark_sink.job.recount import list_digest
 
 KEY_SHOWN = 200
-"""Characters of a key in a finding; a key may be a megabyte long."""
+"""Most characters of a key in a finding; a key may be a megabyte long."""
 
 VALUE_SHOWN = 200
-"""Characters of a value, likewise."""
+"""Most characters of a value in a finding."""
 
 ROUNDING = 1e-12
-"""Relative rounding error of a quotient of two doubles, however they were made from decimals."""
+"""Largest relative difference of equal averages: the rounding error of a quotient of two doubles."""
 
 Tuple = tuple[Any, ...]
 
 
 class KeyedRows:
-    """Rows of a table with a key, compared with the demanded ones.
+    """Comparison of the rows of a table with a key with the expected rows.
 
     Args:
-        schema: the key's columns, then the compared ones: totals, or `_kafka_partition` and `_kafka_offset`.
+        schema: columns of the key, then the compared columns: totals, or `_kafka_partition` and `_kafka_offset`.
         width: number of key columns.
-        report: gets counts and findings.
-        rounded: columns with store-specific last digits: quotients of two compared numbers.
-        on_key: takes each finding: its kind, the key's values and a text.
+        report: receives counts and findings.
+        rounded: names of averages, as their last digits differ by store.
+        on_key: function called with each finding: its kind, the values of the key, and a text.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class KeyedRows:
         self._held: dict[Tuple, Tuple] = {}
         self._again: Counter[Tuple] = Counter()
         self.misplaced: list[tuple[int, int]] = []
-        """Partition and offset of each row with a record other than the last one of its key."""
+        """Partition and offset in each row that is not made from the last record of its key."""
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Take the rows of the table, in place of earlier ones."""
+        """Store the rows of the table, in place of those of an earlier call."""
         self._held, self._again = {}, Counter()
         for key, values in self._tuples(batches):
             if key in self._held:
@@ -63,7 +63,10 @@ class KeyedRows:
         self._report.rows = len(self._held) + self._again.total()
 
     def compare_totals(self, expected: pa.Table) -> None:
-        """Compare each key's count, sums and so on. Lost and doubled are counted in records; a row has many."""
+        """Compare each key's totals with the expected ones.
+
+        Lost and doubled are counted in records, because a row of totals stands for many records.
+        """
         for key, values in self._tuples(expected.to_batches()):
             held = self._held.pop(key, None)
             if held is not None and self._are_same(held, values):
@@ -87,11 +90,13 @@ class KeyedRows:
         )
 
     def compare_last(self, expected: pa.Table, deleted: pa.Table) -> None:
-        """Compare each key's row with the last record in one of the Kafka partitions; none after a delete.
+        """Check that each key's row is made from the key's last record in one of the Kafka partitions.
+
+        A key needs no row if its last record in a partition is a delete.
 
         Args:
-            expected: the last record of each key and partition, if it has a value.
-            deleted: the same for those without a value.
+            expected: last record of each key in each partition, if that record has a value.
+            deleted: last record of each key in each partition, if that record has no value.
         """
         last = self._by_key(expected)
         gone = self._by_key(deleted)
@@ -116,14 +121,17 @@ class KeyedRows:
         self._finish()
 
     def _by_key(self, table: pa.Table) -> dict[Tuple, dict[int, int]]:
-        """Offset by partition of each key."""
+        """Return, for each key, the offset of its record by partition."""
         found: dict[Tuple, dict[int, int]] = {}
         for key, (partition, offset) in self._tuples(table.to_batches()):
             found.setdefault(key, {})[partition] = offset
         return found
 
     def compare_rejects(self, expected: pa.Table, rejects: RowOffsets, end: Mapping[int, int]) -> None:
-        """Each value that does not parse must be a reject, and no other, below these offsets."""
+        """Check that the rejects are exactly the records with an unparsable value.
+
+        end: offset by partition before which rejects are compared
+        """
         wanted = RowOffsets()
         wanted.add(expected.to_batches())
         for partition in sorted({*wanted.left(), *rejects.left()}):
@@ -136,7 +144,7 @@ class KeyedRows:
                 self._report.find("unexpected", detail, partition, offset)
 
     def _finish(self) -> None:
-        """Add rows without any record in the topic, and repeated rows."""
+        """Report the remaining rows, which have no record in the topic, and keys with several rows."""
         for key in self._held:
             self._add("unexpected", key, "has a row, and the topic has no record of it")
         for key, times in self._again.items():
@@ -173,14 +181,17 @@ class KeyedRows:
 
 
 def _is_near(one: float, other: float, *, is_rounded: bool) -> bool:
-    """Return True if two unequal numbers are the same: both NaN, or equal but for rounding."""
+    """Return True if two unequal floats count as equal: both are NaN, or they differ by rounding only."""
     if math.isnan(one) or math.isnan(other):
         return math.isnan(one) and math.isnan(other)
     return is_rounded and math.isclose(one, other, rel_tol=ROUNDING)
 
 
 def _plain(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Dates and times as numbers, because Python knows fewer years than the tables do; a list by its digest."""
+    """Convert a column to comparable values: times and dates to integers, lists to digests.
+
+    Python's own dates cannot represent all years of the tables.
+    """
     if pa.types.is_list(wanted) and pa.types.is_string(column.type):
         return column  # it is the digest already
     column = column.cast(wanted)

@@ -1,4 +1,4 @@
-"""The way that a partition's reader took through the input: straight on, but for where an operator has moved it."""
+"""Legs of a partition: the parts of its input between operators' decisions that moved its position."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kafka_ratchet.transport.owner import INPUT, NEWEST_DECISIONS, OUTPUT, Decis
 
 
 class Leg(NamedTuple):
-    """Input offsets from start to before end, read in one go.
+    """Input offsets from `start` to before `end`, which workers read without a decision in between.
 
-    forgets: last sequences were forgotten before it (`ratchet resume --forget`)
-    rule: of its records; None: the one of the settings.
-    since, until: state at the decision before and after it; None: there was none, or nothing was noted
+    forgets: True if last sequences were forgotten before this leg (`ratchet resume --forget`).
+    rule: rule that judged its records; None: the rule of the settings.
+    since, until: marks of the decisions before and after this leg; None: no decision, or one without a mark.
     """
 
     start: int
@@ -27,11 +27,11 @@ class Leg(NamedTuple):
     until: Mark | None = None
 
     def intervals(self, of: Sequence[PolicyInterval]) -> list[PolicyInterval]:
-        """Return the policy intervals begun in this leg. of: all of the partition."""
+        """Return the policy intervals begun in this leg. of: all intervals of the partition."""
         return [each for each in of if self._has(each.number, "intervals")]
 
     def edits(self, of: Sequence[Edit]) -> list[Edit]:
-        """Return the edits applied in this leg. of: all of the partition, in their order."""
+        """Return the edits applied in this leg. of: all edits of the partition, in order."""
         return [each for number, each in enumerate(of) if self._has(number, "edits")]
 
     def _has(self, number: int, name: str) -> bool:
@@ -40,21 +40,21 @@ class Leg(NamedTuple):
 
 
 class NoPath(Exception):
-    """Unknown order of reading; the text gives the reason."""
+    """Error for an unknown order of the workers' reads; the text has the reason."""
 
 
 def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, since: str = "") -> list[Leg]:
-    """Return the legs from `begin` to `end`, in their order.
+    """Return the legs of a replay, from input offset `begin` to `end`, in order.
 
     Args:
-        decisions: of the partition, the newest last.
-        begin: where the first leg begins
-        end: of the last leg
-        held: the first offset that Kafka still has.
-        since: decisions up to this time are done with; ISO 8601
+        decisions: decisions on the partition, the newest last.
+        begin: first input offset of the first leg.
+        end: input offset after the last leg.
+        held: first input offset that Kafka still has.
+        since: time of the newest processed decision; ISO 8601.
 
     Raises:
-        NoPath: some of the input is deleted, or the decisions do not tell the legs.
+        NoPath: some of the input is deleted, or the decisions do not show the legs.
     """
     if len(decisions) >= NEWEST_DECISIONS:
         raise NoPath(
@@ -85,19 +85,19 @@ def legs_of(decisions: Sequence[Decision], begin: int, end: int, held: int, sinc
 
 
 def noted_legs(owner: Owner | None, begin: int, end: int, since: str = "") -> list[Leg]:
-    """Return the legs in the present input, by the marks of the decisions.
+    """Return the legs within the present input topic, from the marks of the decisions.
 
-    The first leg has a mark before it where earlier legs cannot be judged any more: their input was deleted, or the
-    changelog does not keep their decisions. A decision without a change ends no leg.
+    If earlier legs cannot be judged any more, the first leg has a mark in `since`: either their input topic was
+    replaced, or the changelog no longer has their decisions. A decision that changes nothing ends no leg.
 
     Args:
-        owner: of the partition
-        begin: where the first leg begins
-        end: of the last leg.
-        since: decisions up to this time are done with; ISO 8601.
+        owner: owner entry of the partition.
+        begin: first input offset of the first leg.
+        end: input offset after the last leg.
+        since: time of the newest processed decision; ISO 8601.
 
     Returns:
-        the legs in their order; none where no decision has a mark
+        the legs in order; an empty list if no decision has a mark.
     """
     decisions = [each for each in owner.decisions if each.at > since] if owner is not None else []
     if owner is None or not any(each.mark for each in decisions):
@@ -122,6 +122,6 @@ def noted_legs(owner: Owner | None, begin: int, end: int, since: str = "") -> li
 
 
 def _changes(decision: Decision, mark: Mark, following: Mapping[str, str]) -> bool:
-    """Return whether a decision makes a difference for the records after it."""
+    """Return True if a decision changes position, state, output topic or rule for the records after it."""
     is_moved = decision.before != decision.after or decision.forgets or OUTPUT in mark.replaced
     return is_moved or any(mark.rule.get(name) != following.get(name) for name in RULE)

@@ -1,4 +1,4 @@
-"""Compares the dead letters with the invalid records of the input."""
+"""Comparison of a stream's dead letters with the invalid records of its input."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from kafka_ratchet.app.verify.rule import Headers, RecordView
 from kafka_ratchet.app.verify.state import Baseline
 
 DEAD_LETTER_HEADERS = ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset")
-"""Appended to a dead letter's own headers, in any order."""
+"""Headers appended to a dead letter's own, in any order."""
 
 DEPENDING = (b"too-late", b"content-differs", b"replay-not-new")
-"""Reasons that refer to an earlier record."""
+"""Reasons of dead letters that refer to an earlier record."""
 
 
 class Letter(NamedTuple):
-    """Place of a dead letter, and a digest of its record."""
+    """Partition and offset of a dead letter, and a digest of its content."""
 
     partition: int
     offset: int
     content: bytes
     depends: bool = False
-    """True if its reason depends on an earlier record, which retention may have deleted."""
+    """True if the reason refers to an earlier record, which retention may have deleted."""
 
 
 class Order(NamedTuple):
-    """Input offsets of dead letters in writing order.
+    """Input offsets of dead letters, in the order of writing.
 
-    last: index of the first one of the last leg
+    last: index of the last leg's first dead letter
     """
 
     offsets: Sequence[int]
@@ -40,25 +40,25 @@ class Order(NamedTuple):
 
 
 class Letters:
-    """All dead letters of a stream, by the input record that they say they stem from.
+    """Dead letters of a stream, by the input record in their headers.
 
-    In memory it takes some 300 bytes for each.
+    Each takes some 300 bytes of memory.
     """
 
     def __init__(self, input_topic: str, topic: str, *, whole: bool, report: Report) -> None:
-        """Start without letters.
+        """Start without dead letters.
 
         Args:
-            input_topic: the input's name in the letters.
-            topic: the dead-letter topic.
-            whole: True if all requested ones are still there.
-            report: gets the counts and findings.
+            input_topic: name of the input in the headers of dead letters.
+            topic: name of the dead-letter topic.
+            whole: True if retention has deleted none of the dead letters to compare.
+            report: receives counts and findings.
         """
         self._input, self._topic, self._whole, self._report = input_topic, topic, whole, report
         self._of: dict[int, dict[int, list[Letter]]] = {}
 
     def read(self, letters: Iterable[tuple[int, int, RecordView]]) -> None:
-        """Take them: partition, offset and record of each."""
+        """Add dead letters. letters: partition, offset and record of each."""
         for at_partition, at_offset, letter in letters:
             self._report.dead_letters += 1
             own = RecordView(letter.key, letter.value, own_headers(letter.headers), 0)
@@ -78,18 +78,19 @@ class Letters:
         order: Order | None = None,
         times: Mapping[int, int] | None = None,
     ) -> tuple[int | None, list[int]]:
-        """Verify that every invalid record of a partition has exactly one letter with its origin.
+        """Check that every invalid record of an input partition has exactly its dead letters.
 
         Args:
-            partition: partition of the input.
-            invalid: its invalid records, by rising offset -> digest of the record's content.
-            judged_to: end of the records that must have one; later ones may.
-            baseline: beginning of the partition.
-            order: order of the letters, where it is another one.
-            times: letters per record, where agents may make several.
+            partition: number of the input partition.
+            invalid: digest of the dead letter's content, by rising input offset of the invalid record.
+            judged_to: input offset before which invalid records must have their dead letters; later ones may.
+            baseline: known state before the first record read.
+            order: order of the dead letters; None: the order of the input.
+            times: number of dead letters by input offset, if agents may write several; None: one each.
 
         Returns:
-            (the first offset that still waits for its letter, or None; the offsets with one of the last leg).
+            (first input offset that still waits for a dead letter, or None; input offsets of the last leg that have
+            their dead letters).
         """
         times = {} if times is None else times
         if order is None:
@@ -134,17 +135,17 @@ class Letters:
         return min(waits, default=None), list(lettered)
 
     def leave_out_before(self, partition: int, end: int) -> None:
-        """Leave out the letters of a deleted input: those before an offset of a partition."""
+        """Exclude a partition's dead letters before the dead-letter offset `end`, since their input is deleted."""
         for of in self._of.get(partition, {}).values():
             of[:] = [each for each in of if each.partition != partition or each.offset >= end]
 
     def leave_out(self, partition: int, since: int = 0) -> None:
-        """A partition of the input is not compared from an offset on, and neither are its letters."""
+        """Exclude the dead letters of an input partition from input offset `since` on."""
         left = self._of.pop(partition, {})
         self._of[partition] = {offset: found for offset, found in left.items() if offset < since}
 
     def finish(self) -> None:
-        """Add, after all partitions, letters of partitions that the input does not have."""
+        """Report the dead letters of partitions that the input does not have. Call it after all partitions."""
         for partition, letters in self._of.items():
             for offset, found in letters.items():
                 for letter in found:
@@ -163,9 +164,9 @@ class Letters:
 
 
 def own_headers(headers: Headers) -> Headers:
-    """Return a dead letter's headers without the appended ones.
+    """Return a dead letter's headers without the ones that Ratchet has appended.
 
-    Those of agents have three more; letters of earlier versions of Ratchet have fewer.
+    Dead letters of agents have three more; those of earlier versions have fewer.
     """
     own, reason = headers[: -len(DEAD_LETTER_HEADERS)], dict(headers).get("ratchet-reason") or b""
     is_of_agent = reason.startswith((b"agent ", b"value does not decode: "))
@@ -177,7 +178,7 @@ def own_headers(headers: Headers) -> Headers:
 
 
 def origin_of(headers: Headers, input_topic: str) -> tuple[int, int] | None:
-    """Partition and offset that the appended headers name; None where they are not as they must be."""
+    """Return input partition and offset in the appended headers; None if these are missing or malformed."""
     appended = headers[-len(DEAD_LETTER_HEADERS) :]
     said = dict(appended)
     if len(appended) != len(DEAD_LETTER_HEADERS) or set(said) != set(DEAD_LETTER_HEADERS):

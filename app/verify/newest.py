@@ -1,4 +1,4 @@
-"""The newest records of an input, judged before a policy switches deduplication on."""
+"""Check of an input's newest records, before a policy switches deduplication on."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kafka_ratchet.topic_log.clients import OffsetRange, consumer, offset_ranges
 from kafka_ratchet.topic_log.reading import records_between, second_read
 
 NEWEST: Final = 1_000
-"""Offsets of an input, over all its partitions."""
+"""Number of newest offsets to read, over all partitions of an input."""
 
 
 def refuse_without_sequence(settings: Settings, bootstrap: str, stream: str | None) -> None:
-    """Refuse to switch on a stream with a majority of records that would become dead letters.
+    """Refuse deduplication for a stream if at least half of its newest records would become dead letters.
 
     Args:
-        settings: the whole of them
-        bootstrap: host:port[,host:port]
-        stream: name; None: all streams without a policy or setting of their own.
+        settings: all settings.
+        bootstrap: host:port[,host:port].
+        stream: name of the stream; None: all streams without a policy or setting of their own.
 
     Raises:
         SettingsError: at least half of the newest records of an input cannot be judged.
@@ -47,7 +47,7 @@ def refuse_without_sequence(settings: Settings, bootstrap: str, stream: str | No
 
 
 def _judged_newest(settings: Settings, bootstrap: str, stream: StreamSettings) -> tuple[int, int]:
-    """Judge the newest records of an input; returns how many there were, and how many have no usable sequence."""
+    """Judge the newest records of an input; return their number, and the number of invalid ones."""
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     count = partition_counts(admin_client(options), [stream.input]).get(stream.input, 0)
     if not count:

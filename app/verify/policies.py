@@ -1,9 +1,9 @@
-"""Policies of the changelog's intervals, checked against the policy topic itself.
+"""Check of the changelog's policy intervals against the policy topic itself.
 
-The changelog has the worker's actions: from this input offset on it judged, or did not, because of the policies
-before this offset of the policy topic. This module reads the policy topic itself. Compaction removes policies once
-they are set again, so the record that decided an old interval may be missing. The interval is then neither confirmed
-nor contradicted, but unproven.
+An interval in the changelog says: from this input offset on the worker judged, or did not, because of the policies
+before that offset of the policy topic. This module reads the policy topic itself. Compaction removes a policy once it
+is set again, so the record that decided an old interval may be missing. The interval is then neither confirmed nor
+contradicted, but unproven.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kafka_ratchet.transport.owner import Decision, Owner
 
 
 class PolicyRecord(NamedTuple):
-    """One record of the policy topic. stream: None for all; deduplicate: None where it unsets."""
+    """Record of the policy topic. stream: None for all streams; deduplicate: None if it unsets the policy."""
 
     stream: str | None
     deduplicate: bool | None
@@ -30,7 +30,7 @@ class PolicyRecord(NamedTuple):
 class PolicyTopic:
     """Remaining records of the policy topic.
 
-    said has a None for a record other than a policy. end is 0 without such a topic.
+    said: policy by offset; None for any other record. end: 0 if there is no such topic.
     """
 
     name: str
@@ -42,13 +42,14 @@ class PolicyTopic:
     def of(
         cls, name: str, begin: int, end: int, records: Iterable[tuple[int, bytes | None, bytes | None]]
     ) -> PolicyTopic:
-        """Return the topic from its records: offset, key, value."""
+        """Decode the topic's records. records: offset, key and value of each."""
         return cls(name, begin, end, {offset: _said(key, value) for offset, key, value in records})
 
     def last(self, stream: str | None, before: int) -> tuple[PolicyRecord | None, bool]:
-        """The newest record for a stream (None: for all) before an offset, and whether there cannot have been another.
+        """Return the newest policy for a stream (None: for all) before an offset, and True if this is certain.
 
-        Where there is none, a later one may be the reason: compaction keeps the newest of a key.
+        If no policy remains before the offset, it is certain only without a later one: compaction may have removed an
+        earlier policy for it.
         """
         offsets = [offset for offset, said in self.said.items() if said is not None and said.stream == stream]
         earlier = [offset for offset in offsets if offset < before]
@@ -71,17 +72,18 @@ def check_intervals(
     accepted: int = 0,
     empty: Collection[int] = (),
 ) -> list[IntervalCheck]:
-    """Check the intervals of input from an offset on.
+    """Check the policy intervals of a partition from an input offset on.
 
     Args:
-        topic: the present policy topic.
+        topic: present policy topic.
         settings: present settings; earlier ones are not recorded.
-        stream: its name.
-        partition: partition of the input.
-        intervals: all of the partition, by number.
+        stream: name of the stream.
+        partition: number of the input partition.
+        intervals: all intervals of the partition, by number.
         begin: first input offset to check.
-        accepted: number of the first interval without an accepted loss of its policy topic by an operator.
-        empty: numbers of intervals without a judged record
+        accepted: number of the first interval to check. For those before it an operator has accepted the loss of the
+            policy topic.
+        empty: numbers of intervals without a judged record.
     """
     found = []
     for interval, following in zip(intervals, [*intervals[1:], None], strict=True):
@@ -104,11 +106,11 @@ def check_intervals(
 def empty_intervals(
     intervals: Sequence[PolicyInterval], decisions: Sequence[Decision], committed_to: int
 ) -> frozenset[int]:
-    """Return the numbers of empty intervals begun by a decision.
+    """Return the numbers of intervals that begin at an operator's decision and have no record.
 
     Args:
-        intervals: all of the partition, by number
-        decisions: of operators, the newest last
+        intervals: all intervals of the partition, by number
+        decisions: operators' decisions, the newest last
         committed_to: next input offset of the partition
     """
     marked = [(each.mark.intervals, each) for each in decisions if each.mark is not None and each.mark.intervals]
@@ -136,7 +138,7 @@ def _verdict(topic: PolicyTopic, settings: Settings, stream: str, interval: Poli
 
 
 def _no_witness(topic: PolicyTopic, stream: str, offset: int) -> tuple[Verdict, str] | None:
-    """Return why the deciding record is missing; None where it is present."""
+    """Return verdict and reason if the record that decided an interval is missing or unfit; None if it is fine."""
     where = f"{topic.name} offset {offset}"
     if offset >= topic.end:
         return "unproven", f"{where} is named, and the topic ends at {topic.end}: it was created again, or lost its end"
@@ -153,7 +155,10 @@ def _no_witness(topic: PolicyTopic, stream: str, offset: int) -> tuple[Verdict, 
 
 
 def _effective(topic: PolicyTopic, settings: Settings, stream: str, before: int) -> tuple[bool, str, bool]:
-    """Return the effective policy, its source, and True if the topic has it: settings are the present ones."""
+    """Return the effective policy before an offset of the topic, its source, and True if it is certain.
+
+    A policy from the settings is uncertain, as only the present settings are known.
+    """
     own, own_sure = topic.last(stream, before)
     everyone, _ = topic.last(None, before)
     if own is not None and own.deduplicate is not None:
@@ -168,7 +173,7 @@ def _effective(topic: PolicyTopic, settings: Settings, stream: str, before: int)
 
 
 def _said(key: bytes | None, value: bytes | None) -> PolicyRecord | None:
-    """None where it is no policy. A value that cannot be read unsets, as docs/guide/policy.md says."""
+    """Decode a record as a policy; return None for any other record. An unreadable value unsets the policy."""
     try:
         parts = json.loads(key or b"")
     except (ValueError, RecursionError):
@@ -188,7 +193,7 @@ def _said(key: bytes | None, value: bytes | None) -> PolicyRecord | None:
 
 
 class Skip(NamedTuple):
-    """Input offsets from start to before end, and the decision."""
+    """Input offsets from `start` to before `end` that an operator's decision has skipped."""
 
     start: int
     end: int
@@ -198,10 +203,10 @@ class Skip(NamedTuple):
 
 
 def skipped_by_decision(owner: Owner | None) -> list[Skip]:
-    """Return the input skipped by decisions on one partition, in its present topic, by offset.
+    """Return the skipped ranges of a partition's present input topic, sorted by offset.
 
-    A decision without a previous position began with another topic: earlier decisions concern the old one. One that
-    moves back includes the passed-over input again.
+    A decision without a previous position began a new topic, so that earlier decisions do not count. A decision that
+    moves back includes skipped input again.
     """
     skips: list[Skip] = []
     for decision in owner.decisions if owner is not None else ():

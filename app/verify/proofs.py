@@ -1,7 +1,7 @@
-"""Last proof of each stream, kept for the page: `ratchet verify --record`.
+"""Last verify result of each stream, called its proof, recorded for the page: `ratchet verify --record`.
 
-It stands in a compacted topic of one partition, `APP-proofs`: key `["proof", STREAM]`, value JSON. No other program
-writes there, and no worker reads it: it decides nothing.
+Proofs are in a compacted topic of one partition, `APP-proofs`: key `["proof", STREAM]`, value JSON. Workers never read
+them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ VERDICTS: Final[dict[ExitCode, Verdict]] = {
 class Proof(msgspec.Struct, frozen=True):
     """Result of a run of verify on a stream.
 
-    at: ISO 8601, UTC; by: user@machine; compared_to: by partition, offsets of input and output after the last
-    compared ones; unproven: reasons for an incomplete proof; findings: the first of them; format: of this record
+    at: time of the run, ISO 8601, UTC; by: user@machine. compared_to: by partition, input and output offset after the
+    last compared records. unproven: reasons for an incomplete proof; findings: texts of the first findings; format:
+    version of this record.
     """
 
     stream: str
@@ -55,11 +56,11 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 _PROOF_OF: Final = msgspec.json.Decoder(Proof)
-"""Made here and not by the first who reads, in a thread of the page: see `kafka_ratchet.transport.owner`."""
+"""Decoder made at import, not by the first thread that reads: see `kafka_ratchet.transport.owner`."""
 
 
 def proof_of(report: Report) -> Proof:
-    """Return a report as a proof, with the present user and time."""
+    """Make a proof from a report, with the present user and time."""
     names = ("lost", "doubled", "reordered", "altered", "unexpected", "contradicted")
     counted = ("fresh", "duplicate", "invalid", "late", "conflict", "unjudged", "delivered", "dead_letters", "pending")
     return Proof(
@@ -75,11 +76,11 @@ def proof_of(report: Report) -> Proof:
 
 
 def record_proof(settings: Settings, bootstrap: str, proof: Proof) -> None:
-    """Write it to the topic of proofs, in the place of the stream's last one. Creates the topic.
+    """Write a proof to the topic of proofs, where it replaces the stream's last one. Create a missing topic.
 
     Raises:
-        TopicError: the topic cannot be created, or is not as it must be.
-        BrokerUnavailable: Kafka did not take it.
+        TopicError: the topic cannot be created, or has an unfit configuration.
+        BrokerUnavailable: Kafka did not confirm the record.
     """
     topic = proofs_topic(settings.app)
     admin = admin_client({"bootstrap.servers": bootstrap, **settings.kafka})
@@ -95,18 +96,18 @@ def record_proof(settings: Settings, bootstrap: str, proof: Proof) -> None:
 
 
 def proof_key(stream: str) -> bytes:
-    """Key of a stream's record."""
+    """Return the key of a stream's record in the topic of proofs."""
     return json.dumps(["proof", stream], separators=(",", ":")).encode()
 
 
 def read_proofs(settings: Settings, bootstrap: str) -> dict[str, Proof]:
-    """Return the last proof of each stream that has one.
+    """Read the last proof of each stream from Kafka; a stream without a proof is left out.
 
-    Records of another version are left out, and logged.
+    Records that cannot be decoded are logged and left out, and so are those in another format.
 
     Raises:
         BrokerUnavailable: Kafka does not answer.
-        TransportError: it refuses to give them.
+        TransportError: Kafka refuses the read.
     """
     options, topic = {"bootstrap.servers": bootstrap, **settings.kafka}, proofs_topic(settings.app)
     found: dict[str, Proof] = {}

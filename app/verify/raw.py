@@ -1,4 +1,4 @@
-"""Result table of a job that judged the raw topic itself, compared with the input alone."""
+"""Comparison of the input with the result table of a job that reads and judges the input itself."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 def verify_raw(settings: Settings, name: str, stream: StreamSettings, bootstrap: str, session: Session) -> Report:
-    """Judge the input record by record, and compare the demanded records with the table.
+    """Judge the input record by record, and compare the fresh and invalid records with the table.
 
-    Output and dead-letter topic need not be there. Memory is that of `verify_results`.
+    Output and dead-letter topic need not exist. It needs as much memory as `verify_results`.
 
     Args:
         settings: settings with `from_input` in the sink.
         name: name of the stream.
-        stream: its settings.
+        stream: settings of the stream.
         bootstrap: host:port[,host:port].
-        session: function that starts Spark; called only for a table with a key.
+        session: function that starts Spark; not called if sink.sql or sink.transform makes the rows.
 
     Raises:
         SetupError: the table cannot be read.
-        PositionLost: the input no longer holds its beginning.
+        PositionLost: retention has deleted the beginning of the input.
         RatchetError: see `kafka_ratchet.app.verify.verify`.
     """
     from kafka_ratchet.app.status.results import sink_errors_translated

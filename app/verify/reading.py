@@ -1,4 +1,4 @@
-"""Kafka reader of verify: the offsets to compare up to, and every committed record up to there."""
+"""Kafka reader of verify: determines the offsets to compare, and reads the committed records before them."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ from kafka_ratchet.transport.owner import Owner
 
 @dataclass(frozen=True)
 class OffsetRanges:
-    """Offsets to compare, read from Kafka in an order safe next to running workers.
+    """Offsets to compare, read from Kafka in an order that is safe while workers run.
 
-    Input committed at `judged` must be in the output. Then the output's end is taken, after the end of open
-    transactions, and then `committed_to`: no record before the output's end comes from input beyond `committed_to`.
-    Input between the two may or may not be in the output yet.
+    First `judged` is read: input before it must be in the output. Then, once open transactions have ended, the end of
+    the output is read, and last `committed_to`: no record before the output's end comes from input beyond it. Input
+    from `judged` to `committed_to` may be in the output or not.
     """
 
     judged: dict[int, int]
-    """Per input partition the committed offset, before the ends were taken; 0 where nothing was ever committed."""
+    """Committed offset by input partition, before the output's end was read; 0 without any commit."""
     committed_to: dict[int, int]
-    """... and after."""
+    """Committed offset by input partition, after the output's end was read; 0 without any commit."""
     uncommitted: frozenset[int]
     """Input partitions without any commit."""
     input_ends: dict[int, int]
     output_ends: dict[int, int]
     dead_letter_ends: dict[int, int]
     input_high: dict[int, int]
-    """High watermarks of the input. From `input_ends` to there offsets wait for an open transaction to end."""
+    """High watermarks of the input. Records from `input_ends` up to here wait for the end of a transaction."""
     input_begins: dict[int, int]
-    """First offsets that Kafka still has."""
+    """First offset that Kafka still has, by input partition."""
     output_begins: dict[int, int]
     dead_letter_begins: dict[int, int]
 
@@ -84,12 +84,12 @@ MESSAGE_EVERY_S = 3.0
 
 
 def plain_id(text: str) -> str:
-    """Return a topic id in one spelling: clients print the same 16 bytes as URL-safe Base64 or the usual one."""
+    """Return a topic id in URL-safe Base64, since some clients print it in the usual Base64."""
     return text.replace("+", "-").replace("/", "_").rstrip("=")
 
 
 class TopicReader:
-    """One stream's topics, read committed.
+    """Reader of the committed records in one stream's topics.
 
     Raises:
         TopicMissing: one of the three topics does not exist.
@@ -97,7 +97,7 @@ class TopicReader:
     """
 
     def __init__(self, settings: Settings, stream: StreamSettings, bootstrap: str, *, input_only: bool = False) -> None:
-        """input_only: Spark judges, and of the stream's topics there need be no other."""
+        """Look up the topics. input_only: True if only the input must exist, because Spark judges it."""
         self._settings = settings
         self._stream = stream
         self._options: Mapping[str, str | int | bool] = {"bootstrap.servers": bootstrap, **settings.kafka}
@@ -106,7 +106,7 @@ class TopicReader:
         self._second = {kind: second_read(self._options, most, committed=kind) for kind in (True, False)}
         self._consumers, self._admin = Consumers(self._options), admin_client(self._options)
         self.topic_ids: dict[str, str] = {}
-        """Id of each requested topic: a topic created again has another one."""
+        """Id of each topic requested so far. A topic has a new id after it was deleted and created again."""
         self._counts: dict[str, int] = {}
         others = [] if input_only else [stream.output, stream.dead_letters]
         counts = self._partition_counts([stream.input, *others])
@@ -125,15 +125,15 @@ class TopicReader:
     def consumer(
         self, group: str, committed: bool = True, topic: str | None = None
     ) -> AbstractContextManager[Consumer]:
-        """Return a reused client; see `Consumers.consumer`."""
+        """Return a client for one use at a time, made once and reused; see `Consumers.consumer`."""
         return self._consumers.consumer(group, committed=committed, topic=topic)
 
     def close(self) -> None:
-        """Close its clients."""
+        """Close the clients."""
         self._consumers.close()
 
     def offset_ranges(self, numbers: Collection[int] | None = None) -> OffsetRanges:
-        """Return the offsets to compare. Waits for open transactions on the output, as long as they can live.
+        """Determine the offsets to compare, after open transactions on the output have ended.
 
         Args:
             numbers: partitions of the input; None: all
@@ -141,7 +141,7 @@ class TopicReader:
         Raises:
             ForeignOffset: another client has committed one of the offsets.
             PositionLost: the input ends before the committed offset.
-            TransportError: a transaction stays open.
+            TransportError: a transaction stays open for longer than its timeout.
             BrokerUnavailable: Kafka does not answer.
         """
         stream, asked = self._stream, range(self.partitions) if numbers is None else sorted(set(numbers))
@@ -166,12 +166,12 @@ class TopicReader:
         return OffsetRanges(judged, committed_to, never, *next(spans), high, *next(spans))
 
     def blocked(self, topic: str, ends: Mapping[int, int], high: Mapping[int, int] | None = None) -> list[Blocked]:
-        """Return the partitions of a topic where an open transaction holds back committed readers.
+        """Return the partitions where an open transaction blocks readers of committed records.
 
         Args:
-            topic: its name.
+            topic: name of the topic.
             ends: last stable offset by partition.
-            high: high watermark by partition; None: asked for now.
+            high: high watermark by partition; None: read it now.
 
         Raises:
             BrokerUnavailable: Kafka does not answer.
@@ -183,7 +183,7 @@ class TopicReader:
         return ask_about(str(self._options["bootstrap.servers"]), self._settings, places)
 
     def begins(self, topic: str, numbers: Collection[int]) -> dict[int, int]:
-        """First offset that each of these partitions holds now.
+        """Return the first offset that Kafka has now, by partition.
 
         Raises:
             BrokerUnavailable: Kafka does not answer.
@@ -192,10 +192,10 @@ class TopicReader:
             return self._ends(asked, topic, numbers)[0]
 
     def waiting(self, judged_to: Mapping[int, int]) -> dict[int, OffsetRange]:
-        """Return possibly unjudged input of some partitions, up to the high watermark.
+        """Return the input that may be unjudged, up to the high watermark, by partition.
 
         Args:
-            judged_to: by partition, an offset with everything below it judged
+            judged_to: offset by partition; all input before it is judged
 
         Raises:
             ForeignOffset: another client has committed one of the offsets.
@@ -222,11 +222,11 @@ class TopicReader:
                 )
 
     def sent(self, topic: str) -> list[OffsetRange]:
-        """First offset and end of each partition of a topic that lanes write to, once open transactions have ended.
+        """Wait until open transactions on a topic have ended; return each partition's first offset and end.
 
         Raises:
-            TopicMissing: it does not exist.
-            TransportError: a transaction stays open.
+            TopicMissing: the topic does not exist.
+            TransportError: a transaction stays open for longer than its timeout.
             BrokerUnavailable: Kafka does not answer.
         """
         count = self.count(topic)
@@ -236,19 +236,19 @@ class TopicReader:
         return [OffsetRange(begins[number], ends[number]) for number in range(count)]
 
     def count(self, topic: str) -> int:
-        """Partitions of a topic.
+        """Return the partition count of a topic.
 
         Raises:
-            TopicMissing: it does not exist.
+            TopicMissing: the topic does not exist.
             BrokerUnavailable: Kafka does not answer.
         """
         return self._partition_counts([topic])[topic]
 
     def topic_id(self, topic: str) -> str:
-        """Return the id of a topic, as Kafka's tools print it, with one request per topic.
+        """Return the id of a topic, as librdkafka prints it. Only the first call for a topic sends a request.
 
         Raises:
-            TopicMissing: it does not exist.
+            TopicMissing: the topic does not exist.
             BrokerUnavailable: Kafka does not answer.
         """
         if topic not in self.topic_ids:
@@ -256,20 +256,20 @@ class TopicReader:
         return self.topic_ids[topic]
 
     def is_compacted(self, topic: str) -> bool:
-        """Return True if Kafka removes records with a newer one of their key."""
+        """Return True if Kafka compacts the topic: it removes a record once its key has a newer one."""
         return "compact" in config_of(self._admin, topic)["cleanup.policy"]
 
     def records(
         self, topic: str, partition: int, end: int, begin: int = 0, *, committed: bool = True
     ) -> Iterator[tuple[int, RecordView]]:
-        """Yield the committed records from `begin` to before `end`, with their offsets.
+        """Yield offset and record of each committed record from `begin` to before `end`.
 
-        committed: False reads those of open and aborted transactions too, up to the high watermark.
+        committed: False to read records of open and aborted transactions as well, up to the high watermark
 
         Raises:
-            BrokerUnavailable: nothing came for `kafka_timeout_s`.
+            BrokerUnavailable: no record arrived for `kafka_timeout_s`.
             PositionLost: records were deleted before they were read.
-            TransportError: Kafka refuses to give them.
+            TransportError: Kafka refuses the read.
         """
         if end <= begin:
             return
@@ -289,14 +289,14 @@ class TopicReader:
     def records_between(
         self, topic: str, spans: Mapping[int, OffsetRange], *, committed: bool = True
     ) -> Iterator[tuple[int, int, RecordView]]:
-        """Partition, offset and record of the committed records of several partitions, mixed.
+        """Yield partition, offset and record of the committed records in several partitions, interleaved.
 
-        committed: False reads those of open and aborted transactions too.
+        spans: offsets to read, by partition; committed: False to read records of open and aborted transactions as well
 
         Raises:
-            BrokerUnavailable: nothing came for `kafka_timeout_s`.
+            BrokerUnavailable: no record arrived for `kafka_timeout_s`.
             PositionLost: records were deleted before they were read.
-            TransportError: Kafka refuses to give them.
+            TransportError: Kafka refuses the read.
         """
         with self.consumer("ratchet-verify", committed, topic=topic) as asked:
             for message in records_between(
@@ -305,13 +305,13 @@ class TopicReader:
                 yield message.partition() or 0, message.offset() or 0, _view(message)
 
     def dead_letters(self, begins: dict[int, int], ends: dict[int, int]) -> Iterator[tuple[int, int, RecordView]]:
-        """Partition, offset and record of every dead letter from these offsets to those."""
+        """Yield partition, offset and record of each dead letter. begins, ends: offsets by partition."""
         for partition, end in ends.items():
             for offset, record in self.records(self._stream.dead_letters, partition, end, begins[partition]):
                 yield partition, offset, record
 
     def published(self, producer: str) -> Progress | None:
-        """Return a producer's own progress on the present input; None: none."""
+        """Return the progress that a producer has recorded for the present input topic; None: none."""
         try:
             self._partition_counts([PROGRESS_TOPIC])
         except TopicMissing:
@@ -325,13 +325,13 @@ class TopicReader:
     def changelog(
         self, changelog: str
     ) -> tuple[dict[int, list[PolicyInterval]], dict[int, Owner], dict[int, list[Edit]]]:
-        """Return the changelog of each input partition: intervals by number, owner, and edits.
+        """Read policy intervals, owner entry and edits of each partition from the changelog.
 
-        Read it after the ranges.
+        Call it after `offset_ranges`.
 
         Raises:
-            OwnerDiffers: an entry is of a newer Ratchet.
-            StateError: likewise.
+            OwnerDiffers: an owner entry was written by a newer Ratchet.
+            StateError: another entry was written by a newer Ratchet.
         """
         found: dict[int, dict[bytes, PolicyInterval]] = {}
         owners: dict[int, Owner] = {}
@@ -350,13 +350,13 @@ class TopicReader:
         return intervals, owners, {number: [of[each] for each in sorted(of)] for number, of in edits.items()}
 
     def policies(self, name: str) -> PolicyTopic:
-        """Return the policy topic, as far as it is still there."""
+        """Read the remaining records of the policy topic. name: name of the topic."""
         begin, end = self.spans(name).get(0, (0, 0))
         records = ((offset, record.key, record.value) for offset, record in self.records(name, 0, end, begin))
         return PolicyTopic.of(name, begin, end, records)
 
     def letters_topic(self) -> tuple[str, str, str]:
-        """Return the application; name and id, as Kafka's tools print it, of the stream's topic of dead letters."""
+        """Return (application, name, id) of the stream's dead-letter topic; the id as Kafka's tools print it."""
         topic = self._stream.dead_letters
         return self._settings.app, topic, plain_id(self.topic_ids[topic])
 
@@ -369,7 +369,7 @@ class TopicReader:
         return sorted(all_topics(self._admin))
 
     def spans(self, topic: str) -> Mapping[int, tuple[int, int]]:
-        """First offset and end of each partition, at the end of a transaction; empty where there is no such topic."""
+        """Return first offset and last stable offset of each partition; empty if the topic does not exist."""
         try:
             count = self._partition_counts([topic])[topic]
         except TopicMissing:
@@ -378,9 +378,9 @@ class TopicReader:
             return dict(enumerate(offset_ranges(asked, topic, count, self._timeout_s)))
 
     def span(self, topic: str, partition: int, *, committed: bool = True) -> OffsetRange | None:
-        """Return the span of one partition, as `spans` does; None where it is missing.
+        """Return first offset and end of one partition; None if topic or partition do not exist.
 
-        committed: False: up to the high watermark.
+        committed: True: the end is the last stable offset; False: the high watermark
         """
         with self.consumer("ratchet-verify", committed, topic=topic) as asked:
             if not 0 <= partition < self._known_count(asked, topic):
@@ -388,7 +388,7 @@ class TopicReader:
             return ranges_of(asked, topic, [partition], self._timeout_s)[partition]
 
     def _known_count(self, asked: Consumer, topic: str) -> int:
-        """Return the partition count of a topic, 0 where there is none; a known count is not requested again."""
+        """Return the partition count of a topic, 0 without a topic. A known count is not requested again."""
         if not self._counts.get(topic):
             self._counts[topic] = partition_count(asked, topic, self._timeout_s)
         return self._counts[topic]
@@ -417,7 +417,7 @@ class TopicReader:
         return counts
 
     def committed_of(self, topic: str, count: int) -> dict[int, int]:
-        """Return the group's committed offset of each partition of a topic; 0 where there is none.
+        """Return the offset that the group has committed for each partition of a topic; 0 without a commit.
 
         Raises:
             ForeignOffset: another client has committed one of the offsets.
@@ -446,7 +446,11 @@ class TopicReader:
     def _committed(
         self, consumer: Consumer, topic: str, numbers: Collection[int]
     ) -> tuple[dict[int, int], frozenset[int]]:
-        """Read with read_committed, Kafka answers only when no commit of these offsets is half-way (KIP-447)."""
+        """Return committed offsets (0 without a commit), and the partitions without a commit.
+
+        With a consumer that reads committed records, Kafka answers only when no transaction is about to commit these
+        offsets (KIP-447).
+        """
         asked = [TopicPartition(topic, partition) for partition in numbers]
         try:
             answered = committed_positions(consumer, asked, self._timeout_s)
@@ -456,7 +460,7 @@ class TopicReader:
         return offsets, frozenset(found.partition for found in answered if found.offset < 0)
 
     def _ends(self, asked: Consumer, topic: str, numbers: Collection[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the first offset of each of these partitions, and its end."""
+        """Return the first offsets and the ends of these partitions, each by partition."""
         held = ranges_of(asked, topic, numbers, self._timeout_s)
         return {n: each.first for n, each in held.items()}, {n: each.end for n, each in held.items()}
 
@@ -493,19 +497,17 @@ def _view(message: Message) -> RecordView:
 
 
 HALTED = "halted"
-"""`kafka_ratchet.transport.lane_spec.LaneState.HALTED`, as a worker's status address tells it."""
+"""Value of `kafka_ratchet.transport.lane_spec.LaneState.HALTED` in the answer of a worker's status address."""
 
 
 def halted_partitions(settings: Settings, stream: str) -> list[Halted]:
-    """Return the halted partitions of the group's live workers.
+    """Request the halted partitions from the group's workers.
 
-    Without an answering worker there is none: their unread input is pending.
-
-    Without an answering worker there is none: their unread input is pending.
+    If no worker answers, the list is empty, and the unread input of halted partitions counts as pending.
 
     Args:
-        settings: with `bootstrap` set.
-        stream: its name.
+        settings: settings with `bootstrap`.
+        stream: name of the stream.
     """
     try:
         return asyncio.run(_asked(settings, stream))

@@ -1,4 +1,4 @@
-"""The report of verify, and its exit codes."""
+"""Report of verify, and exit codes of `ratchet verify`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class ExitCode(IntEnum):
     PROVEN = 0
     WRONG = 1
     NOT_COMPARED = 2
-    """Kafka, settings or a file do not allow it: an error, never a report."""
+    """Comparison impossible because of Kafka, settings or a file. An error says why; there is no report."""
     NOT_ALL_PROVEN = 3
-    """Without findings in the comparable part, which is not all: a script must not take it for a proof."""
+    """No findings, but a part could not be compared or waits. A script must not treat this as a proof."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """A partition that its worker does not go on with."""
+    """Halted partition, with the error of its worker."""
 
     partition: int
     error: str
@@ -43,14 +43,14 @@ class Halted:
 
 @dataclass(frozen=True, slots=True)
 class NeverJudged:
-    """Input that no worker has judged: no position was ever committed, or retention was there before the worker."""
+    """Input that no worker has judged: none has ever committed a position, or retention deleted it before."""
 
     partition: int
     start: int
     end: int
-    """Offset after the last one."""
+    """Offset after the last record."""
     deleted: bool
-    """True if Kafka has deleted it, so that it will never be judged."""
+    """True if Kafka has deleted this input, so that it will never be judged."""
 
     def __str__(self) -> str:
         what = "deleted before any worker has read them" if self.deleted else "no worker has ever committed a position"
@@ -64,9 +64,9 @@ class Skipped:
     partition: int
     start: int
     end: int
-    """Offset after the last one."""
+    """Offset after the last record."""
     records: int
-    """Those that Kafka still has."""
+    """Number of skipped records that Kafka still has."""
     by: str
     at: str
     reason: str
@@ -80,15 +80,15 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Beginning of a partition's proof, where its topics begin earlier."""
+    """First compared offsets of a partition, if the comparison does not begin at offset 0."""
 
     partition: int
     input: int
     output: int
     continued: bool
-    """True if the last run ended there, by the state file."""
+    """True if the comparison continues where the last run ended, as the state file says."""
     gap_from: int | None = None
-    """Input from this offset to `input` was deleted between the last run and this one, without a comparison."""
+    """First input offset deleted before verify compared it; the gap ends at `input`. None: no gap."""
 
     def __str__(self) -> str:
         where = (
@@ -100,34 +100,34 @@ class Begin:
 
 
 BY_COMPACTION: Final = frozenset({"reordered", "altered", "unexpected"})
-"""Kinds of findings that right output can cause if Kafka compacts the input.
+"""Kinds of findings that correct output can cause if Kafka compacts the input.
 
-The output of a removed record stays, and a later repeat of that record is taken for the first one.
+The output of a removed record stays, and verify takes a later repeat of that record for the first one.
 """
 
 VERDICT_KINDS: Final = ("lost", "doubled", "reordered", "altered", "unexpected")
-"""Kinds that a verdict always counts."""
+"""Kinds of findings that a verdict always lists, even with the count 0."""
 
 
 @dataclass
 class Report(Findings[FindingKind, Finding]):
-    """The verdict on one stream. Output and dead letters count together; a finding names its topic."""
+    """Results for one stream. Output and dead letters are counted together; each finding names its topic."""
 
     stream: str
     fresh: int = 0
-    """Fresh records of the input up to the committed offsets, recomputed."""
+    """Fresh records of the input up to the committed offsets, as recomputed by verify."""
     duplicate: int = 0
     invalid: int = 0
     late: int = 0
     """Records below the window of their identity."""
     conflict: int = 0
-    """Records with the last sequence of their identity, and another value."""
+    """Records with the last sequence of their identity, but another value."""
     unjudged: int = 0
-    """Records of the input that went by while deduplication was off: each of them must be in the output."""
+    """Records of the input processed while deduplication was off: each must be in the output."""
     intervals: list[tuple[int, int, int]] = field(default_factory=list)
     """Input partition, first offset and offset after the last, of each unjudged interval."""
     policies: list[IntervalCheck] = field(default_factory=list)
-    """Each interval of the changelog next to the policy topic; empty where nothing was ever switched."""
+    """Check of each policy interval in the changelog; empty if deduplication was never switched."""
     delivered: int = 0
     """Records in the output."""
     dead_letters: int = 0
@@ -135,62 +135,61 @@ class Report(Findings[FindingKind, Finding]):
     duplicates_kept: int = 0
     """Records in the topic of dropped records."""
     pending: int = 0
-    """Input offsets that the worker has not committed yet, and records it committed while the check ran."""
+    """Input offsets not committed yet, and records not in output or dead letters yet, which need not be there."""
     undecided: int = 0
-    """Records without any output, which may repeat deleted input.
+    """Records missing in the output that may be repeats of deleted input.
 
-    They are all records where no output of any of them remains.
+    If retention has left no output of a partition, all its missing records count as undecided.
     """
     output_deleted: int = 0
-    """Input records before the first one with remaining output or dead letters."""
+    """Input records before the first one with remaining output or dead letters: those were deleted."""
     output_replaced: int = 0
-    """Records of a deleted output, lost with it; an operator has accepted that, and continued with a new one."""
+    """Records lost with a deleted output topic. An operator has accepted this and continued with a new topic."""
     restamped: int = 0
-    """Output records with the time of Kafka's append in the place of their own, which is not compared."""
+    """Output records with Kafka's append time instead of their own timestamp, which is not compared."""
     arrivals_not_compared: int = 0
-    """Partitions of `repartition_by` that were not compared.
+    """Reasons against a comparison of the input with the internal topic (`repartition_by`).
 
-    They are of the input, or of the internal topic, with a deleted beginning or an operator's decision on the
-    position.
+    Each partition of either topic with a deleted beginning counts, and each with an operator's decision.
     """
     before: int = 0
-    """Output records before the first one with present input."""
+    """Output records before the first one with input that Kafka still has."""
     begins: list[Begin] = field(default_factory=list)
-    """Partitions with a proof that does not begin at offset 0."""
+    """First compared offsets of each partition that is not compared from offset 0 on."""
     compared_to: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Offsets of input and output after the last compared ones, by partition."""
+    """Input and output offset after the last compared record, by partition."""
     state_written: bool | None = None
-    """True if the next run resumes at the end of this one; None: it was not requested."""
+    """True if the state file was written; None: `--state` was not given."""
     skipped: list[Skipped] = field(default_factory=list)
-    """Input that an operator has decided to pass over; it is not expected in the output."""
+    """Input skipped by operators, which is not expected in the output."""
     edits: list[tuple[int, Edit]] = field(default_factory=list)
-    """Input partition, and the operator's change of the workers' state (`ratchet forget`, `state import`)."""
+    """Input partition and change of each operator's edit of the state (`ratchet forget`, `ratchet state import`)."""
     halted: list[Halted] = field(default_factory=list)
-    """Halted partitions by the workers; without an answer, a halted partition is pending."""
+    """Halted partitions, as the workers report them. Without an answer their input counts as pending."""
     never_judged: list[NeverJudged] = field(default_factory=list)
     doubtful: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """First offset of each input partition with a sequence in a doubtful form, and the reason."""
+    """First input offset with a sequence in a doubtful form, and the reason, by partition."""
     blocked: list[Blocked] = field(default_factory=list)
-    """Input that waits for another producer's transaction to end; part of `pending`."""
+    """Input after an open transaction of another producer, which no worker can read yet; part of `pending`."""
     input_compacted: bool = False
-    """True if all findings may come from input that Kafka's compaction has removed."""
+    """True if all findings may be due to input removed by Kafka's compaction."""
     results: ResultsReport | None = None
-    """Verdict on the result table; None: it was not requested."""
+    """Results for the result table; None: not requested."""
     source: SourceReport | None = None
-    """Verdict on a producer's files; None: it was not requested."""
+    """Results for a producer's files; None: not requested."""
     from_input: bool = False
-    """Spark has judged the input: there is no output, and no dead letters in a topic."""
+    """True if Spark judges the input, so that the stream has no output and no dead-letter topic."""
     columns: list[int] = field(default_factory=list)
-    """Partitions compared as columns, and exactly right."""
+    """Partitions that the comparison over columns found exactly right."""
     singly: dict[int, str] = field(default_factory=dict)
-    """Partitions compared record by record, with the reason."""
+    """Reasons for the comparison record by record, by partition."""
     left_out: dict[int, str] = field(default_factory=dict)
-    """Partitions left out of the comparison, with the reason."""
+    """Reasons for leaving a partition out of the comparison, by partition."""
     replay: ReplayReport | None = None
-    """Report of a replay of agents; None: the output holds forwarded records."""
+    """Results of a replay of agents; None: no replay."""
 
     def saved(self) -> Report:
-        """Return a copy for `restore`."""
+        """Return a copy of the present results for `restore`."""
         kept = copy.copy(self)
         vars(kept).update((name, copy.copy(value)) for name, value in vars(self).items())
         if self.replay is not None and kept.replay is not None:
@@ -198,7 +197,7 @@ class Report(Findings[FindingKind, Finding]):
         return kept
 
     def restore(self, kept: Report) -> None:
-        """Remove everything added since `saved`."""
+        """Set the results back to a copy made by `saved`."""
         replay = self.replay
         vars(self).update(vars(kept))
         if replay is not None and kept.replay is not None:
@@ -207,37 +206,37 @@ class Report(Findings[FindingKind, Finding]):
 
     @property
     def lost(self) -> int:
-        """Records that must be there, and are not."""
+        """Number of missing records that must be in output or dead letters."""
         return self.counts["lost"]
 
     @property
     def doubled(self) -> int:
-        """Return the records present more than once, counted without the first."""
+        """Number of repeats in output or dead letters, not counting each first record."""
         return self.counts["doubled"]
 
     @property
     def reordered(self) -> int:
-        """Return the records that stand after a later one."""
+        """Number of output records after one that should follow them."""
         return self.counts["reordered"]
 
     @property
     def altered(self) -> int:
-        """Return the records with another key, value, headers or timestamp."""
+        """Number of records with another key, value, headers or timestamp than expected."""
         return self.counts["altered"]
 
     @property
     def unexpected(self) -> int:
-        """Return the records without a source among the input to forward."""
+        """Number of records without a counterpart in the input to forward."""
         return self.counts["unexpected"]
 
     @property
     def contradicted(self) -> int:
-        """Return the intervals contradicted by the policy topic."""
+        """Number of contradictions, such as of a policy interval with the policy topic."""
         return self.counts["contradicted"]
 
     @property
     def ok(self) -> bool:
-        """Return True without findings."""
+        """Return True without findings, in result table and files as well."""
         return not self.counts and self._parts_ok
 
     @property
@@ -246,18 +245,18 @@ class Report(Findings[FindingKind, Finding]):
 
     @property
     def is_waiting(self) -> bool:
-        """Return True if there is input that a worker may still commit: pending, halted, or unjudged so far."""
+        """Return True if worker, job or producer have not finished: input or rows may still come."""
         waiting = (self.results and self.results.waiting, self.source and self.source.unpublished + self.source.pending)
         never = any(not each.deleted for each in self.never_judged)
         return bool(self.pending or self.halted or never or any(waiting))
 
     @property
     def is_compared(self) -> bool:
-        """Return True if everything that workers have committed could be compared."""
+        """Return True if all committed input could be compared."""
         return not self._not_compared()
 
     def unproven(self) -> list[str]:
-        """Return the reasons for an incomplete proof without findings; empty for a complete one."""
+        """Return what is pending or could not be compared, one text each; empty for a complete proof."""
         waiting = {
             "pending": self.pending,
             "halted partitions": len(self.halted),
@@ -288,7 +287,10 @@ class Report(Findings[FindingKind, Finding]):
         return [*said, *(["values of the table's rows"] if self.results and self.results.values_unproven else [])]
 
     def verdict(self, *, pending_ok: bool = False) -> str:
-        """Return the verdict on topics, files and table together, in one line."""
+        """Return the verdict on topics, files and table together, as one line of text.
+
+        pending_ok: True to accept input that waits for a worker
+        """
         found: dict[str, int] = dict.fromkeys(VERDICT_KINDS, 0)
         for part in (self, self.results, self.source):
             for kind, count in part.counts.items() if part is not None else ():
@@ -303,13 +305,13 @@ class Report(Findings[FindingKind, Finding]):
 
     @property
     def is_proven(self) -> bool:
-        """Return True if everything up to the end of the input is right."""
+        """Return True if all input up to its end was compared without findings."""
         return self.exit_code() is ExitCode.PROVEN
 
     def exit_code(self, *, pending_ok: bool = False) -> ExitCode:
         """Return the exit code of the command.
 
-        pending_ok: input that waits for a worker does not change the code.
+        pending_ok: True to accept input that waits for a worker
         """
         if not self.ok and not (self.input_compacted and self._parts_ok):
             return ExitCode.WRONG
@@ -318,7 +320,7 @@ class Report(Findings[FindingKind, Finding]):
         return ExitCode.PROVEN
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON of `ratchet verify`."""
+        """Return the report as the JSON object of `ratchet verify`."""
         return {
             "stream": self.stream,
             "ok": self.ok,

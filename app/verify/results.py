@@ -1,4 +1,4 @@
-"""Compares the result table with the output, as far as that can be done."""
+"""Comparison of a stream's result table with its output."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 
 QUIET_ATTEMPTS = 5
-"""Further reads of a table with a key after a commit of the job in between: such rows change."""
+"""Most reads of a table with a key. A read is repeated if the job has committed during it, since such rows change."""
 
 
 class ResultTable:
-    """Table of one stream, to compare with its output partition by partition.
+    """Comparison of one stream's result table with its output, partition by partition.
 
-    In memory it holds eight bytes for each row that is only added, and some 700 bytes for each key.
+    Memory: eight bytes for each row of an append-only table, or some 700 bytes for each key of a table with a key.
 
     Args:
         settings: settings with the `[sink]` of the table.
         topic: the stream's output; with `from_input`, its input.
         bootstrap: host:port[,host:port].
-        session: function that starts Spark, to count a table with a key again.
+        session: function that starts Spark, to compute the expected rows.
 
     Raises:
         SetupError: the settings contradict each other, or store or Kafka do not answer.
@@ -70,7 +70,7 @@ class ResultTable:
             generation = self._store.generation()
         self._rows, self._rejects = RowOffsets(), RowOffsets()
         self._values: TableValues | None = None
-        """None: values are not compared one by one."""
+        """Values of the rows; None: values are not compared row by row."""
         self._before: dict[int, int] = {}
         self._after: dict[int, int] = {}
         made_by = "sql" if self._kept.sql is not None else "transform" if self._kept.transform is not None else None
@@ -90,12 +90,12 @@ class ResultTable:
             self.report.values_unproven = self.report.unproven
 
     def read(self) -> None:
-        """Go through the table, and let Spark compute the rows where that can be done.
+        """Read the table, and have Spark compute its expected rows, if possible.
 
-        Call it before the ends of the output are taken: its offsets must not pass them.
+        Call it before the ends of the output are read, so that the table's offsets are not past them.
 
         Raises:
-            SetupError: the table cannot be read, or changes all the time; or Spark cannot be started.
+            SetupError: the table cannot be read or changes during each read, or Spark cannot be started.
         """
         if self.report.generation == 0:
             return  # it was never written
@@ -113,7 +113,7 @@ class ResultTable:
         self.report.offsets, self.report.rejects = self._after, self._rejects.rows
 
     def _read_rows(self) -> None:
-        """Read an append table, and compute each row from the topic."""
+        """Read an append-only table, and compute the expected row of each record."""
         try:
             session = self._session()
         except (ModuleNotFoundError, SetupError) as error:
@@ -134,10 +134,10 @@ class ResultTable:
         self._after = self._store.offsets()
 
     def _job(self, spark: SparkSession) -> Job:
-        """Return the job with the columns of its table.
+        """Return the Spark job with the columns of its table.
 
         Raises:
-            SetupError: there is no table.
+            SetupError: the table does not exist.
         """
         named = self._spec.job(self._pipeline, self._access)
         job = with_columns(named, self._planner, self._store, spark, grow=False)
@@ -146,7 +146,7 @@ class ResultTable:
         return job
 
     def _values_of(self, job: Job, spark: SparkSession) -> TableValues:
-        """Choose the columns of the job to compare, in the order of the table."""
+        """Choose the columns to compare, in the order of the table."""
         held = self._store.column_names()
         wanted = job.pipeline.schema(spark)
         names = wanted.names if held is None else [name for name in held if name in wanted.names]
@@ -157,7 +157,7 @@ class ResultTable:
         return TableValues(compared, arrow_schema(wanted), self.report, parses=job.pipeline.parses)
 
     def _expect(self, spark: SparkSession, job: Job, values: TableValues) -> None:
-        """Compute the rows of the topic's records up to the table's offsets."""
+        """Compute the expected rows from the topic, up to the table's offsets."""
         offset_range = self._planner.offset_range()
         resume(offset_range, self._after)
         start = {partition: offset_range.earliest[partition] for partition in self._after}
@@ -220,11 +220,11 @@ class ResultTable:
         keys.compare_rejects(found.rejects, self._rejects, self._after)
 
     def compare(self, expected: ExpectedPartition | Together, emitted: Emitted, judged_to: int) -> None:
-        """Take one partition of the output.
+        """Compare the table's rows of one partition with the output.
 
         Args:
-            expected: after it was compared with the output.
-            emitted: the output.
+            expected: expected records, already compared with the output.
+            emitted: records of the output.
             judged_to: see `ExpectedPartition.compare`.
         """
         partition, records = expected.partition, emitted.offsets
@@ -296,12 +296,12 @@ class ResultTable:
             self.report.find("unexpected", detail, partition, offset, count)
 
     def compare_judged(self, expected: ExpectedPartition, emitted: Emitted, end: int) -> None:
-        """Add one partition of a raw topic: new records must be rows, the invalid ones rejects.
+        """Compare the table with one partition of an input: fresh records must be rows, invalid ones rejects.
 
         Args:
-            expected: the judged partition.
-            emitted: its new records, and invalid ones without a place.
-            end: end of the partition.
+            expected: judged input of the partition.
+            emitted: its fresh records, and its invalid ones with the place UNMATCHED.
+            end: input offset after the last judged record.
         """
         partition = expected.partition
         if self.report.proven_by == "rows":
@@ -316,11 +316,11 @@ class ResultTable:
 
     @property
     def planner(self) -> TopicPlanner:
-        """Return the planner of the topic to read."""
+        """Planner that knows the offsets of the topic to read."""
         return self._planner
 
     def finish(self) -> ResultsReport:
-        """Add, after all partitions, rows of partitions that the output does not have."""
+        """Report rows of partitions that the output does not have, and return the results. Call it last."""
         for held in (self._rows, self._rejects):
             for partition in held.left():
                 self._invented(partition, *np.unique(held.take(partition), return_counts=True))

@@ -1,4 +1,4 @@
-"""Compares the rows of a table with the records of the output: one row for each record, and no other."""
+"""Comparison of a table's rows with the records of the output: each record must have one row or reject."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NOWHERE = -1
-"""Stand-in for a null partition or offset; no record has it."""
+"""Number in place of a null partition or offset."""
 
 NO_ROWS = np.empty(0, np.int64)
 
 
 class RowOffsets:
-    """Offsets of a table's rows by Kafka partition: eight bytes a row, in no order."""
+    """Kafka offsets of a table's rows, unordered, by Kafka partition: eight bytes a row."""
 
     def __init__(self) -> None:
         self._chunks: dict[int, list[Numbers]] = {}
         self.rows = 0
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Take rows with the columns `_kafka_partition` and `_kafka_offset`."""
+        """Add rows. Their columns must include `_kafka_partition` and `_kafka_offset`."""
         for batch in batches:
             partitions, offsets = (
                 batch.column(name).fill_null(NOWHERE).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -46,55 +46,56 @@ class RowOffsets:
         return np.concatenate(chunks) if chunks else NO_ROWS
 
     def take(self, partition: int) -> Numbers:
-        """Return the offsets of one partition, which are removed here."""
+        """Return the offsets of one partition, and remove them."""
         found = self.of(partition)
         self._chunks.pop(partition, None)
         return found
 
     def left(self) -> list[int]:
-        """Return the partitions with offsets not taken yet."""
+        """Return the partitions with offsets that `take` has not removed."""
         return sorted(self._chunks)
 
 
 @dataclass(frozen=True)
 class StoredOffsets:
-    """Stored offsets of the table for a partition, at the beginning and the end of its reading."""
+    """Next Kafka offset stored with the table for a partition, before and after the table was read."""
 
     before: int
     after: int
 
     @classmethod
     def of(cls, before: Mapping[int, int], after: Mapping[int, int], partition: int) -> StoredOffsets:
-        """Return those of one partition; one without an offset has no record in the table."""
+        """Return the stored offsets of one partition; 0 for a partition without one."""
         return cls(before.get(partition, 0), after.get(partition, 0))
 
 
 @dataclass(frozen=True)
 class RowsOfPartition:
-    """Rows of one partition, next to the offsets of its committed records."""
+    """Rows of one partition, assigned to its committed records."""
 
     steps: Steps
     early: Flags
-    """Records that are rows although the table's own offset is not past them."""
+    """True for each record with a row although the table's stored offset is not past the record."""
     unmatched: Numbers
     """Offsets of rows without a record, ascending."""
     unmatched_times: Numbers
-    """Number of rows of each of those."""
+    """Number of rows at each offset in `unmatched`."""
 
 
 def match(
     records: Numbers, rows: Numbers, rejects: Numbers, stored: StoredOffsets, *, rejects_ahead: bool = False
 ) -> RowsOfPartition:
-    """Compare rows with records.
+    """Assign a partition's rows and rejects to its records.
 
-    Rows of commits made during the reading may be there or not; earlier ones must.
+    Records below the offset stored before the read must have a row or reject. Records committed by the job during the
+    read may have one.
 
     Args:
         records: offsets of the committed records, ascending.
         rows: offsets of the rows, in any order.
-        rejects: offsets of the rejects, likewise.
-        stored: the table's own offset.
-        rejects_ahead: rejects may be there before the offset is, because they are in a commit of their own.
+        rejects: offsets of the rejects, in any order.
+        stored: offsets stored with the table, before and after the read.
+        rejects_ahead: True if the job commits rejects before the rows, so that they may be past the stored offset.
     """
     row_times, unmatched_rows = _times(records, rows)
     reject_times, unmatched_rejects = _times(records, rejects)
@@ -110,7 +111,7 @@ def match(
 
 
 def _times(records: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the number of rows of each record, and the rows without a record."""
+    """Return the number of rows of each record, and the offsets of rows without a record."""
     if not len(records):
         return NO_ROWS, rows
     at = np.minimum(np.searchsorted(records, rows), len(records) - 1)
@@ -122,7 +123,7 @@ _length = struct.Struct(">q").pack
 
 
 def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
-    """Return a digest of everything that must pass through untouched; 16 bytes."""
+    """Return a digest (16 bytes) of key, value, headers and timestamp, which must not change on the way."""
     digest = hashlib.blake2b(digest_size=16)
     fields: list[bytes | None] = [record.key, record.value]
     for name, value in record.headers:
@@ -136,5 +137,5 @@ def content(record: RecordView, *, with_timestamp: bool = True) -> bytes:
 
 
 def identity_and_sequence(identity: bytes, sequence: int) -> bytes:
-    """Return a digest of both in 16 bytes, to find the output record of an input record."""
+    """Return a digest (16 bytes) of identity and sequence, which input and output record have in common."""
     return hashlib.blake2b(_length(sequence) + identity, digest_size=16).digest()

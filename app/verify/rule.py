@@ -1,6 +1,6 @@
 """Rule of deduplication, written a second time for verify.
 
-A: It shares no code with the worker, so that verify does not repeat a mistake of the worker.
+It shares no code with the worker, so that verify does not repeat a mistake of the worker.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _DECIMAL = re.compile(rb"-?[0-9]+", re.ASCII)
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
-"""Escape in a JSON string; the group is half of a surrogate pair without the other, which is no character."""
+"""Escape in a JSON string. The group matches half of a surrogate pair without the other half: no character."""
 
 
 _NUMBER = re.compile(rb"0|[1-9][0-9]*", re.ASCII)
 _OF_A_LETTER = b"ratchet-replayed-from:"
-"""Prefix of an identity made from a dead letter, for a replayed record."""
+"""Prefix of the identity that a re-sent dead letter has instead of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class RecordView:
     headers: Headers
     timestamp_ms: int
     is_append_time: bool = False
-    """True where the broker has replaced the event's own time (message.timestamp.type=LogAppendTime)."""
+    """True if the broker has replaced the event's own timestamp (message.timestamp.type=LogAppendTime)."""
 
 
 class Rule:
-    """Finds identity and sequence of a record.
+    """Rule of one stream, which determines identity and sequence of a record.
 
     Raises:
         SettingsError: the user's extractor cannot be imported.
@@ -67,7 +67,11 @@ class Rule:
         form: SequenceForm = SequenceForm.GUESS,
         dead_letters: tuple[str, str, str] | None = None,
     ) -> None:
-        """dead_letters: application, name and id of the stream's topic of them; None: nothing is judged by a letter."""
+        """Import the user's extractors, if any.
+
+        dead_letters: (application, name, id) of the stream's dead-letter topic, to recognise re-sent dead letters. None:
+        these are judged as any record
+        """
         self._identity = identity
         self._dead_letters = dead_letters
         self._sequence = sequence
@@ -78,7 +82,10 @@ class Rule:
         }
 
     def judge(self, record: RecordView) -> tuple[bytes, int] | None:
-        """Identity and sequence; None where the record is invalid. A replayed record may be judged by its letter."""
+        """Return identity and sequence of a record; None if the record is invalid.
+
+        A re-sent dead letter of this stream has an identity made from the dead letter, and the sequence 0.
+        """
         if letter := self._letter_of(record):
             return letter, 0
         identity = self.identity_of(record)
@@ -91,19 +98,19 @@ class Rule:
 
     @property
     def guessed_header(self) -> str | None:
-        """Header of sequences without a stated form; None where there is none."""
+        """Header with the sequence, if its form is guessed; else None."""
         is_guessed = self._sequence.kind == "header" and self._form is SequenceForm.GUESS
         return self._sequence.name if is_guessed else None
 
     def is_kept(self, record: RecordView) -> bool:
-        """Return True if the record becomes a dead letter where another is a duplicate.
+        """Return True if the record becomes a dead letter again instead of being dropped as a duplicate.
 
-        It was replayed, and the rule judges it.
+        This is so for a re-sent dead letter that is judged by its own identity and sequence.
         """
         return was_replayed(record) and not self._letter_of(record)
 
     def _letter_of(self, record: RecordView) -> bytes:
-        """Return the dead letter that replaces the record's identity; b"": none."""
+        """Return the identity of a re-sent dead letter of this stream; b"" for any other record."""
         letter = _only(record.headers, "ratchet-replayed-from")
         if not letter or self._dead_letters is None:
             return b""
@@ -119,7 +126,7 @@ class Rule:
         return _OF_A_LETTER + name + b"/" + hashlib.blake2b(content, digest_size=16).hexdigest().encode()
 
     def identity_of(self, record: RecordView) -> bytes | None:
-        """Return its identity; None where it is unreadable."""
+        """Return the identity in a record; None if it is missing or unreadable."""
         parts = [self._part_of(part, record) for part in self._identity.parts]
         if len(parts) == 1:
             return parts[0]
@@ -154,17 +161,17 @@ class Rule:
 
 
 def was_replayed(record: RecordView) -> bool:
-    """Return True if its headers are those of a re-sent dead letter."""
+    """Return True if a record has the headers of a re-sent dead letter."""
     return any(name == "ratchet-replays" for name, _ in record.headers)
 
 
 def only_header(headers: Headers, name: str) -> bytes | None:
-    """Return a header's value; None where it is missing, null, or there more than once."""
+    """Return a header's value; None if the header is missing, null, or repeated."""
     return _only(headers, name)
 
 
 def _only(headers: Headers, name: str) -> bytes | None:
-    """Return the header's value; None where it is missing, null, or there more than once."""
+    """Return a header's value; None if the header is missing, null, or repeated."""
     values = [value for header, value in headers if header == name]
     return values[0] if len(values) == 1 else None
 
@@ -189,7 +196,7 @@ def _decimal(text: bytes) -> int | None:
 
 
 class _Digits(str):
-    """A whole number of a JSON value, as it is written: Python refuses to convert very long ones."""
+    """Text of a whole number in a JSON value. It is not converted, since Python refuses very long numbers."""
 
     __slots__ = ()
 
@@ -200,7 +207,7 @@ def _field(value: bytes | None, path: Sequence[str]) -> int | None:
 
 
 def _id(found: object) -> bytes | None:
-    """Return the identity that a field or a function gives."""
+    """Return the result of a field or a function as bytes of an identity; None for another type."""
     if isinstance(found, bytes):
         return memoryview(found).tobytes()
     if not isinstance(found, str):
@@ -213,7 +220,7 @@ def _id(found: object) -> bytes | None:
 
 
 def _found(value: bytes | None, path: Sequence[str]) -> object:
-    """Return the value at a path of a JSON value: a text, `_Digits`, ...; None where there is none."""
+    """Return the object at a path of a JSON value, with whole numbers as `_Digits`; None if it is missing."""
     if value is None or is_too_deep(value):
         return None
     try:
@@ -232,7 +239,7 @@ def _found(value: bytes | None, path: Sequence[str]) -> object:
 
 
 def _parse(text: str) -> object:
-    """Read JSON text, with whole numbers as they are written."""
+    """Parse JSON text, with whole numbers as `_Digits`."""
     return json.loads(text, parse_int=_Digits, parse_constant=_no_constant)
 
 

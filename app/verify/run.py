@@ -1,4 +1,4 @@
-"""One run over a stream: where each partition begins, what its changelog says, and where the next run continues."""
+"""Course of one run of verify over a stream: start of each partition, changelog, and state for the next run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Records = Iterator[tuple[int, RecordView]]
 
 
 def without_beginning(stream: StreamSettings, partition: int, baseline: Baseline) -> PositionLost:
-    """Return the error for a result table compared with topics without their beginning."""
+    """Return the error for a result table if retention has deleted the beginning of a topic."""
     lost = baseline.input_from > 0
     topic, first = (stream.input, baseline.input_from) if lost else (stream.output, baseline.output_from)
     return PositionLost(
@@ -46,17 +46,17 @@ class Ended(Protocol):
     baseline: Baseline
 
     def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
-        """Return the input offset where the next run resumes."""
+        """Return the input offset where the next run continues."""
 
     def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
-        """Last sequences as of an input offset."""
+        """Yield each known identity with its last sequence before input offset `end`."""
 
     def is_complete_at(self, end: int) -> bool:
-        """Return True if an identity missing in `known_at` is new."""
+        """Return True if an identity that `known_at` does not yield was never in the input before `end`."""
 
 
 class Run:
-    """State of a run over one stream, other than the comparison itself."""
+    """Run over one stream, without the comparison itself: offsets, changelog, report and state file."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Run:
         report: Report,
         contents: str = RECORDS,
     ) -> None:
-        """Store the parts of the run. contents: of the output, as in the changelog's owner entry."""
+        """Begin a run. contents: kind of records in the output, as in the changelog's owner entry."""
         self._settings, self._name, self._reader = settings, name, reader
         self._ranges, self._report = ranges, report
         report.compared_to = {
@@ -81,16 +81,16 @@ class Run:
         self._all_compared = True
         self._dropped_spans: list[OffsetRange] | None = None
         self._begun: tuple[int, Baseline | None] | None = None
-        """Newest partition of `begin`, and where the last run ended in it."""
+        """Partition of the newest call of `begin`, and the saved state of the last run there."""
 
     @contextmanager
     def continued(self, path: Path | None) -> Iterator[None]:
-        """Go on from a file, and put the next state in its place at the end, if nothing is wrong.
+        """Continue from a state file, and replace the file at the end of a run without findings.
 
-        A state that moved on past a loss would hide it from the next run.
+        A state saved after a loss would hide that loss from the next run.
 
         Raises:
-            StateFileRefused: it is damaged, of another proof, or cannot be written.
+            StateFileRefused: the file is damaged, belongs to another check, or cannot be written.
         """
         if path is None:
             yield
@@ -114,7 +114,7 @@ class Run:
                 self._saved.close()
 
     def letters(self) -> Letters:
-        """Return the dead letters that the last run has not seen."""
+        """Read the dead letters that the last run has not read."""
         ranges = self._ranges
         begins = dict(ranges.dead_letter_begins)
         last = dict.fromkeys(begins, 0)
@@ -138,7 +138,10 @@ class Run:
         return letters
 
     def begin(self, partition: int, put: Callable[[Iterable[Entry]], None] | None = None) -> Baseline:
-        """Return the beginning of a partition; called in rising order. put: takes the tables' entries at that point."""
+        """Return the known state before a partition's first record. Call it in rising order of partitions.
+
+        put: function that receives the saved entries of the partition's tables; None: tables are not needed
+        """
         ranges, report = self._ranges, self._report
         input_begin, output_begin = ranges.input_begins[partition], ranges.output_begins[partition]
         if self._begun is None or self._begun[0] != partition:
@@ -159,7 +162,7 @@ class Run:
         return baseline
 
     def has_moved_on(self, partition: int) -> bool:
-        """Return whether retention has deleted more of a partition since, and go by its new beginning."""
+        """Read a partition's first offsets again, and return True if retention has deleted more records."""
         stream, ranges, moved = self._stream, self._ranges, False
         for topic, begins in ((stream.input, ranges.input_begins), (stream.output, ranges.output_begins)):
             now = self._reader.begins(topic, [partition])[partition]
@@ -174,10 +177,10 @@ class Run:
     def check_intervals(
         self, partition: int, intervals: list[PolicyInterval], begin: int, owner: Owner | None
     ) -> list[PolicyInterval]:
-        """Check the changelog's intervals of input from an offset on against the policy topic.
+        """Check a partition's policy intervals from an input offset on against the policy topic.
 
         Returns:
-            the unjudged ones, older ones as well
+            all intervals with deduplication off, including those before the offset
         """
         unjudged = [interval for interval in intervals if not interval.deduplicate]
         if not intervals:
@@ -203,7 +206,7 @@ class Run:
         return unjudged
 
     def edited(self, partition: int, edits: list[Edit], begin: int) -> list[Edit]:
-        """Report operators' changes of the state from an input offset on; return those that count."""
+        """Report operators' effective edits of the state from an input offset on; return all edits."""
         self._report.edits += [(partition, each) for each in edits if each.has_changed and each.position >= begin]
         return edits
 
@@ -216,9 +219,12 @@ class Run:
         given: Records,
         output: Records,
     ) -> tuple[Records, Records]:
-        """Pass a partition's records through the comparison with a producer's files.
+        """Have the comparison with a producer's files watch all records of a partition.
 
-        It covers all records of the topics: also those of the last run, and unread ones.
+        Records that the comparison of topics does not read are read here: older ones, and those not committed yet.
+
+        Returns:
+            the given iterators over input and output, watched
         """
         ranges, reader, stream = self._ranges, self._reader, self._stream
         begin, committed_to = ranges.input_begins[partition], ranges.committed_to[partition]
@@ -233,7 +239,7 @@ class Run:
         return sent.watch_input(partition, given, rule.judge), sent.watch_output(partition, output)
 
     def watch(self, sent: SourceComparison, rule: Rule, partition: int, baseline: Baseline) -> None:
-        """Show a partition with several legs to the comparison with a producer's files."""
+        """Have the comparison with a producer's files watch a partition that was compared in legs."""
         reader, stream, ranges = self._reader, self._stream, self._ranges
         given = reader.records(stream.input, partition, ranges.committed_to[partition], baseline.input_from)
         output = reader.records(stream.output, partition, ranges.output_ends[partition], baseline.output_from)
@@ -242,9 +248,10 @@ class Run:
                 pass
 
     def is_of_other_topics(self, partition: int, owner: Owner | None) -> bool:
-        """Return True if positions and output of a partition belong to deleted topics.
+        """Return True if a partition's owner entry names another input or output topic than the present one.
 
-        The topics were created again since. Comparison is then impossible, and the partition has halted, or will.
+        The topic was then deleted and created again, or replaced. The partition cannot be compared; it is reported as
+        halted, as its worker halts for the same reason.
         """
         ids, report, ranges = self._reader.topic_ids, self._report, self._ranges
         parts = (("input", self._stream.input), ("output", self._stream.output))
@@ -264,16 +271,16 @@ class Run:
         return False
 
     def note_skipped(self, partition: int, expected: ExpectedPartition, committed_to: int) -> None:
-        """Report the input skipped by decision."""
+        """Report the input that operators have skipped."""
         for skip, records in zip(expected.skips, expected.skipped, strict=True):
             if skip.start < committed_to:
                 found = Skipped(partition, skip.start, skip.end, records, skip.by, skip.at, skip.reason)
                 self._report.skipped.append(found)
 
     def read_skipped(self, partition: int, owner: Owner | None, decided: str) -> None:
-        """Count and report the skipped input of a partition with several legs.
+        """Count and report the skipped input of a partition that was compared in legs.
 
-        decided: time of the newest decision that an earlier run has followed; ISO 8601
+        decided: time of the newest decision that an earlier run has processed; ISO 8601
         """
         for skip in skipped_by_decision(owner):
             end = min(skip.end, self._ranges.input_ends[partition])
@@ -285,7 +292,7 @@ class Run:
             self._report.skipped.append(found)
 
     def dropped(self, partition: int) -> DroppedRecords | None:
-        """Return the records that a partition has to drop; None: the stream has no topic for them."""
+        """Return an empty collection for a partition's dropped records; None if the stream does not keep them."""
         if self._stream.duplicates is None:
             return None
         return DroppedRecords(partition, values=self._stream.duplicates_keep == "all")
@@ -293,13 +300,13 @@ class Run:
     def compare_dropped(
         self, dropped: DroppedRecords, expected: ExpectedPartition, owner: Owner | None, since: Mark | None
     ) -> int | None:
-        """Compare the dropped records with their topic; return the first input offset still to come.
+        """Compare the dropped records with their topic; return the first input offset still to come, or None.
 
-        since: end of the records of a deleted input; None: there are none
+        since: mark with the offset where the compared records begin in the topic; None: its beginning
 
         Raises:
-            TopicMissing: there is no such topic.
-            PartitionsDiffer: it has not as many partitions as the input.
+            TopicMissing: the topic of dropped records does not exist.
+            PartitionsDiffer: the topic has not as many partitions as the input.
         """
         topic, ranges, reader = self._stream.duplicates or "", self._ranges, self._reader
         if self._dropped_spans is None:
@@ -326,14 +333,14 @@ class Run:
         lettered: list[int],
         owner: Owner | None,
     ) -> None:
-        """Write down where the next run resumes, after the comparison of a partition.
+        """Write a compared partition to the next state, if `--state` is given.
 
         Args:
-            partition: number
-            expected: the compared partition
-            waits_from: first input offsets with a dead letter, or a dropped record, still to come.
-            lettered: input offsets with their dead letter
-            owner: all its decisions were followed
+            partition: number of the partition.
+            expected: the compared partition.
+            waits_from: first input offset with a dead letter still to come, and the same for a dropped record.
+            lettered: input offsets that have their dead letter.
+            owner: owner entry of the partition; all its decisions have been processed.
         """
         if self._writer is None:
             return
@@ -351,9 +358,9 @@ class Run:
         )
 
     def leave_out(self, partition: int | None, reason: str = "") -> None:
-        """Something is not compared: no state is written, and where the proof of that partition begins says nothing.
+        """Note that a partition is not compared; None: a part of all partitions. No state is then written.
 
-        reason: for the report; "" where another part of it has the reason
+        reason: reason for the report; "" if another part of the report has it
         """
         self._all_compared = False
         if partition is not None and reason:
@@ -362,11 +369,11 @@ class Run:
 
     @property
     def writes_state(self) -> bool:
-        """Return True if the state is requested."""
+        """True if `--state` is given."""
         return self._writer is not None
 
     def end_replay(self, partition: int, ended: Baseline, entries: Iterable[Entry]) -> None:
-        """Write down where the next run resumes after a partition's replay, with the tables at that point."""
+        """Write a replayed partition and its tables' entries to the next state, if `--state` is given."""
         if self._writer is not None:
             self._writer.add(
                 partition,

@@ -1,7 +1,7 @@
-"""Compares the files of a producer with its records in Kafka, and finds records that never reached Kafka.
+"""Comparison of a producer's files with its records in Kafka, to find records that never arrived.
 
-The records in Kafka are kept as columns, some 100 bytes for each while they are sorted. Then the files are read once,
-from beginning to end.
+The records in Kafka are kept as columns, with some 100 bytes for each while they are sorted. Then the files are read
+once, from beginning to end.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kafka_ratchet.app.verify.rule import RecordView
 from kafka_ratchet.producers import PRODUCER_HEADER, SEQUENCE_HEADER, Progress, Record, open_files, partition_of
 
 AT_A_TIME = 8_192
-"""Records of the files compared together."""
+"""Number of records from the files that are compared at once."""
 
 _length = struct.Struct(">q").pack
 
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """Files as `ratchet publish` reads them, and the name they are published under."""
+    """Files published with `ratchet publish`, its options for reading them, and the producer's name."""
 
     producer: str
     paths: list[Path]
@@ -41,16 +41,16 @@ class SourceFiles:
 
 
 class Sightings:
-    """Records of one producer in one topic, sorted by sequence once all are there."""
+    """Records of one producer found in one topic. `sort` sorts them by sequence once all are added."""
 
     def __init__(self) -> None:
         self._sequences, self._partitions, self._offsets = array("q"), array("q"), array("q")
         self._contents, self._valid = bytearray(), bytearray()
         self.lowest: dict[int, int] = {}
-        """Lowest offset by partition."""
+        """Lowest sequence by partition."""
 
     def add(self, sequence: int, partition: int, offset: int, content: bytes, *, valid: bool) -> None:
-        """Add a record."""
+        """Add a record. content: digest of key and value; valid: True unless the stream's rule finds it invalid."""
         self._sequences.append(sequence)
         self._partitions.append(partition)
         self._offsets.append(offset)
@@ -59,7 +59,7 @@ class Sightings:
         self.lowest[partition] = min(sequence, self.lowest.get(partition, sequence))
 
     def drop(self, partition: int) -> None:
-        """Drop the records of a partition."""
+        """Remove the records of a partition."""
         left = np.flatnonzero(numbers(self._partitions) != partition)
         contents = np.frombuffer(bytes(self._contents), np.uint64).reshape(-1, 2)[left].tobytes()
         valid = np.frombuffer(bytes(self._valid), np.uint8)[left].tobytes()
@@ -79,22 +79,22 @@ class Sightings:
         self.valid: Flags = np.frombuffer(self._valid, np.bool_)[order]
 
     def of(self, sequences: Numbers) -> list[slice]:
-        """Return the places of the records with each of these sequences."""
+        """Return, for each of these sequences, the slice of sorted records with that sequence."""
         first, behind = (np.searchsorted(self.sequences, sequences, side) for side in ("left", "right"))
         return [slice(start, end) for start, end in zip(first.tolist(), behind.tolist(), strict=True)]
 
     def same(self, where: slice, content: npt.NDArray[np.uint64]) -> Numbers:
-        """Return the records there with this content."""
+        """Return the indices of the records in a slice that have this content."""
         found: Numbers = where.start + np.flatnonzero((self.contents[where] == content).all(axis=1))
         return found
 
     def place(self, index: int) -> str:
-        """Return the place of a record, for messages."""
+        """Return partition and offset of a record as text, for messages."""
         return f"partition {self.partitions[index]} offset {self.offsets[index]}"
 
 
 class Item(NamedTuple):
-    """A record of the source files."""
+    """Record of the files. content: digest of key and value."""
 
     sequence: int
     content: bytes
@@ -104,10 +104,10 @@ class Item(NamedTuple):
 
 
 class SourceComparison:
-    """Collects what Kafka has of a producer, and then compares its files."""
+    """Comparison of a producer's files: first collects the producer's records in Kafka, then reads the files."""
 
     def __init__(self, files: SourceFiles, progress: Progress | None) -> None:
-        """Open the files. progress: the producer's own record of its publishing; None: there is none."""
+        """Open the files. progress: progress that the producer has recorded in Kafka; None: none."""
         self._progress = progress
         self._name = files.producer.encode()
         self._input, self._output = Sightings(), Sightings()
@@ -122,7 +122,7 @@ class SourceComparison:
         self.report = SourceReport(files.producer)
 
     def drop(self, partition: int) -> None:
-        """Drop the records of a partition, which is read again."""
+        """Remove the collected records of a partition, before it is read again."""
         self._input.drop(partition)
         self._output.drop(partition)
 
@@ -132,7 +132,10 @@ class SourceComparison:
         records: Iterator[tuple[int, RecordView]],
         rule: Callable[[RecordView], object],
     ) -> Iterator[tuple[int, RecordView]]:
-        """Yield the records of the input unchanged. rule: returns None for an invalid one."""
+        """Yield the records of an input partition unchanged, and collect those of the producer.
+
+        rule: function that returns None for an invalid record
+        """
         for offset, record in records:
             if (sequence := self._sequence(record)) is not None:
                 is_valid = rule(record) is not None
@@ -142,7 +145,7 @@ class SourceComparison:
     def watch_output(
         self, partition: int, records: Iterator[tuple[int, RecordView]]
     ) -> Iterator[tuple[int, RecordView]]:
-        """Pass the records of the output through."""
+        """Yield the records of an output partition unchanged, and collect those of the producer."""
         for offset, record in records:
             if (sequence := self._sequence(record)) is not None:
                 self._output.add(sequence, partition, offset, _content(record.key, record.value), valid=True)
@@ -155,16 +158,16 @@ class SourceComparison:
         output_begins: dict[int, int],
         blocked: Collection[int] = (),
     ) -> SourceReport:
-        """Read the files and compare.
+        """Read the files, and compare them with the collected records.
 
         Args:
-            judged: by input partition, the committed offset of the workers.
-            input_begins: by partition, the first offset that Kafka still has.
-            output_begins: likewise.
-            blocked: partitions of the input with an open transaction; a record not seen there may wait for its end.
+            judged: committed offset of the workers, by input partition.
+            input_begins: first offset that Kafka still has, by input partition.
+            output_begins: first offset that Kafka still has, by output partition.
+            blocked: input partitions with an open transaction, where a missing record may wait for its end.
 
         Raises:
-            SourceError: a record of the files cannot be read; the text has its place.
+            SourceError: a record of the files cannot be read; the text has file and line.
         """
         self._input.sort()
         self._output.sort()
@@ -222,7 +225,10 @@ class SourceComparison:
             )
 
     def _is_deleted(self, item: Item, which: int, sightings: Sightings) -> bool:
-        """Return True if retention has deleted the record's part of the topic: a partition's sequences rise."""
+        """Return True if retention has deleted the part of a topic where the record was.
+
+        This is so if its sequence is below all of the producer's remaining ones in its partition.
+        """
         count = len(self._begins[which]) if self._progress is None else self._progress.partitions
         partition = partition_of(item.key, self._name, count)
         begins = self._begins[which].get(partition, 0)
@@ -245,7 +251,7 @@ class SourceComparison:
         return Item(record.sequence, _content(record.key, record.value), record.key, *self._source.here())
 
     def _sequence(self, record: RecordView) -> int | None:
-        """Return the sequence; None: the record is of another producer."""
+        """Return the sequence of a record; None for a record of another producer, or without a readable one."""
         named = dict(record.headers)
         sequence = named.get(SEQUENCE_HEADER)
         if named.get(PRODUCER_HEADER) != self._name or sequence is None:

@@ -1,8 +1,8 @@
-"""State file of `ratchet verify --state`: the end of a run, where the next one resumes.
+"""State file of `ratchet verify --state`: the end of a run, where the next run continues.
 
-Lines of JSON. The first names the stream. For each input partition there follows one with its positions, and one for
-each identity, `[name, last sequence, exact]`, with the name's bytes as Latin-1. A replay adds one for each entry of
-the agents' tables, `[key, value]`, likewise. The last has a SHA-256 of all the others.
+The file has lines of JSON. The first line names the stream. For each input partition a line with its positions follows,
+and a line for each identity: `[name, last sequence, exact]`, with the name's bytes as Latin-1. A replay adds a line for
+each entry of the agents' tables: `[key, value]`, with bytes as Latin-1. The last line has a SHA-256 of all others.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from kafka_ratchet.transport.owner import RECORDS
 KIND = "ratchet verify state"
 VERSION = 1
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Longest line in bytes; no written line comes near it.
+"""Longest line in bytes that is read; verify never writes lines of nearly this length.
 
-An identity or a table's entry takes six bytes for each of its own, and fits a record of the changelog; a line
-may also have offsets of letters that wait.
+In JSON a byte of an identity or a table's entry takes six bytes at most, and each of them fits a record of the
+changelog. A partition's line also has input offsets of dead letters.
 """
 
 Entry = tuple[bytes, bytes]
@@ -37,7 +37,7 @@ Entry = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class ProvenStream:
-    """Stream of a proof. A state of another one is not continued."""
+    """Stream that a state file belongs to, with its rule and topics. A file of another one is refused."""
 
     app: str
     stream: str
@@ -51,10 +51,16 @@ class ProvenStream:
     dead_letters: str
     dead_letters_id: str
     contents: str = RECORDS
-    """Content of the output, as in the changelog's owner entry: a replay needs more state than a comparison."""
+    """Kind of records in the output, as in the changelog's owner entry. A replay needs more state than `verify`."""
 
     def refuse_another(self, path: Path, other: dict[str, Any]) -> None:
-        """Raises StateFileRefused, with both sides, where the file is of another one."""
+        """Refuse a state file of another stream, rule or topic.
+
+        path: path of the file; other: its first line
+
+        Raises:
+            StateFileRefused: the file belongs to another one; the text has both.
+        """
         for name, here in asdict(self).items():
             if (there := other.get(name, RECORDS if name == "contents" else None)) != here:
                 what = name.replace("_id", " topic id").replace("_", " ")
@@ -65,10 +71,10 @@ class ProvenStream:
 
 
 class SavedState:
-    """A file of an earlier run, read partition by partition in their order.
+    """Reader of an earlier run's state file, partition by partition in rising order.
 
     Raises:
-        StateFileRefused: it is damaged, or of another proof.
+        StateFileRefused: the file is damaged, or belongs to another check.
     """
 
     def __init__(self, path: Path, file: BinaryIO, proven: ProvenStream) -> None:
@@ -91,7 +97,11 @@ class SavedState:
 
     @classmethod
     def open(cls, path: Path, proven: ProvenStream) -> SavedState | None:
-        """Open the file; None: it does not exist yet."""
+        """Open a state file; return None if it does not exist.
+
+        Raises:
+            StateFileRefused: the file is damaged, belongs to another check, or cannot be read.
+        """
         try:
             with ExitStack() as opened:
                 saved = cls(path, opened.enter_context(path.open("rb")), proven)
@@ -103,13 +113,10 @@ class SavedState:
             raise StateFileRefused(f"{path}: cannot be read: {error.strerror}") from None
 
     def partition(self, number: int, put: Callable[[Iterable[Entry]], None] | None = None) -> Baseline | None:
-        """Return the end of the last run in this partition; None: it did not have it yet.
+        """Read the end of the last run in a partition; None if the last run did not have the partition.
 
-        Call it in rising order.
-
-        Called in rising order.
-
-        put: takes the entries of its tables; None: it has none
+        Call it in rising order of partitions.
+        put: function that receives the entries of the partition's tables; None: there are no tables
         """
         if self._next is None:
             return None
@@ -136,7 +143,11 @@ class SavedState:
         return baseline
 
     def refuse_more(self, count: int) -> None:
-        """Raise StateFileRefused, after all partitions, where the file has further ones."""
+        """Refuse a file with more partitions than the input. Call it after all partitions were read.
+
+        Raises:
+            StateFileRefused: the file has more than `count` partitions.
+        """
         if self._next is not None and "sha256" not in self._object(self._next):
             raise self._damaged(f"it has more than the {count} partitions of the input")
 
@@ -145,7 +156,7 @@ class SavedState:
         self._file.close()
 
     def _entries(self) -> Iterator[Entry]:
-        """Yield entries of tables."""
+        """Yield the saved entries of the partition's tables."""
         while self._next is not None and self._next.startswith(b"["):
             match self._parsed(self._next):
                 case [str(key), str(value)]:
@@ -211,15 +222,15 @@ class SavedState:
 
 
 class StateWriter:
-    """Writer of the next state: first into a file next to the old one, then in its place in one step.
+    """Writer of the next state: writes a temporary file, which then replaces the old file in one step.
 
     Args:
-        path: the file; a link is followed.
-        proven: stream of the proof.
-        dead_letters_from: by partition of the dead-letter topic, the first offset of the next run.
+        path: path of the state file; a symbolic link is followed.
+        proven: stream, rule and topics.
+        dead_letters_from: first offset for the next run, by partition of the dead-letter topic.
 
     Raises:
-        StateFileRefused: the place is not writable.
+        StateFileRefused: the file cannot be written there.
     """
 
     def __init__(self, path: Path, proven: ProvenStream, dead_letters_from: dict[int, int]) -> None:
@@ -247,7 +258,7 @@ class StateWriter:
         entries: Iterable[Entry] = (),
         decided: str = "",
     ) -> None:
-        """Write the next partition; the arguments are those of a `Baseline`. entries: of tables."""
+        """Write the next partition. The arguments are fields of a `Baseline`; entries: entries of its tables."""
         positions = {"input": input_from, "output": output_from, "complete": complete, "letters": sorted(letters)}
         self._write({"partition": partition, **positions, **({"decided": decided} if decided else {})})
         for identity, (sequence, exact) in known:
@@ -256,10 +267,10 @@ class StateWriter:
             self._write([key.decode("latin-1"), value.decode("latin-1")])
 
     def finish(self) -> None:
-        """Put the file in its place; from then on it survives a crash of the machine.
+        """Replace the old state file by the new one, and synchronise it to the disk.
 
         Raises:
-            StateFileRefused: the disk is full, or whatever else the system says.
+            StateFileRefused: the file cannot be written, as when the disk is full.
         """
         try:
             self._file.write(json.dumps({"sha256": self._digest.hexdigest()}).encode() + b"\n")
@@ -276,7 +287,7 @@ class StateWriter:
             raise self._refusal(error) from None
 
     def discard(self) -> None:
-        """Remove the temporary file, if it was not put in place."""
+        """Remove the temporary file, if `finish` has not put it in place."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
@@ -293,7 +304,7 @@ class StateWriter:
 
 
 class Known(NamedTuple):
-    """Known last sequence of an identity. exact: False where it may be higher."""
+    """Known last sequence of an identity. exact: False if the real one may be higher."""
 
     sequence: int
     exact: bool
@@ -312,24 +323,27 @@ class Baseline:
     complete: bool = True
     """True if an identity missing in `last` never existed before `input_from`."""
     aligned: bool = True
-    """True if the output from `output_from` on comes from input from `input_from` on; else older records come first."""
+    """True if all output from `output_from` on comes from input from `input_from` on; False if older may precede."""
     output_whole: bool = True
-    """True if the output from there on is complete."""
+    """True if retention has deleted nothing of the output from `output_from` on."""
     lettered: frozenset[int] = frozenset()
-    """Input offsets from `input_from` on that have their dead letter already."""
+    """Input offsets from `input_from` on that already have their dead letter."""
     saved_from: int | None = None
     """Input offset where the last run of `--state` ended; None: there was none."""
     decided: str = ""
-    """Time of the last operators' decisions that a replay has followed; ISO 8601."""
+    """Time of the newest operator's decision that an earlier run has processed, ISO 8601; "": none."""
 
     @classmethod
     def after_retention(cls, input_begin: int, output_begin: int) -> Baseline:
-        """Return the beginning of a first run: the first offsets that the topics still hold."""
+        """Return the state before a first run, which begins at the first offsets that Kafka still has."""
         whole = input_begin == 0
         return cls(input_begin, output_begin, complete=whole, aligned=whole, output_whole=output_begin == 0)
 
     def moved_to(self, input_begin: int, output_begin: int) -> Baseline:
-        """Return the end of the last run, unless retention has passed it since."""
+        """Adapt the end of the last run to records deleted by retention since, and return this object.
+
+        input_begin, output_begin: first offsets that Kafka still has
+        """
         self.output_whole = output_begin <= self.output_from
         self.output_from = max(self.output_from, output_begin)
         if input_begin > self.input_from:

@@ -1,4 +1,4 @@
-"""Values of a table's rows, compared by digests with those that their records have, offset by offset."""
+"""Comparison of the values in a table's rows with those of their records, offset by offset, by digests."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ NO_VALUE: Final = int(row_digests([pa.nulls(1, pa.binary())])[0])
 
 @dataclass(frozen=True)
 class ComparedColumns:
-    """Columns to compare, and the others."""
+    """Choice of the columns to compare."""
 
     compared: list[str]
-    """Names, in the order of the digests."""
+    """Names of the columns in each row's digest, in order."""
     left_out: list[str]
     has_time: bool
     has_value: bool
 
     @classmethod
     def of_table(cls, columns: StructType, *, nested: bool) -> ComparedColumns:
-        """Choose among the columns of a table.
+        """Choose the columns to compare among those of a table.
 
-        Columns after the record's own were added later: earlier rows have null there.
+        Columns after the last `_kafka_...` column were added later and are left out: earlier rows have null there.
 
         Args:
-            columns: of the table, in its own order.
-            nested: the table has lists, maps and structures as such, and not as text.
+            columns: columns of the table, in its order.
+            nested: True if the table has lists, maps and structures as such; False if it has them as text.
         """
         names = columns.names
         last = max((names.index(name) for name in RECORD_COLUMNS if name in names), default=len(names) - 1)
@@ -63,7 +63,7 @@ class ComparedColumns:
         return cls(compared, left_out, "_kafka_timestamp" in names, "_kafka_value" in names)
 
     def schema(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns to read, of all those of a table."""
+        """Return the schema of the columns to read. columns: schema of the whole table."""
         names = [*self.compared, *["_kafka_timestamp"] * self.has_time, *["_kafka_value"] * self.has_value]
         return pa.schema([columns.field(name) for name in ("_kafka_partition", "_kafka_offset", *names)])
 
@@ -77,7 +77,7 @@ class _Rows:
     values: Numbers
     """Digests of `_kafka_value`."""
     times: Numbers
-    """Microseconds since 1970, or `NO_TIME`."""
+    """Values of `_kafka_timestamp` in microseconds since 1970, or `NO_TIME`."""
 
     @classmethod
     def concatenated(cls, parts: list[_Rows]) -> _Rows:
@@ -90,26 +90,26 @@ class _Rows:
 
 
 class TableValues:
-    """Digests of a table's rows: 32 bytes for each row, and 28 for each record.
+    """Comparison of the digests of a table's rows: 32 bytes for each row, and 28 for each record.
 
     Args:
-        compared: columns.
-        columns: of the rows, as Arrow has them.
-        parses: records have columns of their own, so that a `_kafka_value` may be left out of the row.
-        report: gets findings and figures.
+        compared: columns to compare.
+        columns: Arrow schema of the rows.
+        parses: True if the value of a record is parsed into columns, so that a row may lack `_kafka_value`.
+        report: receives findings and counts.
     """
 
     def __init__(self, compared: ComparedColumns, columns: pa.Schema, report: ResultsReport, *, parses: bool) -> None:
         self._columns, self._report, self._parses = compared, report, parses
         self.columns = compared.compared
         self.schema = compared.schema(columns)
-        """Columns to read."""
+        """Schema of the columns to read."""
         self._rows: dict[int, list[_Rows]] = {}
         self._expected: dict[int, pa.Table] = {}
         self._left_out: dict[int, set[int]] = {}
 
     def hold(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take rows of `schema`, and hand each batch on. Rows taken before are forgotten."""
+        """Store digests of the rows in place of earlier ones, and yield each batch unchanged."""
         self._rows = {}
         for batch in batches:
             partitions, offsets = (
@@ -128,23 +128,26 @@ class TableValues:
             yield batch
 
     def expect(self, digests: pa.Table) -> None:
-        """Take `_kafka_partition`, `_kafka_offset`, `_digest` and `_value_digest` of the rows that the records make."""
+        """Store the digests of the expected rows.
+
+        digests: columns `_kafka_partition`, `_kafka_offset`, `_digest` and `_value_digest`
+        """
         for partition in pc.unique(digests["_kafka_partition"]).to_pylist():
             of_it = digests.filter(pc.equal(digests["_kafka_partition"], partition))
             self._expected[partition] = of_it.sort_by("_kafka_offset")
 
     def leave_out(self, rows: Iterable[tuple[int, int]]) -> None:
-        """Do not compare the rows of these partitions and offsets: something else is wrong with them."""
+        """Exclude rows that have another finding already. rows: partition and offset of each."""
         for partition, offset in rows:
             self._left_out.setdefault(partition, set()).add(offset)
 
     def compare(self, partition: int, records: Numbers, timestamps_ms: Numbers) -> None:
-        """Compare the rows of one Kafka partition, and forget them.
+        """Compare the rows of one Kafka partition, and remove them.
 
         Args:
-            partition: number.
-            records: offsets of the records, ascending, as another client than Spark's has read them.
-            timestamps_ms: Kafka's own of each.
+            partition: number of the partition.
+            records: ascending offsets of the records, read by another client than Spark's.
+            timestamps_ms: Kafka's timestamp of each record, in milliseconds.
         """
         parts, digests = self._rows.pop(partition, None), self._expected.pop(partition, None)
         if not parts:
@@ -158,7 +161,7 @@ class TableValues:
             self._compare_times(partition, rows, records, timestamps_ms)
 
     def _compare_values(self, partition: int, rows: _Rows, digests: pa.Table) -> _Rows:
-        """Compare digests, and return the rows of known records."""
+        """Compare the digests of rows with the expected ones; return the rows that have an expected row."""
         at, is_there = _found(digests["_kafka_offset"].to_numpy(), rows.offsets)
         rows, at = rows.at(is_there), at[is_there]
         self._report.values_compared += len(at)
@@ -191,7 +194,7 @@ def _microseconds(column: pa.Array) -> Numbers:
 
 
 def _found(offsets: Numbers, wanted: Numbers) -> tuple[Numbers, Flags]:
-    """Return where each wanted offset stands among ascending ones, and whether it does."""
+    """Return the index of each wanted offset among ascending ones, and True for each that is there."""
     if not len(offsets):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     at = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)

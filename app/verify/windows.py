@@ -1,7 +1,8 @@
-"""Rule of windows, written a second time for verify: records that pass after a later one of their identity.
+"""Rule of reorder windows and conflicts, written a second time for verify.
 
-It shares no code with the worker. An unknown sequence below the last counts as seen; the state from before a change
-of settings stays until the identity's next fresh record.
+A window lets a record pass after a later one of its identity. This code shares nothing with the worker. A sequence
+below the last that is unknown counts as seen. After a change of settings an identity keeps its state until its next
+fresh record.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ FRESH, DUPLICATE, LATE, CONFLICT = "fresh", "duplicate", "too-late", "content-di
 
 @dataclass(slots=True)
 class Seen:
-    """An identity: sequences seen from known_from on, and a digest of the value of the last, where it was kept."""
+    """State of an identity.
+
+    last: last sequence; sequences: those seen from `known_from` on; value: digest of the value of the record with the
+    last sequence, None if it is not known
+    """
 
     last: int
     known_from: int
@@ -27,16 +32,16 @@ class Seen:
 
 
 def judging_of(owner: Owner | None) -> tuple[JudgingFrom, ...]:
-    """Return the settings of judgement by input offset; empty where the sequence alone always decided."""
+    """Return a partition's window and conflict settings by input offset; empty if it never had any."""
     judging = owner.judging if owner is not None else ()
     return judging if any(each.settings.keys() & {"reorder_window", "conflicts"} for each in judging) else ()
 
 
 class Windows:
-    """Identities of a partition with such settings, present or past."""
+    """Window and conflict rule of one partition, with the state of its identities."""
 
     def __init__(self, judging: Sequence[JudgingFrom]) -> None:
-        """judging: by rising input offset."""
+        """Start without identities. judging: settings by rising input offset."""
         self._coming = list(reversed(judging))
         self._of: dict[bytes, Seen] = {}
         self._set({})
@@ -47,11 +52,11 @@ class Windows:
         self._remembered = -(-self._window // 64) * 64
         self._compares = texts["conflicts"] != "ignore"
         self.lettered = {LATE} if texts["late"] == "dead-letter" else set()
-        """Verdicts that make dead letters, as of the record judged last."""
+        """Verdicts that make dead letters, by the settings at the record judged last."""
         self.lettered |= {CONFLICT} if texts["conflicts"] == "dead-letter" else set()
 
     def judge(self, offset: int, identity: bytes, sequence: int, last: int, value: bytes | None) -> str:
-        """Return the verdict on the next record of the input; last: of its identity, -1 for none."""
+        """Judge the next record of the input. last: last sequence of its identity; -1: none."""
         while self._coming and self._coming[-1].start <= offset:
             self._set(self._coming.pop().settings)
         if last < 0:

@@ -1,1 +1,1 @@
-"""The quick way of verify: input and output side by side as columns, and a verdict only where all is as it must be."""
+"""Quick comparison of verify: input and output as columns. It gives a verdict only if everything is right."""

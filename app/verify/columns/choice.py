@@ -1,4 +1,4 @@
-"""Choice of the partitions compared as columns, with reasons for the others."""
+"""Choice of partitions to compare over columns, with a reason for each of the others."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from kafka_ratchet.app.verify.columns.exact import Exact
 
 FEW: Final = 20_000
-"""Offsets of the input: fewer are compared record by record before the compiled passes are loaded."""
+"""Number of input offsets below which a comparison record by record ends before compiled code is even loaded."""
 REASON_FEW: Final = f"fewer than {FEW:,} records"
 REASON_ASKED: Final = "--independent"
 REASON_RETENTION: Final = "retention has deleted records while they were read"
 EXPECTED: Final = frozenset((REASON_FEW, REASON_ASKED))
-"""Reasons that need no message."""
+"""Reasons about which the operator needs no message."""
 
 IN_RECORD: Final = {"field": "stands in the value", "function": "is computed by a function"}
 
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """Changelog of a stream: intervals, owners and edits of its partitions."""
+    """Contents of a stream's changelog: policy intervals, owner entries and operators' edits by partition."""
 
     intervals: Mapping[int, Sequence[PolicyInterval]]
     owners: Mapping[int, Owner]
@@ -42,7 +42,10 @@ class Changelog:
 
 
 class AsColumns:
-    """Comparison as columns for the partitions of one run, where possible. The report gets each one's kind."""
+    """Comparison over columns for those partitions of one run where it is possible.
+
+    The report receives for each partition whether it was compared over columns or record by record.
+    """
 
     def __init__(
         self,
@@ -58,9 +61,9 @@ class AsColumns:
         more: str | None,
         state: bool,
     ) -> None:
-        """Compare partitions that begin at offset 0 in parallel.
+        """Compare all suitable partitions in parallel, unless runs continue from a state file.
 
-        With a state, which is read in order, they are compared one by one.
+        The state file is read in the order of partitions, so that each is then compared by its call of `exact`.
 
         Args:
             settings: settings of the client.
@@ -68,11 +71,12 @@ class AsColumns:
             chosen: settings of the stream.
             ranges: offsets to compare.
             changelog: changelog of the stream.
-            topic_ids: ids of the input and output of `ranges`.
-            report: gets the kind of each partition's comparison.
-            independent: True: share nothing with the worker; False: as columns, however few there are.
-            more: the option that compares more than the topics; None: none.
-            state: True if runs resume at the end of the last one.
+            topic_ids: ids of input and output topic at the time of `ranges`.
+            report: receives each partition's way of comparison.
+            independent: True: never over columns; False: over columns however few records there are; None: over columns
+                if there are enough.
+            more: command-line option that needs each record; None: no such option was given.
+            state: True if each run continues where the last one ended.
         """
         self._settings, self._bootstrap, self._chosen, self._topic_ids = settings, bootstrap, chosen, topic_ids
         self._ranges, self._changelog, self._report = ranges, changelog, report
@@ -90,7 +94,7 @@ class AsColumns:
         self._look({number: each for number, each in starts.items() if self._reason_for(number, each) is None})
 
     def exact(self, number: int, baseline: Baseline) -> Exact | None:
-        """Return a partition that is exactly right; None: compare it record by record."""
+        """Return the result of a partition that is exactly right; None if it must be compared record by record."""
         if self._state and self._are_few(self._ranges.committed_to[number] - baseline.input_from):
             reason: str | None = REASON_FEW
         else:
@@ -127,7 +131,7 @@ class AsColumns:
         )
 
     def _reason_for(self, number: int, baseline: Baseline) -> str | None:
-        """Return why a partition cannot be compared as columns; None: it can."""
+        """Return why a partition cannot be compared over columns; None if it can."""
         owner, begin = self._changelog.owners.get(number), baseline.input_from
         if not (baseline.aligned and baseline.output_whole):
             return "the beginning of its input or output is deleted"
@@ -147,7 +151,7 @@ class AsColumns:
 
 
 def _reason_for_stream(chosen: StreamSettings, *, independent: bool | None, more: str | None) -> str | None:
-    """Return why none of a stream's partitions can be compared as columns; None: some may."""
+    """Return why no partition of a stream can be compared over columns; None if some may."""
     if independent:
         return REASON_ASKED
     if more is not None:

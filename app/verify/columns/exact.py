@@ -1,7 +1,7 @@
-"""Parallel comparison over columns, for partitions with exactly the demanded output.
+"""Parallel comparison over columns, for partitions with exactly the right output.
 
-Input and output are read at the same time. The records to forward are judged from the input, and each is compared,
-byte for byte, with the next one of the output. At the first difference the partition is given up:
+Input and output are read at the same time. The input is judged, and each record to forward is compared byte for byte
+with the next record of the output. The comparison of a partition ends at the first difference:
 `kafka_ratchet.app.verify.compare` then compares it record by record, from its beginning.
 """
 # mypy: disallow-untyped-decorators=False
@@ -39,9 +39,9 @@ from kafka_ratchet.transport.client.security import client_options
 from kafka_ratchet.transport.client.topic_id import id_text
 
 SIDE_BY_SIDE: Final = max(2, min(4, os.cpu_count() or 2))
-"""Partitions at a time: each holds up to some 80 MB of records, and its own identities."""
+"""Partitions compared at the same time. Each needs up to some 80 MB for records, and memory for its identities."""
 NOT_A_NAME: Final = "\ufffd"
-"""Stand-in for bytes of a header's name that are no text."""
+"""Replacement character for undecodable bytes of a header's name."""
 
 
 @compiled()
@@ -55,17 +55,20 @@ def same_records(
     other_first: int,
     count: int,
 ) -> int:
-    """Count records up to the first that differs from another in key, value, headers or timestamp.
+    """Count the leading records that equal their counterparts in key, value, headers and timestamp.
 
     Args:
-        data: uint8[bytes].
-        columns: of these records.
-        rows: int64[], indices of the records to compare, in order.
-        first: index in rows of the first.
-        other: uint8[bytes].
-        other_columns: of the other records, all to be compared.
-        other_first: index of the first.
-        count: bound on the records compared.
+        data: bytes of the input batch, uint8[].
+        columns: int64[columns, records], field positions and timestamps of the input batch.
+        rows: int64[], indices of the input records to compare, in order.
+        first: index in `rows` of the first record to compare.
+        other: bytes of the output batch, uint8[].
+        other_columns: int64[columns, records], field positions and timestamps of the output batch.
+        other_first: index in the output batch of the first record to compare; those after it follow one by one.
+        count: number of records to compare.
+
+    Returns:
+        number of equal records before the first difference; `count` if all are equal.
     """
     for k in range(count):
         i, j = rows[first + k], other_first + k
@@ -86,16 +89,16 @@ def same_records(
 
 @dataclass(slots=True)
 class Exact:
-    """Partition with exactly the demanded output.
+    """Result of a partition with exactly the right output.
 
     Attributes:
-        baseline: its beginning.
-        fresh, duplicate: records of the input.
-        invalid: offset of each invalid record -> digest of its dead letter's content.
-        delivered: records of the output.
-        pending: fresh records not in the output yet, and not due.
-        pending_from: input offset of the first of them.
-        judging: last sequences at that offset, or at the end; None where they are not needed.
+        baseline: known state before the first record read.
+        fresh, duplicate: number of fresh and duplicate records in the input.
+        invalid: digest of the dead letter's content, by input offset of each invalid record.
+        delivered: number of records in the output.
+        pending: number of fresh records not in the output yet, which need not be there.
+        pending_from: input offset of the first pending record; None without one.
+        judging: last sequences before the first pending record, or at the end; None unless requested.
     """
 
     baseline: Baseline
@@ -108,7 +111,7 @@ class Exact:
     judging: Judging | None = None
 
     def add_to(self, report: Report) -> None:
-        """Add its counts, as the comparison record by record would."""
+        """Add the partition's counts to the report."""
         report.fresh += self.fresh
         report.duplicate += self.duplicate
         report.invalid += len(self.invalid)
@@ -116,17 +119,17 @@ class Exact:
         report.pending += self.pending
 
     def proven_to(self, judged_to: int, committed_to: int, letters_pending_from: int | None) -> int:
-        """Return the input offset where the next run resumes; see `kafka_ratchet.app.verify.compare`."""
+        """Return the input offset where the next run continues; see `ExpectedPartition.proven_to`."""
         assert letters_pending_from is None  # noqa: S101 - such a partition is given up
         ended = committed_to if self.pending_from is None else min(committed_to, self.pending_from)
         return max(self.baseline.input_from, ended)
 
     def known_at(self, end: int) -> Iterator[tuple[bytes, Known]]:
-        """Yield the last sequences of all identities ever met, as of `proven_to`."""
+        """Yield each known identity with its last sequence before the offset of `proven_to`."""
         return iter(()) if self.judging is None else self.judging.known()
 
     def is_complete_at(self, end: int) -> bool:
-        """Return True if an identity missing in `known_at` is new."""
+        """Return True if an identity that `known_at` does not yield was never in the input."""
         return self.baseline.complete
 
 
@@ -141,20 +144,20 @@ def exact_partitions(
     *,
     keep: bool = False,
 ) -> dict[int, Exact | str]:
-    """Compare partitions with complete output of the input after their beginnings.
+    """Compare partitions over columns, several at the same time.
 
     Args:
         settings: settings of the client.
         bootstrap: host:port[,host:port].
-        stream: stream with the names of the topics.
-        places: places of identity and sequence.
-        ranges: ends of the comparison.
-        baselines: their beginnings, by number.
-        topic_ids: ids of the input and output of `ranges`.
-        keep: True if the next run has to resume there.
+        stream: settings of the stream, with the names of its topics.
+        places: places of identity and sequence in a record.
+        ranges: offsets to compare.
+        baselines: known state at the first offset to compare, by number of each partition to compare.
+        topic_ids: ids of input and output topic at the time of `ranges`.
+        keep: True to return last sequences, for the next run to continue.
 
     Returns:
-        the result of each partition, or the reason for a comparison record by record.
+        by partition, its result if it is exactly right; else the reason to compare it record by record.
     """
     looked = _look(settings, bootstrap, stream, places, ranges, baselines, topic_ids, keep)
     try:
@@ -215,7 +218,7 @@ async def _side_by_side(pair: Pair, ranges: OffsetRanges, baselines: Mapping[int
 
 @dataclass(slots=True)
 class Pair:
-    """Input and output of a stream. keep: whether last sequences are kept."""
+    """Input and output topics of a stream, to compare. keep: True to return last sequences."""
 
     input: Topic
     output: Topic
@@ -223,7 +226,10 @@ class Pair:
     keep: bool
 
     async def look(self, partition: int, baseline: Baseline, ranges: OffsetRanges, name: str) -> Exact | str:
-        """Compare one partition. name: of its connections."""
+        """Compare one partition; return its result, or the reason to compare it record by record.
+
+        name: prefix of the names of its connections
+        """
         begin, end, found = baseline.input_from, ranges.committed_to[partition], Exact(baseline)
         span = Range(partition, begin, begin, end)
         given = _Given(self.input, span, self.places, f"{name}-input", found, keep=self.keep)
@@ -254,28 +260,28 @@ class Pair:
 
 
 class _Given:
-    """Demands of one input partition, taken record by record in its order.
+    """Judged input of one partition, as the sequence of records that the output must have.
 
     Attributes:
-        judged: its batches
-        records: number so far, of all verdicts
-        is_whole: True if they have covered all offsets, one after the other
-        refused: reason for a comparison record by record
+        judged: iterator over the judged batches.
+        records: number of input records so far, with any verdict.
+        is_whole: True if the records so far have had every offset, one after the other.
+        refused: reason to compare the partition record by record; None: none so far.
     """
 
     def __init__(self, topic: Topic, span: Range, places: Places, connection: str, found: Exact, *, keep: bool) -> None:
-        """Begin with nothing read. found: gets the counts; keep: `last_sequences` follows at the end."""
+        """Start to read the input. found: result that receives the counts; keep: True to allow `last_sequences`."""
         self._keep = keep
         self._found, self._judging = found, Judging(places, found.baseline.last)
         self.records, self.is_whole = 0, True
         self._next_offset = span.begin
         self._waiting: list[list[tuple[bytes, int]]] = []
-        """Pending records by batch: identity, and its last sequence before the record."""
+        """Pending records by batch, each as its identity and the identity's last sequence before it."""
         self.refused: str | None = None
         self.judged = ahead(self._judged(ahead(topic.records_of(span, connection))))
         self._now: Judged | None = None
         self._at = 0
-        """Index of the next of its fresh records."""
+        """Index of the next fresh record to compare, in the fresh records of `_now`."""
 
     async def _judged(self, batches: AsyncGenerator[RecordBatch, None]) -> AsyncGenerator[Judged, None]:
         async with aclosing(batches):
@@ -283,7 +289,7 @@ class _Given:
                 yield await asyncio.to_thread(self._judging.judge, batch)
 
     async def _next(self) -> Judged | None:
-        """Return the batch with the next record that must be forwarded; None: there is none left."""
+        """Return the judged batch that has the next record to forward; None if no such record is left."""
         while self._now is None or self._at == len(self._now.fresh):
             self._now, self._at = await anext(self.judged, None), 0
             if self._now is None:
@@ -339,9 +345,10 @@ class _Given:
         return None
 
     async def finish(self, judged_to: int) -> int | None:
-        """Verify after the output's end that all remaining records are pending.
+        """Check that all records still missing at the end of the output are pending.
 
-        Return the first offset that is not, or None.
+        Returns:
+            the first input offset of a record that must be in the output; None if all are pending
         """
         found = self._found
         while (now := await self._next()) is not None:
@@ -357,6 +364,6 @@ class _Given:
         return None
 
     def last_sequences(self) -> Judging:
-        """Return the last sequences before the first pending record, after the end."""
+        """Return the last sequences before the first pending record. Call it after `finish`."""
         self._judging.take_back(chain.from_iterable(self._waiting))
         return self._judging

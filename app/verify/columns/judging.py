@@ -1,4 +1,4 @@
-"""Verdicts over columns: the compiled rule, as a worker runs it, for the batches of one input partition in turn."""
+"""Verdicts over columns: the compiled rule of the worker, applied to one input partition batch by batch."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 NOBODY: Final[Mapping[bytes, Known]] = MappingProxyType({})
 IN_VALUE: Final = frozenset({"field", "function"})
-"""Kinds of places that columns do not have."""
+"""Kinds of identities and sequences outside the key and the headers."""
 TWICE: Final = 2_000
-"""First records of a partition that the plain rule judges too: some 60 ms."""
+"""Number of a partition's first records that the plain rule judges as well, in some 60 ms."""
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Places of identity and sequence, in headers and keys."""
+    """Places of identity and sequence in a record's key and headers."""
 
     identity: Identity
     sequence: SequenceSource
@@ -47,7 +47,7 @@ class Places:
 
     @classmethod
     def of(cls, identity: Identity, sequence: SequenceSource, form: SequenceForm) -> Places | None:
-        """Return the places; None where something stands in the value, or is computed by a function."""
+        """Return the places; None if identity or sequence are in the value, or computed by a function."""
         kinds = {sequence.kind, *(part.kind for part in identity.parts)}
         return None if kinds & IN_VALUE else cls(identity, sequence, form)
 
@@ -57,12 +57,12 @@ class Judged:
     """Judged batch of the input.
 
     Attributes:
-        fresh: int64[], indices of those that must be forwarded, in order
-        invalid: int64[], indices
-        duplicates: count
-        replayed: count of records sent again from a dead letter, which have wrong verdicts.
-        identities: one for each valid record
-        before: int64[records], its last sequence before the record; -1 for none
+        fresh: int64[], indices of the records to forward, in order.
+        invalid: int64[], indices of the invalid records.
+        duplicates: number of duplicates.
+        replayed: number of re-sent dead letters; their verdicts here are wrong.
+        identities: identity of each valid record.
+        before: int64[records], last sequence of the record's identity before the record; -1: none.
     """
 
     batch: RecordBatch
@@ -73,25 +73,25 @@ class Judged:
     identities: Identities
     before: Numbers
     doubt: Doubt | None = None
-    """A sequence that seems to have another form than it is read in."""
+    """Sequence that seems to be encoded in another form than the stream decodes; None: none."""
     contradicted: bool = False
-    """Tells whether the plain rule judges one of these records otherwise."""
+    """True if the plain rule has another verdict on one of these records."""
 
     def pending(self, rows: Numbers) -> list[tuple[bytes, int]]:
-        """Return the identity of each of these records, and its last sequence before the record."""
+        """Return, for each record in `rows`, its identity and the identity's last sequence before it; -1: none."""
         names = [self.identities.of(row) for row in rows.tolist()]
         return list(zip(names, self.before[rows].tolist(), strict=True))
 
 
 class Twice:
-    """Plain rule over the first records of a partition: the compiled one has to give the same verdicts."""
+    """Check of the compiled rule: the plain rule judges the first records of a partition, too."""
 
     def __init__(self, places: Places, known: Mapping[bytes, Known]) -> None:
         self._rule = Rule(places.identity, places.sequence, places.form)
         self._known, self._last, self._left = known, dict[bytes, int](), TWICE
 
     def contradicts(self, batch: RecordBatch, verdicts: NDArray[np.uint8]) -> bool:
-        """Tell whether a verdict on the next batch is another."""
+        """Return True if the plain rule has another verdict on one of the next batch's records."""
         count, self._left = min(batch.count, self._left), max(0, self._left - batch.count)
         return any(self._judge(batch, index) != verdicts[index] for index in range(count))
 
@@ -108,10 +108,10 @@ class Twice:
 
 
 class Judging:
-    """The last sequences of one partition. In memory an identity takes 50 to 100 bytes, and its name."""
+    """Compiled rule of one partition, with its last sequences: 50 to 100 bytes for each identity, plus its name."""
 
     def __init__(self, places: Places, known: Mapping[bytes, Known] = NOBODY) -> None:
-        """known: last sequences before the first record."""
+        """Start before the first record. known: last sequences by identity at that point."""
         self._form = FORMS[places.form]
         self._watch = FormWatch() if places.form is SequenceForm.GUESS else None
         self._headers = [places.sequence.name.encode()] if places.sequence.name else []
@@ -130,9 +130,9 @@ class Judging:
             self._map.commit()
 
     def take_back(self, pending: Iterable[tuple[bytes, int]]) -> None:
-        """Undo all records judged last, once.
+        """Set the identities of pending records back to their last sequences before those records.
 
-        pending: identity of each, in their order, and its last sequence before the record; -1 for none.
+        pending: identity of each pending record, in order, and its last sequence before the record; -1: none
         """
         first: dict[bytes, int] = {}
         for identity, last in pending:
@@ -141,7 +141,10 @@ class Judging:
         self._map.commit()
 
     def known(self) -> Iterator[tuple[bytes, Known]]:
-        """Yield each identity and its last sequence; exact where a record of it was forwarded since the start."""
+        """Yield each identity with its last sequence.
+
+        The sequence is exact if it was at the start, was unknown then, or has risen since.
+        """
         slots = self._map.slots
         used = np.flatnonzero((slots.hashes != 0) & (slots.pushed >= 0))
         for identity, last in zip(slots.identities(used), slots.pushed[used].tolist(), strict=True):
@@ -149,7 +152,7 @@ class Judging:
             yield identity, Known(last, start is None or start.exact or last > start.sequence)
 
     def judge(self, batch: RecordBatch) -> Judged:
-        """Judge the next batch."""
+        """Judge the next batch, and remember its last sequences."""
         found = find_headers(batch, self._headers) if self._headers else []
         spans = found[0] if self._has_sequence else None
         sequences, reasons = all_alike(batch) if spans is None else from_spans(batch, spans, self._form)

@@ -1,1 +1,1 @@
-"""`ratchet verify --replay`: runs a program over the committed input again, and compares."""
+"""`ratchet verify --replay`: runs a program over the committed input again, and compares its outputs with Kafka."""

@@ -1,4 +1,4 @@
-"""Comparison of the program's repeated outputs with the output topic, in order, with bounded memory."""
+"""Comparison of the replay's outputs with the records of the output topic, in order and with bounded memory."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from kafka_ratchet.app.verify.rows import content
 from kafka_ratchet.app.verify.rule import RecordView
 
 AHEAD: Final = 65_536
-"""Records of either side that are searched for a common continuation, some 500 bytes each.
+"""Most records of each side to search, after a difference, for the next equal ones; some 500 bytes each.
 
-As many are held until their fate is known, and as many are remembered as present.
+The same number limits the records held without a finding so far, and the remembered records found on both sides.
 """
 ALIKE: Final = 8
-"""Equal records in a row that mark the beginning of an output without its own."""
+"""Number of equal records in a row that show where a shortened output begins in the replay."""
 SHOWN: Final = 200
-"""Bytes of a key and of a value kept for display."""
+"""Most bytes kept of a key and of a value, for display."""
 
 
 class Output(NamedTuple):
     """Output of the replay, or record of the output topic, as kept in memory.
 
-    digest: of everything; place: of key and timestamp, taken from its event.
-    offset: in the output topic; for the replay, the known offset of the event in the input.
-    is_due: it must be in the topic, for workers had committed it before the topic was read.
-    is_saved: its event is before the offset where `--state` will resume.
+    digest: digest of key, value, headers and, if compared, timestamp; place: digest of key and timestamp.
+    offset: offset in the output topic; for an output of the replay, the input offset of its event, if known.
+    is_due: True if the output must be in the topic, as workers had committed its event before the topic was read.
+    is_saved: True if its event is before the offset where the next run with `--state` continues.
     """
 
     digest: bytes
@@ -50,7 +50,7 @@ class Output(NamedTuple):
         is_saved: bool = True,
         has_time: bool = True,
     ) -> Output:
-        """Return the output of a record. has_time: False where its timestamp is not compared."""
+        """Make an output from a record. has_time: False to leave the timestamp out of the comparison."""
         digest = content(record, with_timestamp=has_time)
         place = content(RecordView(record.key, None, [], record.timestamp_ms), with_timestamp=has_time)
         key, value = (None if part is None else part[:SHOWN] for part in (record.key, record.value))
@@ -58,13 +58,13 @@ class Output(NamedTuple):
 
 
 class _Ahead:
-    """Iterator with a look ahead."""
+    """Iterator over outputs that allows to look at later ones."""
 
     def __init__(self, source: Iterator[Output]) -> None:
         self._source, self._held, self._at = source, list[Output](), 0
 
     def peek(self, number: int = 0) -> Output | None:
-        """Return the one that comes after so many others; None: there are not so many."""
+        """Return the output after the next `number` ones, without consuming any; None after the last."""
         while len(self._held) - self._at <= number:
             found = next(self._source, None)
             if found is None:
@@ -73,7 +73,7 @@ class _Ahead:
         return self._held[self._at + number]
 
     def take(self, count: int) -> list[Output]:
-        """Return the next outputs, already seen by `peek`, and go on after them."""
+        """Consume and return the next `count` outputs, as far as `peek` has reached."""
         found = self._held[self._at : self._at + count]
         self._at += len(found)
         if self._at >= AHEAD or self._at == len(self._held):
@@ -83,45 +83,48 @@ class _Ahead:
 
 
 class Gap(NamedTuple):
-    """Difference of the two: records in the replay alone, and records in the topic alone."""
+    """Difference between replay and topic: records only in the replay, and records only in the topic."""
 
     missing: list[Output]
     extra: list[Output]
 
 
 class OutputComparison:
-    """One partition of the output. Its memory does not grow with the topic; see `AHEAD`."""
+    """Comparison of one output partition. Its memory does not grow with the topic; see `AHEAD`."""
 
     def __init__(self, topic: str, partition: int, report: Report, failed: Callable[[], bool] = lambda: False) -> None:
-        """Nothing is read yet.
+        """Prepare the comparison without reading.
 
         Args:
-            topic: the output topic
-            partition: of input and output
-            report: gets the counts and findings
-            failed: whether the replay came to its end before its time; asked when it has ended
+            topic: name of the output topic.
+            partition: number of the partition, in input and output.
+            report: receives counts and findings.
+            failed: function that returns True if the replay ended before its time; called at its end.
         """
         self._topic, self._partition, self._report, self._failed = topic, partition, report, failed
         self._gaps: list[Gap] = []
         self._held = 0
         self._recent: deque[bytes] = deque()
         self._there: Counter[bytes] = Counter()
-        """Digests of the newest records that both have."""
+        """Counts by digest of the newest records found on both sides."""
         self._extra = set[bytes]()
-        """Digests of the gaps' records in the topic alone, ..."""
+        """Digests of the records in `_gaps` found only in the topic."""
         self._copies = set[bytes]()
-        """... and those of them that both have elsewhere."""
+        """Digests in `_extra` of records that both sides have elsewhere: these are copies."""
         self.saved_to: int | None = None
-        """Output offset after the last record with its event before the resume offset of `--state`.
+        """Output offset where the next run with `--state` continues; None: no record was matched.
 
-        None: there is none.
+        It comes after the last matched output of an event before the input offset where that run continues.
         """
 
     def compare(self, expected: Iterator[Output], output: Iterator[Output], *, is_whole: bool = True) -> bool:
-        """Go through both to their ends. is_whole: False where retention has deleted the beginning of the output.
+        """Compare both sides to their ends.
+
+        expected: outputs of the replay; output: records of the topic. is_whole: False if retention has deleted the
+        beginning of the topic.
 
         Returns:
-            False where nothing was compared, for the beginning of the output is nowhere in the replay
+            False if nothing was compared, since the first records of the topic are nowhere in the replay
         """
         mine, theirs = _Ahead(expected), _Ahead(output)
         if not is_whole and not self._begin(mine, theirs):
@@ -140,7 +143,7 @@ class OutputComparison:
         return True
 
     def _begin(self, mine: _Ahead, theirs: _Ahead) -> bool:
-        """Go on to where the output begins."""
+        """Skip the replay's outputs before the first record of the topic; return False if that is not found."""
         first = [found.digest for number in range(ALIKE) if (found := theirs.peek(number)) is not None]
         before = 0
         while (wanted := mine.peek()) is not None:
@@ -188,7 +191,7 @@ class OutputComparison:
 
     @staticmethod
     def _next_alike(mine: _Ahead, theirs: _Ahead) -> tuple[int, int]:
-        """Return how many of each to skip until both continue alike; all seen ones where they do not."""
+        """Return how many records of each side to skip up to the next equal ones; (AHEAD, AHEAD) without any."""
         places: tuple[dict[bytes, int], dict[bytes, int]] = {}, {}
         for number in range(AHEAD):
             wanted, found = mine.peek(number), theirs.peek(number)
@@ -205,7 +208,7 @@ class OutputComparison:
         return AHEAD, AHEAD
 
     def _resolve(self) -> None:
-        """Report the fate of all skipped records."""
+        """Report a finding for each skipped record, and forget these records."""
         # Equal records elsewhere; then those with key and time of a missing one, near it or further away.
         self._pair("reordered", [self._all()], lambda each: each.digest)
         for gap in self._gaps:
@@ -225,7 +228,7 @@ class OutputComparison:
         return Gap(missing, [each for gap in self._gaps for each in gap.extra])
 
     def _pair(self, kind: FindingKind, gaps: Sequence[Gap], by: Callable[[Output], bytes]) -> None:
-        """Find for each missing record one that stands in the topic alone, and report the two as one finding."""
+        """Pair each missing record with an extra one of the same `by`, and report each pair as one finding."""
         paired = set[int]()
         for gap in gaps:
             spare: dict[bytes, deque[Output]] = {}
@@ -241,7 +244,7 @@ class OutputComparison:
                 side[:] = [each for each in side if id(each) not in paired]
 
     def _explain(self, missing: list[Output], extra: list[Output]) -> None:
-        """Report one gap's records without a counterpart in content, or in key and time."""
+        """Report the remaining records of one gap, which have no pair."""
         if len(missing) == len(extra):
             for wanted, found in zip(missing, extra, strict=True):
                 self._add("altered", wanted, found)
@@ -284,7 +287,7 @@ class OutputComparison:
 
 
 def shown(data: bytes | None) -> str:
-    """Bytes of a stranger, for one line of text."""
+    """Return bytes from Kafka as printable text on one line, at most SHOWN bytes."""
     return "null" if data is None else repr(data[:SHOWN].decode("utf-8", "backslashreplace"))
 
 

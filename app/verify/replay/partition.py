@@ -1,7 +1,7 @@
-"""Replay of one partition: verify's own rule judges its input, and fresh records go to the program.
+"""Replay of one partition: verify's own rule judges the input, and the program processes the fresh records.
 
-It runs the program's part of a worker (`kafka_ratchet.agents.run`). The choice of its records is verify's rule, which
-shares no code with the worker.
+The program runs as in a worker (`kafka_ratchet.agents.run`). Verify's rule, which chooses the records, shares no code
+with the worker.
 """
 
 from __future__ import annotations
@@ -39,17 +39,20 @@ from kafka_ratchet.transport.sent_topics import SentTopics
 
 RECORDS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 1 << 20
-"""Bytes given to the program at once. A worker's batches differ: outputs must not depend on that."""
+"""Most bytes of a batch for the program. Workers use other batches, so outputs must not depend on them."""
 Rows = list[tuple[int, RecordView]]
 Given = list[tuple[int, RecordView, int]]
-"""Offset, record, and the sequence of its verdict, or UNJUDGED."""
+"""Records for the program: offset, record, and its sequence or UNJUDGED."""
 Produced = list[tuple[str, int, RecordView]]
-"""Topic, partition, record."""
+"""Records from the program: topic, partition, record."""
 Send = Callable[[str, int, RecordView, int | None, bool], None]
-"""Takes a record for another topic than the stream's own: topic, partition, record, input offset, whether it is due."""
+"""Function called with each record that agents send to another topic.
+
+Arguments: topic, partition, record, input offset of its event (None: unknown), True if it must be in the topic.
+"""
 UNJUDGED: Final = -1
 Read = Callable[[int, int], Iterator[tuple[int, RecordView]]]
-"""The committed records of the input from an offset to before another one."""
+"""Function that returns the committed input records from one offset to before another."""
 
 
 def spec_of(
@@ -61,7 +64,7 @@ def spec_of(
     input_id: str = "",
     event_header: str = "",
 ) -> LaneSpec:
-    """Return a lane for the program to write to; nothing is sent. topics: input, output, dead letters."""
+    """Return the spec of a lane for the replay, which sends nothing. topics: input, output, dead letters."""
     return LaneSpec(
         *(topics[0], partition, topics[1], topics[2]),
         group="replay",
@@ -78,7 +81,7 @@ def spec_of(
 
 
 class ReplayedPartition:
-    """Program's outputs and tables of one input partition."""
+    """Replay of one input partition, with the program's outputs and tables."""
 
     def __init__(
         self,
@@ -100,17 +103,17 @@ class ReplayedPartition:
 
         Args:
             spec: see `spec_of`.
-            rule: rule of the stream, where a leg names no other.
+            rule: rule of the stream, for legs without a rule of their own.
             agents: agents of the stream.
             tables: tables of the stream.
             kept: state of the tables.
-            last: last sequence of each identity.
+            last: last sequence by identity.
             unjudged: intervals of the input with deduplication off.
-            report: gets the counts.
-            send: receiver of the agents' sends.
-            edits: all of the partition, in their order.
-            begin: input offset; edits of the first leg before it were followed already.
-            rule_of: returns the rule that a leg names; None: there is only `rule`.
+            report: receives the counts.
+            send: function called with each record that agents send to other topics.
+            edits: all operators' edits of the partition, in order.
+            begin: input offset of the first record; earlier edits of the first leg are applied already.
+            rule_of: function that returns the rule for a leg's settings; None: all legs have `rule`.
         """
         self._all_edits, self._begin = edits, begin
         self._edits = deque[Edit]()
@@ -123,23 +126,23 @@ class ReplayedPartition:
         self._unjudged: list[range] = []
         self._program = PartitionProgram(agents, tables, kept.partition)
         self.letters: dict[int, bytes] = {}
-        """Offset of each record that must be a dead letter -> digest of what that carries."""
+        """Digest of the dead letter's content, by input offset of each record that must become one."""
         self.times: defaultdict[int, int] = defaultdict(int)
-        """Dead letters per record: two agents may each make one."""
+        """Number of dead letters by input offset: two agents may each write one."""
         self.given = 0
-        """Outputs so far."""
+        """Number of outputs so far that must be in the topic."""
         self.reads_batches = False
-        """True if agents take batches, known before the first output.
+        """True if an agent reads batches of events; known before the first output.
 
-        Their outputs may have the timestamp of a whole batch, which differs here, so timestamps are not
+        Its outputs may have the timestamp of a whole batch. The replay has other batches, so timestamps are not
         compared.
         """
         self.failure: str | None = None
         """Reason why the program did not reach the end."""
         self.failed_early = False
-        """True if workers have committed the record of the failure."""
+        """True if workers have committed the batch that makes the program fail in the replay."""
         self.failed_at = 0
-        """Nothing of input from this offset on is known then."""
+        """Input offset of the failed batch; outputs from there on are unknown."""
 
     def outputs(
         self, read: Read, legs: Sequence[Leg], judged: int, cut: int | None, at_cut: Callable[[], None]
@@ -147,11 +150,11 @@ class ReplayedPartition:
         """Run the program over the input, and yield its outputs.
 
         Args:
-            read: reader of this partition.
+            read: function that reads this input partition.
             legs: legs of the input.
-            judged: end of the input with outputs due in the output topic.
-            cut: offset of the last leg for the call of `at_cut`, between two records.
-            at_cut: function for that offset.
+            judged: input offset before which outputs must be in the output topic.
+            cut: input offset in the last leg at which to call `at_cut`; None: never.
+            at_cut: function called between the records before and after `cut`.
         """
         with asyncio.Runner() as runner:
             try:
@@ -180,13 +183,13 @@ class ReplayedPartition:
                         self._report.doubtful[self._spec.partition] = self._forms.found
 
     def _begins_in(self, legs: Sequence[Leg]) -> set[int]:
-        """Return the input offsets in the first leg, and in no later one, at which workers began tables."""
+        """Return the input offsets in the first leg, but in no later one, where workers began tables."""
         leg, *later = legs
         begins = {each for each in self._kept.begins.values() if _is_in(each, leg)}
         return {each for each in begins if not any(_is_in(each, other) for other in later)}
 
     def _take_leg(self, leg: Leg, begin: int) -> None:
-        """Go on with a leg: set its rule, its policy intervals, and its edits from an offset on."""
+        """Start a leg: set its rule, its policy intervals, and its edits from input offset `begin` on."""
         if leg.forgets:
             self.last.clear()
         self._rule = self._default_rule
@@ -237,7 +240,7 @@ class ReplayedPartition:
         ]
 
     def _follow_edits(self, offset: int) -> None:
-        """Apply operators' requests to forget before the record of this offset."""
+        """Apply operators' requests to forget that workers applied at or before this input offset."""
         while self._edits and self._edits[0].position <= offset:
             edit = self._edits.popleft()
             if edit.above is None:
@@ -246,7 +249,7 @@ class ReplayedPartition:
                 self.last[edit.name] = min(self.last[edit.name], edit.above)
 
     def _judge(self, offset: int, record: RecordView) -> int | None:
-        """Return the sequence of a record that the program gets, or UNJUDGED; None where it does not get it."""
+        """Judge a record; return its sequence or UNJUDGED if it goes to the program, else None."""
         if any(offset in interval for interval in self._unjudged):
             self._report.unjudged += 1
             return UNJUDGED
@@ -277,7 +280,7 @@ class ReplayedPartition:
 
 
 class _Origins:
-    """Events of outputs: an output has its event's key and timestamp, and events come in order."""
+    """Search for the event of an output, by its key and timestamp. Events come in order."""
 
     def __init__(self, given: Given) -> None:
         self._offsets: dict[tuple[bytes | None, int], list[int]] = {}
@@ -286,7 +289,7 @@ class _Origins:
             self._offsets.setdefault((record.key, record.timestamp_ms), []).append(offset)
 
     def of(self, record: RecordView) -> int | None:
-        """Return its offset in the input; None where no event has that key and timestamp."""
+        """Return the input offset of a record's event; None if no event has its key and timestamp."""
         found = self._offsets.get((record.key, record.timestamp_ms))
         if found is None:
             return None
@@ -311,7 +314,7 @@ def _at_once(records: Iterator[tuple[int, RecordView]]) -> Iterator[Rows]:
 
 
 def batch_of(spec: LaneSpec, rows: Rows) -> RecordBatch:
-    """Records as a lane would have fetched them."""
+    """Return records as a batch, as a lane would have fetched it."""
     first = rows[0][0]
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, ANY_SIZE)
     for offset, record in rows:

@@ -1,4 +1,4 @@
-"""Report of `verify --replay`, in addition to the usual counts and findings."""
+"""Results of `verify --replay` in addition to the usual report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """Something that the replay cannot speak of. partition: of the input; None: of all."""
+    """Part that the replay cannot compare. partition: number of the input partition; None: all."""
 
     partition: int | None
     what: str
@@ -22,35 +22,38 @@ class NotCompared:
 
 @dataclass
 class ReplayReport:
-    """The replay of one stream's agents."""
+    """Results of the replay of one stream's agents."""
 
     program: str
-    """Program as `--app` named it."""
+    """MODULE:NAME of the program, from `--app`."""
     agents: list[str]
     outputs: int = 0
-    """Program's outputs for the input that workers have committed."""
+    """Number of the program's outputs for the input that workers have committed."""
     entries: int = 0
-    """Compared entries of tables: keys of the replay and of the changelog, each once."""
+    """Number of compared table entries: keys in the replay, the changelog, or both."""
     evicted: int = 0
-    """Identities that workers have forgotten, by the stream's bounds; the replay forgets none."""
+    """Number of identities that workers have evicted because of the stream's limits. The replay evicts none."""
     sent: Counter[str] = field(default_factory=Counter)
-    """Records that the program sent to topics other than the stream's own, ..."""
+    """Number of records that the program sent to other topics, by topic."""
     of_others: Counter[str] = field(default_factory=Counter)
-    """... and other records in those topics: of other streams, or of other programs."""
+    """Number of records in those topics that come from other streams or programs, by topic."""
     begun: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Input offset by partition at which workers began a table that an earlier version did not have, by name."""
+    """Input offset by partition where workers began a new table of a later program version, by table."""
     without_time: bool = False
-    """True if timestamps of outputs were left out."""
+    """True if timestamps of outputs were not compared."""
     not_compared: list[NotCompared] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Loosened comparisons, and possible causes of findings."""
+    """Sentences about limits of the comparison, and about possible causes of findings."""
 
     def leave_out(self, partition: int | None, what: str, reason: str) -> None:
-        """Note that something is not compared."""
+        """Add a part that is not compared, with the reason."""
         self.not_compared.append(NotCompared(partition, what, reason))
 
     def note_causes(self, *, found_any: bool) -> None:
-        """Note, after a run, loosened comparisons, and causes of findings other than a fault."""
+        """Add notes after a run: limits of the comparison, and harmless causes of findings.
+
+        found_any: True if there are findings
+        """
         if self.without_time:
             self.notes.append("agents take batches: timestamps of their outputs were not compared")
         for table, offsets in sorted(self.begun.items()):

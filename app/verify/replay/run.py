@@ -1,4 +1,4 @@
-"""Repeated run of a program over a stream's committed input, compared with the present outputs."""
+"""Repeated run of a program over a stream's committed input, and the comparison with outputs, tables and sends."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class ReplayedAgents:
     """Agents of one stream for a repeated run.
 
     Args:
-        program: the program of `ratchet worker --app`.
-        named: its name in `--app`.
+        program: program of `ratchet worker --app`.
+        named: MODULE:NAME of the program, from `--app`.
         settings: settings with the streams.
-        stream: the stream's name; None where only one has agents.
+        stream: name of the stream; None: the only one with agents.
 
     Raises:
         SettingsError: the program has no agents for the stream, one that is not deterministic, or a timer for it.
@@ -75,18 +75,19 @@ class ReplayedAgents:
             )
 
     def verify(self, bootstrap: str, state: Path | None = None) -> Report:
-        """Run them over the committed input again, and compare outputs, dead letters and tables.
+        """Run the agents over the committed input again, and compare outputs, dead letters and tables.
 
-        It may run next to workers and changes nothing in Kafka. Agents repeat their effects elsewhere. Memory: 200
-        bytes per identity of one partition at a time, `state_memory_mb` for the tables' values, some 100 MB where
-        outputs differ, and 300 bytes per dead letter; tables stand in a temporary RocksDB.
+        It may run next to workers and changes nothing in Kafka. Other effects of the agents, such as requests to a
+        service, happen again. Memory: 200 bytes per identity of one partition at a time, `state_memory_mb` for the
+        tables' values, some 100 MB if outputs differ, and 300 bytes per dead letter. Tables are in a temporary RocksDB.
 
         Args:
             bootstrap: host:port[,host:port]
-            state: see `kafka_ratchet.app.verify.verify`; it has the tables' entries, too
+            state: see `kafka_ratchet.app.verify.verify`; the file has the tables' entries, too
 
         Raises:
-            SettingsError: the output holds records as they came.
+            SettingsError: the output has forwarded records instead of agents' outputs, or the stream has settings that
+                a replay does not support.
             RatchetError: see `kafka_ratchet.app.verify.verify`.
         """
         found = ReplayReport(self._named, [agent.name for agent in self._agents])
@@ -95,7 +96,7 @@ class ReplayedAgents:
 
 
 class _Replay:
-    """One run over a stream."""
+    """Replay of all partitions of a stream."""
 
     def __init__(self, settings: Settings, name: str, program: App, found: ReplayReport) -> None:
         assert settings.bootstrap is not None  # noqa: S101 - asked by the caller
@@ -113,18 +114,18 @@ class _Replay:
         topics = sorted({*program.topics, *internal} - {self.stream.input})
         self.sends = {topic: SentTopic(self.reader.count(topic), ANY_SIZE) for topic in topics}
         self.is_unordered = sum(inspect.isasyncgenfunction(agent.function) for agent in self.agents) > 1
-        """Several agents yield: which of their outputs comes first depends on the worker's batches."""
+        """True if several agents yield. The order of their outputs then depends on the worker's batches."""
         self.is_continued = False
         self.sent_ranges = {topic: self.reader.sent(topic) for topic in self.sends}
         self.unknown = {close_views(table) for table in program.tables.values()}
-        """Errors of agents for look-ups outside this stream's transactions."""
+        """Texts of the errors raised by look-ups in views and global tables, as their former contents are unknown."""
         for table in program.global_tables.values():
             table.problem = f"table {table.name}: is moved by others, outside the transactions of this stream"
             self.unknown.add(table.problem)
         self.progress = Run(settings, name, self.reader, self.ranges, self.report, AGENTS)
 
     def run(self, state: Path | None) -> Report:
-        """Return all partitions, one after the other."""
+        """Replay all partitions, one after the other, and return the report."""
         self.is_continued = state is not None
         with self.progress.continued(state):
             letters = self.progress.letters()
@@ -192,7 +193,7 @@ class _Replay:
         found.of_others[topic] = sent.compare(topic, self.report, is_whole=is_whole)
 
     def _compare_unordered(self) -> None:
-        """The stream's output, where its order is not defined."""
+        """Compare the stream's output without its order."""
         if self.is_continued:
             reason = "several agents yield, so that it is unknown which of them --state has seen"
             self.found.leave_out(None, f"topic {self.stream.output}", reason)
@@ -204,7 +205,7 @@ class _Replay:
         self.found.notes.append("several agents yield: their outputs were compared without their order")
 
     def leave_out(self, partition: int | None, what: str, reason: str) -> None:
-        """Note that something is not compared. The state does not move on past it."""
+        """Add a part that is not compared, with the reason. No state is then saved for the next run."""
         self.found.leave_out(partition, what, reason)
         self.progress.leave_out(partition)
 
@@ -259,7 +260,7 @@ class _Replay:
 
 
 class _Partition:
-    """One partition of a run."""
+    """Replay and comparison of one partition."""
 
     def __init__(
         self,
@@ -300,10 +301,10 @@ class _Partition:
             stream.output, number, replay.report, lambda: self._replayed.failure is not None
         )
         self._known: dict[bytes, int] = {}
-        """Last sequences where `--state` goes on."""
+        """Last sequences at the input offset where the next run with `--state` continues."""
 
     def compare(self, legs: list[Leg], letters: Letters) -> None:
-        """Replay it, and compare outputs, tables and dead letters."""
+        """Replay the partition, and compare outputs, tables and dead letters."""
         replay, number, replayed, baseline = self._replay, self._number, self._replayed, self._baseline
         reader, stream, ranges = replay.reader, replay.stream, replay.ranges
 
@@ -345,7 +346,7 @@ class _Partition:
         self._replay.sent.add(topic, content(record), sent)
 
     def _at_cut(self) -> None:
-        """The replay has come to where the changelog was read."""
+        """Compare the tables, once the replay has reached the input offset of the changelog."""
         replay = self._replay
         entries, unknown = self._kept.compare(replay.changelog, self._number, replay.report)
         replay.found.entries += entries
@@ -357,7 +358,7 @@ class _Partition:
             self._kept.keep_state()
 
     def _note_end(self) -> None:
-        """Report the uncompared parts, for the program or the changelog did not reach the end."""
+        """Report the parts not compared because the program failed or the changelog's offset was not reached."""
         replay, number, failure = self._replay, self._number, self._replayed.failure
         if failure is not None and failure in replay.unknown:
             reason = f"{failure}: its former contents are unknown"
@@ -370,7 +371,7 @@ class _Partition:
             replay.leave_out(number, "tables", "an operator has moved the partition during the run; run it again")
 
     def _ended(self, lettered: list[int]) -> Baseline:
-        """Return the beginning of the next run of `--state`."""
+        """Return the state at which the next run with `--state` begins."""
         position, baseline = self._kept.position, self._baseline
         if position is None:
             return baseline

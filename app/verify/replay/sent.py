@@ -1,11 +1,12 @@
-"""Comparison of sent records without a known order: each must be there as often.
+"""Comparison of sent records without their order: each must be in the topic as often as in the replay.
 
-That applies to topics that agents send to: the lanes of all input partitions write to the same partitions, each in
-transactions of its own. Others may write there as well, so foreign records are only counted. It also applies to the
-stream's output where several agents yield: each takes a batch as a whole, and a worker's batches differ. Everything
-stands in one temporary RocksDB, by topic, side and content, so that memory does not grow with it:
+This applies to the topics of agents' sends: the lanes of all input partitions write to the same partitions, each in
+transactions of its own. Other programs may write there as well, so foreign records are only counted. It also applies to
+the stream's output if several agents yield: each agent processes a whole batch, and a worker's batches differ. All
+records are in one temporary RocksDB, sorted by topic, side and content, so that memory does not grow with them.
 
-    topic (2 bytes) + b"m" or b"t" + partition (4) + digest (16) + number (8)     its origin, and its display
+    key: topic (2 bytes) + b"m" for the replay or b"t" for the topic + partition (4) + digest (16) + number (8)
+    value: `Sent`
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from kafka_ratchet.tables.store import Store
 MINE, THEIRS = b"m", b"t"
 _TOPIC: Final = struct.Struct(">H")
 _NUMBER: Final = struct.Struct(">Q")
-"""Both unsigned, as is the partition."""
+"""Number of a record, in the order of `SentRecords.add`."""
 _PARTITION: Final = struct.Struct(">I")
 DIGEST: Final = slice(3, 23)
-"""Part of a key with partition and digest."""
+"""Bytes of a key that contain partition and digest."""
 WRITTEN_AT_ONCE: Final = 10_000
 
 
 class Sent(msgspec.Struct, array_like=True):
-    """Sent record, or record of the topic.
+    """Record sent by the replay, or record of the topic.
 
-    partition: of the topic; from_partition, from_offset: of its event, where known
-    offset: in the topic; None: it comes from the replay
-    is_due: workers had committed it before the topic was read
+    partition: partition of the topic; from_partition, from_offset: input partition and offset of its event, if known.
+    offset: offset in the topic; None: the record is from the replay.
+    is_due: True if workers had committed its event before the topic was read.
     """
 
     partition: int
@@ -51,7 +52,7 @@ class Sent(msgspec.Struct, array_like=True):
 
 
 class Copies(NamedTuple):
-    """Records of one content: how many, how many of them are due, and the last of them."""
+    """Records with the same partition and content: number, number that must be in the topic, and the last one."""
 
     digest: bytes
     number: int
@@ -60,22 +61,22 @@ class Copies(NamedTuple):
 
 
 class SentRecords:
-    """Records sent by the agents of one stream, and those of the topics."""
+    """Store of the records sent by the replay, and of the records found in the topics."""
 
     def __init__(self, folder: Path, topics: list[str]) -> None:
-        """Empty. folder: for the store; removed by the caller."""
+        """Create an empty store. folder: place of the store; the caller removes it."""
         self._store, self._topics = Store(folder), topics
         self._waiting: list[tuple[bytes, bytes | None]] = []
         self._number = 0
         self.counts = dict.fromkeys(topics, 0)
-        """Records sent by the replay and committed by workers, by topic."""
+        """Number of records by topic that the replay sent for input committed by workers."""
 
     def close(self) -> None:
         """Release the store."""
         self._store.close()
 
     def add(self, topic: str, digest: bytes, sent: Sent) -> None:
-        """Take a record of the replay, or one of the topic. digest: of its content."""
+        """Add a record of the replay, or of the topic. digest: digest of its content."""
         side = MINE if sent.offset is None else THEIRS
         if side == MINE:
             self.counts[topic] += sent.is_due
@@ -91,16 +92,16 @@ class SentRecords:
         self._waiting.clear()
 
     def compare(self, topic: str, report: Report, *, is_whole: bool, is_own: bool = False) -> int:
-        """Report missing records, and those present too often.
+        """Report records that are missing in a topic, and records that are there too often.
 
         Args:
-            topic: name
-            report: gets the findings
-            is_whole: True if the topic is complete, so that a missing record was not sent
-            is_own: True if only these agents write there
+            topic: name of the topic.
+            report: receives the findings.
+            is_whole: True if retention has deleted nothing of the topic, so that a missing record was never sent.
+            is_own: True if only these agents write to the topic, so that foreign records are findings.
 
         Returns:
-            number of foreign records
+            number of foreign records.
         """
         self._write()
         number = _TOPIC.pack(self._topics.index(topic))
@@ -139,7 +140,7 @@ class SentRecords:
 
 
 def cut(part: bytes | None) -> bytes | None:
-    """Return the displayed part of a key or value."""
+    """Return the first SHOWN bytes of a key or value, for display."""
     return None if part is None else part[:SHOWN]
 
 

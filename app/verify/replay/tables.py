@@ -1,10 +1,10 @@
-"""The tables of one partition: as the replay makes them, as the changelog has them, and how the two differ.
+"""Comparison of one partition's tables in the replay with those in the changelog.
 
-Both stand in one temporary RocksDB, so that memory does not grow with them:
+Both are in one temporary RocksDB, so that memory does not grow with them. Its keys:
 
-    b"t"...                 the replay's entries, keys and values as in the changelog
-    b"v" + b"t"...          the changelog's newest of each key: its offset, 8-byte big-endian, and the value
-    b"w" + b"t"...          the replay's entries as of the offset where `--state` goes on
+    b"t"...                 the replay's entries; keys and values as in the changelog
+    b"v" + b"t"...          the changelog's newest entry of each key: its offset, 8-byte big-endian, and its value
+    b"w" + b"t"...          the replay's entries at the input offset where the next run with `--state` continues
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from kafka_ratchet.tables.values.table_partition import ABSENT, PREFIX, prefix_o
 _VIEW: Final = b"v"
 _SAVED: Final = b"w"
 _FORMS: Final = OWN + b'"form '
-"""Prefix of the keys of `form_key`."""
+"""Prefix of changelog keys made by `form_key`."""
 _BEGINS: Final = OWN + b'"begin '
-"""Prefix of the keys of `begin_key`."""
+"""Prefix of changelog keys made by `begin_key`."""
 _OFFSET: Final = struct.Struct(">q")
 WRITTEN_AT_ONCE: Final = 10_000
-"""Entries, and commits of the replay, between two writes to the store."""
+"""Number of changelog entries, or of replayed records, between two writes to the store."""
 ANY_SIZE: Final = 1 << 30
-"""bytes. Whether a record fits its topic was for the worker to find out."""
+"""Size limit of topics in bytes, without effect: the worker has checked the size of each record."""
 SHOWN: Final = 200
-"""Characters of a key or a value."""
+"""Most characters of a key or a value in a finding."""
 
 OWN_NAME: Final = "(Ratchet's own)"
 
@@ -49,15 +49,15 @@ Entry = tuple[bytes, bytes]
 
 
 class ReplayTables:
-    """A stream's tables for one partition of the replay, and what its changelog has instead."""
+    """Tables of one partition: those of the replay, and those read from the changelog."""
 
     def __init__(self, folder: Path, tables: Sequence[Table], memory_bytes: int) -> None:
         """Start with empty tables.
 
         Args:
-            folder: for the store; removed by the caller
+            folder: place of the store; the caller removes it
             tables: tables of the program
-            memory_bytes: memory for values; further ones are read from the store
+            memory_bytes: memory for values; values beyond it are read from the store
         """
         self._store = Store(folder)
         self._codecs = {prefix_of(table.name): table.codec for table in tables}
@@ -70,14 +70,14 @@ class ReplayTables:
         self._windowed = [table.name for table in tables if table.window]
         self._begins = {OWN + msgspec.json.encode(begin_key(table.name)): table.name for table in tables}
         self.begins: dict[str, int] = {}
-        """Input offset at which workers began a table that an earlier version did not have, by name."""
+        """Input offset where workers began a new table of a later program version, by name of the table."""
         self.position: int | None = None
-        """Input offset at which the changelog was read; None where it has none."""
+        """Next input offset of the worker at the changelog's end; None: the changelog has none."""
         self.is_compared = False
         self.evicted = 0
-        """Number of forgotten identities."""
+        """Number of identities that workers have evicted."""
         self._later: set[bytes] = set()
-        """Keys with newer values in the changelog; the compared ones may be compacted away."""
+        """Keys with newer values in the changelog, which are not compared: compaction may have removed the older."""
 
     def _scan(self, prefix: bytes, first: bytes = b"") -> Iterator[Entry]:
         return self._store.scan_from(prefix, first or prefix)
@@ -87,14 +87,14 @@ class ReplayTables:
         self._store.close()
 
     def put(self, entries: Iterable[Entry]) -> None:
-        """Begin with these, of an earlier run."""
+        """Start with the entries of an earlier run."""
         self._write((key, value) for key, value in entries)
 
     def commit(self, records: int) -> None:
-        """The replay is through with so many records more.
+        """Commit the tables after a batch of the replay. records: number of records in the batch.
 
         Raises:
-            RatchetError: a value cannot be kept.
+            RatchetError: a value cannot be encoded.
         """
         self.partition.encode(ANY_SIZE)  # as a transaction does, which removes expired entries
         self.partition.commit()
@@ -110,7 +110,7 @@ class ReplayTables:
     def read_changelog(
         self, entries: Iterable[tuple[int, RecordView]], later: Iterable[tuple[int, RecordView]]
     ) -> None:
-        """Take the changelog's entries up to the end of a transaction, and those that came after it."""
+        """Read the changelog. entries: those to compare; later: those written after them, which exclude their keys."""
         self._write(self._seen(entries))
         self._later = {record.key for _, record in later if record.key is not None and record.key[:1] == PREFIX}
 
@@ -130,7 +130,7 @@ class ReplayTables:
         """Empty the tables that workers began at this input offset.
 
         Raises:
-            RatchetError: a value cannot be kept.
+            RatchetError: a value cannot be encoded.
         """
         names = [name for name, begin in self.begins.items() if begin == offset]
         gone = [late_key(name) for name in names]
@@ -155,10 +155,10 @@ class ReplayTables:
         self._store.write(waiting, 0, 0)
 
     def compare(self, changelog: str, partition: int, report: Report) -> tuple[int, Counter[str]]:
-        """Compare the present state of the replay with the changelog.
+        """Compare the replay's present tables with the changelog's, and add findings to the report.
 
         Returns:
-            (entries compared, entries of each table missing in the program)
+            (number of entries compared, number of entries by name of each table that the program lacks)
         """
         self._save()
         self.is_compared = True
@@ -189,7 +189,7 @@ class ReplayTables:
         return compared, unknown
 
     def _are_equal(self, prefix: bytes, mine: bytes | None, theirs: bytes | None) -> bool:
-        """Return True if the program reads both as the same: a set's order differs by process."""
+        """Return True if both values decode to equal objects. The bytes of a set may differ by its order."""
         if mine is None or theirs is None:
             return False
         try:
@@ -206,17 +206,17 @@ class ReplayTables:
             return _value(key[len(prefix) :])
 
     def keep_state(self) -> None:
-        """Keep the entries as they are now for `state`."""
+        """Save a copy of the present entries for `state`."""
         self._save()
         self._write((_SAVED + key, value) for key, value in self._scan(PREFIX))
 
     def state(self) -> Iterator[Entry]:
-        """Return the entries as they were when `keep_state` was called."""
+        """Return the entries saved by `keep_state`."""
         return ((key[len(_SAVED) :], value) for key, value in self._scan(_SAVED + PREFIX))
 
 
 def merged(mine: Iterator[Entry], theirs: Iterator[Entry]) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Yield the entries of two sorted sides by key; None where one side has none."""
+    """Merge two iterators sorted by key; yield key and both values, None for a side without the key."""
     left, right = next(mine, None), next(theirs, None)
     while left is not None or right is not None:
         key = min(each[0] for each in (left, right) if each is not None)
