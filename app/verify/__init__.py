@@ -128,7 +128,9 @@ def verify_results(
         raise SettingsError(f"sink.stream: the results are of stream {settings.sink.stream!r}, not of {name!r}")
     if settings.sink.from_input:
         if source is not None:
-            raise SettingsError("--source compares files with a stream's output, and with from_input there is none")
+            raise SettingsError(
+                "--source compares files with a stream's output, and with from_input there is none. Leave out --source"
+            )
         return verify_raw(settings, name, chosen, _bootstrap(settings), session)
     table = ResultTable(settings, chosen.output, _bootstrap(settings), session)
     return _verify(settings, name, chosen, _bootstrap(settings), table, None, source, None)
@@ -136,7 +138,7 @@ def verify_results(
 
 def _bootstrap(settings: Settings) -> str:
     if settings.bootstrap is None:
-        raise SettingsError("bootstrap: is missing. Say which Kafka the stream is in")
+        raise SettingsError("bootstrap: is missing. Set it to the address of the stream's Kafka")
     return settings.bootstrap
 
 
@@ -172,13 +174,13 @@ def _verify(
         intervals, owners, edits = reader.changelog(changelog_name(settings.app, name))
         if any(owner.rule.get("output") == AGENTS for owner in owners.values()):
             raise SettingsError(
-                f"streams.{name}: its output comes from a program's agents, and this compares records "
-                "forwarded unchanged. Run the agents over the input again: "
+                f"streams.{name}: its output comes from a program's agents, and without --replay verify compares "
+                "only records forwarded unchanged. Run the agents over the input again: "
                 f"ratchet verify --replay --app MODULE:NAME --stream {name}"
             )
         if state is not None and any(map(judging_of, owners.values())):
             raise SettingsError(
-                f"streams.{name}: it has, or had, reorder_window or conflicts, and the file of --state has no room for "
+                f"streams.{name}: it has, or had, reorder_window or conflicts, and the file of --state cannot hold "
                 "their state. Run verify without --state"
             )
         as_columns = AsColumns(

@@ -80,13 +80,13 @@ def compare_arrivals(
             at = (arrivals.output, None, None, number, offset)
             identity = _identity(identify, record)
             if (known := partition_of.setdefault(identity, number)) != number:
-                detail = f"records of its identity are in partition {known} as well, where others are judged"
+                detail = f"partition {known} has records of the same identity, too"
                 report.add(Finding("unexpected", *at, detail=detail))
             if due is not None:
                 _take(due.get(identity, {}), _digest(record), at, report)
     lost = sum(is_due for parts in (due or {}).values() for part in parts.values() for _, is_due in part)
     if lost:
-        report.add(Finding("lost", arrivals.output, detail=f"{lost:,} records of the input are not there"), times=lost)
+        report.add(Finding("lost", arrivals.output, detail=f"{lost:,} records of the input are missing"), times=lost)
 
 
 def _set_aside(parts: dict[int, Due]) -> None:
@@ -115,11 +115,9 @@ def _take(parts: dict[int, Due], digest: bytes, at: tuple[str, None, None, int, 
             if other == digest:
                 del part[index]
                 if number != IN_NO_ORDER:
-                    report.add(
-                        Finding("reordered", *at, detail="stands before a record of its identity that came first")
-                    )
+                    report.add(Finding("reordered", *at, detail="comes before an earlier input record of its identity"))
                 return
-    report.add(Finding("doubled", *at, detail="is there more often than in the input, or not in it at all"))
+    report.add(Finding("doubled", *at, detail="is in this topic more often than in the input"))
 
 
 def _lettered(reader: TopicReader, arrivals: Arrivals) -> set[tuple[int, int]]:

@@ -124,7 +124,7 @@ class DroppedRecords:
             elif place < first_seen and not where.is_whole:
                 report.output_deleted += 1
             else:
-                detail = "was dropped, and is not there"
+                detail = "was dropped, and is missing in this topic"
                 report.add(Finding("lost", topic, self._partition, offset, detail=detail))
         return waits_from
 
@@ -144,7 +144,7 @@ class DroppedRecords:
         wanted = verdict.encode(), None if against < 0 else b"%d" % against
         if (said["ratchet-verdict"], said["ratchet-last-sequence"]) == wanted:
             return ""
-        return f"its headers do not say {verdict} after {against}"
+        return f"its headers lack the verdict {verdict} after sequence {against}"
 
     def _add(
         self, report: Report, kind: FindingKind, topic: str, origin: int | None, at: int, detail: str = ""

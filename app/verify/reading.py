@@ -478,8 +478,8 @@ class TopicReader:
                 blocked = self.blocked(topic, {first: ends[first]}, {first: written[first]})
                 raise TransportError(
                     f"{topic} partition {first}: a transaction has been open at {ends[first]} for more than "
-                    f"{limit_s:.0f} s{''.join(f'. {each}' for each in blocked)}. Is transaction_timeout_ms the "
-                    "worker's own?"
+                    f"{limit_s:.0f} s{''.join(f'. {each}' for each in blocked)}. Check that transaction_timeout_ms has "
+                    "the same value as for the worker"
                 )
             if now - said_at >= MESSAGE_EVERY_S:
                 said_at = now

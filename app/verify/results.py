@@ -81,8 +81,8 @@ class ResultTable:
             self._kept.kind,
             generation,
             None if made_by else proven_by,
-            f"sink.{made_by} makes the rows, so that nothing else can say which there must be; compared are offsets"
-            f"{' and rejects' if self._kept.rejects else ''} only"
+            f"sink.{made_by} makes the rows, so that verify cannot compute them; only offsets"
+            f"{' and rejects' if self._kept.rejects else ''} are compared"
             if made_by
             else "",
         )
@@ -307,11 +307,11 @@ class ResultTable:
         if self.report.proven_by == "rows":
             invalid = emitted.offsets[emitted.places == UNMATCHED]
             for offset in np.intersect1d(self._rows.of(partition), invalid).tolist():
-                self.report.find("unexpected", "has a row, and is one that must be rejected", partition, offset)
+                self.report.find("unexpected", "has a row, although it must be a reject", partition, offset)
         if not self._pipeline.parses:
             fresh = emitted.offsets[emitted.places != UNMATCHED]
             for offset in np.intersect1d(self._rejects.of(partition), fresh).tolist():
-                self.report.find("lost", "is a reject, and is new and can be judged", partition, offset)
+                self.report.find("lost", "is a reject, although it is valid and fresh", partition, offset)
         self.compare(expected, emitted, end)
 
     @property

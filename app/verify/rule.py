@@ -69,7 +69,7 @@ class Rule:
     ) -> None:
         """Import the user's extractors, if any.
 
-        dead_letters: (application, name, id) of the stream's dead-letter topic, to recognise re-sent dead letters. None:
+        dead_letters: (application, name, id) of the stream's dead-letter topic, to recognise its re-sent ones. None:
         these are judged as any record
         """
         self._identity = identity

@@ -65,8 +65,8 @@ class ProvenStream:
             if (there := other.get(name, RECORDS if name == "contents" else None)) != here:
                 what = name.replace("_id", " topic id").replace("_", " ")
                 raise StateFileRefused(
-                    f"{path}: is the state of a proof of {what} {str(there)[:200]!r}, and this one is of {what} "
-                    f"{here!r}. Name the file that belongs to it; or delete this one, to begin where the topics begin"
+                    f"{path}: was written for {what} {str(there)[:200]!r}, and this run checks {what} {here!r}. Name "
+                    "the file of this stream; or delete the file, to begin at the topics' first offsets"
                 )
 
 
@@ -86,7 +86,7 @@ class SavedState:
         if header.get("version") != VERSION:
             raise StateFileRefused(
                 f"{path}: has the format {str(header.get('version'))[:40]}, and this Ratchet reads format {VERSION}. "
-                "Use the version that wrote it, or delete it, to prove from where the topics begin"
+                "Use the version that wrote it, or delete it, to begin at the topics' first offsets"
             )
         proven.refuse_another(path, header)
         letters = header.get("dead_letters_from")
@@ -217,7 +217,7 @@ class SavedState:
     def _damaged(self, what: str) -> StateFileRefused:
         return StateFileRefused(
             f"{self._path}: is damaged, or was not written by ratchet verify: {what}. Restore a copy of it; or "
-            "delete it, to prove from where the topics begin"
+            "delete it, to begin at the topics' first offsets"
         )
 
 

@@ -140,13 +140,13 @@ class AsColumns:
         if any(each.has_changed and each.position >= begin for each in self._changelog.edits.get(number, ())):
             return "an operator has changed the state of identities"
         if legs_now(owner, baseline, begin):
-            return "an operator has moved it, or has its records judged otherwise"
+            return "an operator has moved the partition, or changed its rule"
         if not Rules(self._chosen, ("", "", "")).is_of_settings(owner):
-            return "it is judged by another rule than that of the settings"
+            return "its records are judged by another rule than the one in the settings"
         if any(skip.end > begin for skip in skipped_by_decision(owner)):
             return "an operator has skipped a part of its input"
         if judging_of(owner):
-            return "it has, or had, reorder_window or conflicts"
+            return "the stream has, or had, reorder_window or conflicts"
         return None
 
 

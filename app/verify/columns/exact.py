@@ -249,12 +249,12 @@ class Pair:
             return "retention has deleted records while they were read"
         if not given.is_whole or given.records != end - begin:
             return (
-                f"{self.input.name} has offsets that hold no committed record: it was written in transactions, or is "
-                "compacted. Which records that leaves out is not taken from the worker's reader"
+                f"{self.input.name} has offsets without a committed record, as it was written in transactions or is "
+                "compacted. Then only another client than the worker's can tell whether a record was left out"
             )
         if self.keep:
             if any(offset >= ranges.judged[partition] for offset in found.invalid):
-                return "dead letters are on their way, and with --state it matters from where the next run goes on"
+                return "dead letters are pending, and with --state the next run must continue before their records"
             found.judging = given.last_sequences()
         return found
 
@@ -307,7 +307,7 @@ class _Given:
         found.fresh += len(judged.fresh)
         found.duplicate += judged.duplicates
         if judged.doubt is not None:
-            self.refused = "a sequence seems to be written in another form than it is read in"
+            self.refused = "a sequence seems to be encoded in another form than this stream decodes"
         if judged.contradicted:
             self.refused = "the compiled rule and the plain one judge one of its first records differently"
         if judged.replayed:

@@ -132,13 +132,13 @@ class _Replay:
             intervals, owners, edits = self.reader.changelog(self.changelog)
             if any(owner.rule.get("output", RECORDS) == RECORDS for owner in owners.values()):
                 raise SettingsError(
-                    f"streams.{self.name}: its output holds records as they came, and nothing that agents gave. Run "
+                    f"streams.{self.name}: its output has records forwarded unchanged, and none from agents. Run "
                     "ratchet verify without --replay"
                 )
             if any(map(judging_of, owners.values())):
                 raise SettingsError(
-                    f"streams.{self.name}: it has, or had, reorder_window or conflicts, and a replay knows sequences "
-                    "that rise only"
+                    f"streams.{self.name}: it has, or had, reorder_window or conflicts. Its agents cannot be replayed, "
+                    "because a replay judges by rising sequences only"
                 )
             with self._sent():
                 for number in range(self.reader.partitions):

@@ -279,16 +279,19 @@ def test_a_state_of_something_else_is_refused_with_both_sides(
     go_on(stage, state)
     chosen = stage.settings.streams["events"]
     others = [
-        (stage.settings.model_copy(update={"app": "another"}), rf"of app '{stage.settings.app}', and .* app 'another'"),
+        (
+            stage.settings.model_copy(update={"app": "another"}),
+            rf"for app '{stage.settings.app}', and .* app 'another'",
+        ),
         (
             stage.settings.model_copy(update={"streams": {"others": chosen}}),
-            "of stream 'events', and this one is of stream 'others'",
+            "for stream 'events', and this run checks stream 'others'",
         ),
     ]
     for changed, sentence in (
-        ({"identity": Identity.KEY}, "of identity 'producer', and this one is of identity 'key'"),
-        ({"sequence": "field:number"}, "of sequence 'header:ratchet-sequence', and .* sequence 'field:number'"),
-        ({"output": new_topic(1)}, f"of output '{chosen.output}', and this one is of output"),
+        ({"identity": Identity.KEY}, "for identity 'producer', and this run checks identity 'key'"),
+        ({"sequence": "field:number"}, "for sequence 'header:ratchet-sequence', and .* sequence 'field:number'"),
+        ({"output": new_topic(1)}, f"for output '{chosen.output}', and this run checks output"),
     ):
         streams = {"events": chosen.model_copy(update=changed)}
         others.append((stage.settings.model_copy(update={"streams": streams}), sentence))
@@ -300,7 +303,7 @@ def test_a_state_of_something_else_is_refused_with_both_sides(
     lines[0]["input_id"] = "AAAAAAAAAAAAAAAAAAAAAA"
     signed(state, lines)
     with pytest.raises(
-        StateFileRefused, match="of input topic id 'AAAAAAAAAAAAAAAAAAAAAA', and this one is of input topic"
+        StateFileRefused, match="for input topic id 'AAAAAAAAAAAAAAAAAAAAAA', and this run checks input topic"
     ):
         verify(stage.settings, state=state)
 

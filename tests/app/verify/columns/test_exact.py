@@ -169,7 +169,7 @@ def test_both_go_on_alike_from_run_to_run(
         columns.append(len(report.columns))
         reasons |= {*report.singly.values()}
     assert min(columns) >= partitions // 2
-    assert all(reason.startswith("dead letters are on their way") for reason in reasons)
+    assert all(reason.startswith("dead letters are pending") for reason in reasons)
     assert reasons
     stage.write(1, 5, [record(99)])
     report = continued_twice(stage.settings, tmp_path / "state")
@@ -211,7 +211,7 @@ def test_what_only_the_other_way_knows_is_left_to_it(
     # Where the output is written in transactions, and the input is not, nothing is hidden from the rule.
     assert report.columns == [2, 3]
     assert "replayed from dead letters" in report.singly[0]
-    assert "hold no committed record" in report.singly[1]
+    assert "without a committed record" in report.singly[1]
     assert set(verify(stage.settings).singly.values()) == {choice.REASON_FEW}
     monkeypatch.setattr(choice, "FEW", 3)
     assert verify(stage.settings).columns == [2, 3]
@@ -248,7 +248,7 @@ def test_what_transactions_hide_is_neither_there_nor_missed(broker: str, new_top
     assert (report.columns, report.lost, report.doubled) == ([0, 3], 1, 1)
     assert "is not the expected record" in report.singly[1]
     assert "lacks the record of input offset 2" in report.singly[2]
-    assert "hold no committed record" in report.singly[4]
+    assert "without a committed record" in report.singly[4]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_two_runs_leave_what_they_leave_record_by_record(seed: int) -> None:
         exact = asyncio.run(pair.look(0, baseline, spans, "c"))
         if any(offset >= at for offset in expected.invalid):
             assert isinstance(exact, str)
-            assert "dead letters are on their way" in exact
+            assert "dead letters are pending" in exact
         else:
             assert isinstance(exact, Exact), exact
             exact.add_to(told)
