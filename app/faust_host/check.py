@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from kafka_ratchet.app.faust_host.memory import MEMORY, kept_variables
 from kafka_ratchet.app.worker.program import names_in, not_there
 from kafka_ratchet.errors import SettingsError
 
@@ -121,6 +122,15 @@ def refuse_shown(paths: Iterable[Path]) -> None:
         raise SettingsError(
             "\n".join(f"{Path(each.file).name}:{each.line}: {each.what} cannot be exact: {each.why}" for each in wrong)
         )
+
+
+def in_memory(paths: Iterable[Path]) -> list[str]:
+    """Return a sentence on each variable that an agent keeps between events; a restart loses it."""
+    return [
+        f"{Path(each.file).name}:{each.line}: {each.what} is {each.why}"
+        for each in check_files(paths)
+        if each.why == MEMORY
+    ]
 
 
 def modules_of(text: str, folder: Path) -> list[Path]:
@@ -280,6 +290,13 @@ def _decorator(node: ast.AsyncFunctionDef | ast.FunctionDef, wanted: Iterable[st
     return None
 
 
+def _stream_of(node: ast.AsyncFunctionDef, given: Sequence[ast.expr]) -> str:
+    """Return the name of an agent's stream. given: arguments that `functools.partial` gives before it."""
+    names = [each.arg for each in node.args.args]
+    names = names[1:] if names[:1] == ["self"] else names
+    return names[len(given)] if len(names) > len(given) else ""
+
+
 class _Checker:
     """Checker of one module, which collects the findings."""
 
@@ -371,6 +388,10 @@ class _Checker:
             yield from refused
             return
         wrong = list(self._in_agent(node, given))
+        kept = [
+            self._at(line, "rule", f"variable {name} of agent {node.name}", MEMORY)
+            for name, line in kept_variables(node, self._tree, _stream_of(node, given))
+        ]
         several = options is not None and any(
             _argument(options, each) is not None for each in ("concurrency", "isolated_partitions")
         )
@@ -380,8 +401,9 @@ class _Checker:
             yield self._at(
                 node, "rule", label, "a sink that is a function may be called again for a record after a crash"
             )
-        elif not any(each.verdict == "refused" for each in wrong):
+        elif not kept and not any(each.verdict == "refused" for each in wrong):
             yield self._at(node, "exact", label)
+        yield from kept
         yield from wrong
 
     def _function_sinks(self, options: ast.Call) -> bool:
@@ -396,7 +418,7 @@ class _Checker:
     def _in_agent(self, node: ast.AsyncFunctionDef, given: Sequence[ast.expr]) -> Iterator[Finding]:
         names, parameters = self._names, [each.arg for each in node.args.args]
         parameters = parameters[1:] if parameters[:1] == ["self"] else parameters
-        stream = parameters[len(given)] if len(parameters) > len(given) else ""
+        stream = _stream_of(node, given)
         channels = names.channels | {
             name for name, each in zip(parameters, given, strict=False) if self._is_channel(each)
         }

@@ -159,6 +159,7 @@ class LaneProducer(Producer):
         except SendRefused as error:
             # A program that catches it and goes on would lose the record.
             refusal = SendRefused(f"{user_line()}{error}")
+            log.error(str(refusal))  # now: a task keeps its errors, and the next transaction may be far away
             if (work := AT_WORK.get()) is not None:
                 work.fail(refusal)
             raise refusal from None

@@ -332,10 +332,13 @@ def lend_defaults(table: Any, store: LaneStore) -> None:
     missing = type(table).__missing__.__get__(table)
 
     def lend(key: Any) -> Any:
+        data = store._encode_key(key)
+        if (value := store.lent(data)) is not None:
+            return value
         value = missing(key)
         encoded = store._encode_value(value)
         if encoded is not None:
-            store.lend(store._encode_key(key), value, encoded)
+            store.lend(data, value, encoded)
         return value
 
     table.__missing__ = lend

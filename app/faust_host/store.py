@@ -154,11 +154,19 @@ class LaneStore(SerializedStore):
         """Return the table partition of the current event, for a write.
 
         Raises:
+            SettingsError: a task that the agent has started writes, or the agent has no event.
             TableError: no agent is processing an event.
         """
         partition = self.here()
         if partition is None:
             raise no_partition(self.table_name)
+        if partition.is_shut:
+            # An error in a task is nobody's to see: the event would commit without its write.
+            raise not_exact(
+                f"a write to table {self.table_name} by a task that the agent has started, or without an event",
+                "it would be in the transaction of another event, or in none. Write in the agent's own function, "
+                "after it has read an event",
+            )
         return partition
 
     def _encode_key(self, key: Any) -> bytes:
@@ -193,10 +201,36 @@ class LaneStore(SerializedStore):
         found = self._get(data)
         if found is None:
             raise KeyError(key)
-        value = self._decode_value(found)
+        return self._object(data, found)
+
+    def update(self, *others: Any, **more: Any) -> None:
+        """Write many entries, as `dict.update` does."""
+        for key, value in dict(*others, **more).items():
+            self[key] = value
+
+    def _object(self, key: bytes, data: bytes) -> Any:
+        """Return the value of an entry: within an event the same object each time, as with Faust's own store.
+
+        Else a change of one would be lost where the program assigns the other.
+        """
+        if (value := self.lent(key)) is not None:
+            return value
+        value = self._decode_value(data)
         if type(value) not in PLAIN:
-            self.lend(data, value, found)
+            self.lend(key, value, data)
         return value
+
+    def lent(self, key: bytes) -> Any:
+        """Return the object that the program has got or assigned for a key during this event; None without one."""
+        partition = self.here()
+        found = partition.lent.get((partition.prefix, key)) if partition is not None and partition.lent else None
+        return None if found is None else found[0]
+
+    def _items_decoded(self) -> Iterator[tuple[Any, Any]]:
+        return ((self._decode_key(key), self._object(key, data)) for key, data in self._iteritems())
+
+    def _values_decoded(self) -> Iterator[Any]:
+        return (self._object(key, data) for key, data in self._iteritems())
 
     def __setitem__(self, key: Any, value: Any) -> None:
         data, encoded = self._encode_key(key), self._encode_value(value)

@@ -18,7 +18,7 @@ from mode import Service
 from yarl import URL
 
 from kafka_ratchet.app.faust_host.answers import Answers
-from kafka_ratchet.app.faust_host.check import refuse_shown
+from kafka_ratchet.app.faust_host.check import in_memory, refuse_shown
 from kafka_ratchet.app.faust_host.inputs import function_of, sources_of, topics_at_hand
 from kafka_ratchet.app.faust_host.producer import LaneProducer
 from kafka_ratchet.app.faust_host.program import Hosted, host, switch_off
@@ -157,6 +157,8 @@ class Preparation(Service):
                     'broker="ratchet://127.0.0.1:9092")'
                 )
             self.lanes.hosted, self.lanes.settings = hosted, settings
+            for sentence in in_memory(sources_of(app)):
+                log.warning(sentence)
             await asyncio.to_thread(
                 wait_until_reachable, settings.bootstrap, settings.kafka, settings.kafka_timeout_s, self._say
             )

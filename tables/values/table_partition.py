@@ -149,6 +149,11 @@ class TablePartition:
         """Refuse further writes."""
         self.writable = _SHUT
 
+    @property
+    def is_shut(self) -> bool:
+        """Return True while writes are refused: no event is current, or another task than the agent's own runs."""
+        return self.writable is _SHUT
+
     def expire(self) -> None:
         """Remove expired entries at the end of a transaction."""
 

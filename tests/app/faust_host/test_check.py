@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kafka_ratchet.app.cli import cli
-from kafka_ratchet.app.faust_host.check import check_program, modules_of, refuse_shown
+from kafka_ratchet.app.faust_host.check import check_program, in_memory, modules_of, refuse_shown
 from kafka_ratchet.errors import SettingsError
 
 PROGRAM = """import asyncio
@@ -120,6 +120,60 @@ def test_every_statement_has_its_verdict(folder: Path) -> None:
 def test_a_table_that_two_modules_use_is_one(folder: Path) -> None:
     found = [each for each in check_program("shop:app") if "shared in agents" in each.what]
     assert [each.verdict for each in found] == ["rule"]
+
+
+MEMORY = """import faust
+from collections import Counter
+app = faust.App("memory")
+orders = app.topic("orders")
+totals = app.Table("totals", default=int)
+seen, names, number = Counter(), {"a": 1}, 0
+@app.agent(orders)
+async def buffers(stream):
+    taken, last, last_name = [], None, None
+    async for order in stream.filter(bool):
+        taken.append(order)
+        if len(taken) > 9:
+            await totals.send(value=taken)
+            taken = []
+        if order != last:
+            last = order
+        last_name = order["name"]
+        print(last_name)
+@app.agent(orders)
+async def counts(stream):
+    global number
+    async for key, order in stream.items():
+        number = number + 1
+        seen[key] += 1
+@app.agent(orders)
+async def exact(stream):
+    limit, seen = 3, {}
+    async for order in stream:
+        some, names = [], {}
+        some.append(order)
+        names["x"] = order
+        if order["n"] > limit:
+            totals["x"] += names["x"]
+            totals.update({"a": seen.get("a")})
+"""
+
+
+def test_a_variable_kept_between_events_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.py").write_text(MEMORY, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = check_program("memory:app")
+    lines = dict(enumerate(MEMORY.splitlines(), 1))
+    assert {(each.what, lines[each.line].strip()) for each in found if each.verdict == "rule"} == {
+        ("variable taken of agent buffers", "taken.append(order)"),
+        ("variable last of agent buffers", "last = order"),
+        ("variable number of agent counts", "number = number + 1"),
+        ("variable seen of agent counts", "seen[key] += 1"),
+    }
+    assert {each.what for each in found if each.verdict == "exact"} == {"Table 'totals'", "agent exact"}
+    said = in_memory([tmp_path / "memory.py"])
+    assert len(said) == 4
+    assert said[0].startswith("memory.py:11: variable taken of agent buffers is kept in memory between events")
 
 
 BOUND = """import faust

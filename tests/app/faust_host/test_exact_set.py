@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from functools import partial
 from typing import Any
@@ -127,6 +128,91 @@ def test_a_value_changed_in_place_and_not_assigned_is_refused() -> None:
     assert ran.tables["lists"] == {}
     assert [str(letter) for letter in ran.dead_letters]
     assert "changed in place" in _reasons(ran)[0]
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_a_value_is_one_object_within_an_event(batch: int) -> None:
+    """Two look-ups, or the values of a scan: the change of one is in what is assigned, or refused."""
+    app = new_app()
+    source = app.topic("source", value_type=Order)
+    twice, scanned, missing = (app.Table(name, default=list) for name in ("twice", "scanned", "missing"))
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for order in stream:
+            twice[order.user].append(order.amount)
+            twice[order.user] = twice[order.user]
+            first, second = missing["all"], missing["all"]
+            first.append(order.amount)
+            missing["all"] = second
+            scanned["sum"] = scanned["sum"]
+            for key, found in scanned.items():
+                found.append(order.amount)
+                scanned[key] = found
+
+    ran = run(app, {"source": orders(1, 2, 3)}, batch=batch)
+    assert not _reasons(ran)
+    assert ran.tables == {"twice": {"ann": [1, 2, 3]}, "missing": {"all": [1, 2, 3]}, "scanned": {"sum": [1, 2, 3]}}
+
+
+@pytest.mark.parametrize("view", ["items", "values"])
+def test_a_value_of_a_scan_changed_in_place_is_refused(view: str) -> None:
+    app = new_app()
+    source = app.topic("source", value_type=Order)
+    totals = app.Table("totals", default=list)
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for order in stream:
+            if order.amount == 1:
+                totals[order.user] = [0]
+            for found in getattr(totals, view)():
+                (found[1] if view == "items" else found).append(order.amount)
+
+    ran = run(app, {"source": orders(1, 2)})
+    assert ["was changed in place" in reason for reason in _reasons(ran)] == [True]
+
+
+def test_update_setdefault_pop_and_clear() -> None:
+    app = new_app()
+    source, log = app.topic("source", value_type=Order), app.topic("log")
+    plain, logged = app.Table("plain", default=int), app.Table("logged", default=int, changelog_topic=log)
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for order in stream:
+            for table in (plain, logged):
+                if order.amount == 2:
+                    table.clear()
+                table.update({"a": order.amount}, b=order.amount * 10)
+                table.setdefault("a", 5)
+                assert table.pop("b") == order.amount * 10
+
+    ran = run(app, {"source": orders(1, 2)})
+    assert not _reasons(ran)
+    assert ran.tables == {"plain": {"a": 2}, "logged": {"a": 2}}
+    assert [key for key, _ in sent(ran, "log")] == ['"a"', '"b"', '"b"', '"a"', '"a"', '"b"', '"b"']
+
+
+def test_a_table_write_of_a_task_is_refused() -> None:
+    """The error of a task is nobody's to see, and the event would commit without the write."""
+    app = new_app()
+    source = app.topic("source", value_type=Order)
+    totals, seen = app.Table("totals", default=int), app.Table("seen", default=int)
+
+    async def later(user: str) -> None:
+        totals[user] += 1
+
+    @app.agent(source)
+    async def agent(stream: Any) -> None:
+        async for order in stream:
+            seen[order.user] += 1
+            task = asyncio.create_task(later(order.user))
+            await asyncio.wait([task])
+
+    text = refused(app)
+    assert "test_exact_set.py:" in text
+    assert "a write to table totals by a task" in text
 
 
 def _reasons(ran: Any) -> list[str]:
