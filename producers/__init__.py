@@ -1,8 +1,9 @@
-"""Resumable publishing: after a crash, continue after the last acknowledged record.
+"""Resumable publishing: after a crash, a producer continues after its last acknowledged record.
 
-A producer has a name, every record a sequence, and both travel in headers (PIP-6). `Producer` sends and remembers in
-Kafka how far its name has come; a `Source` can be read again from any sequence; `publish` brings the two together. The
-package needs confluent-kafka, msgspec for fields of JSON, pyarrow for zstd files, and of Ratchet only the error tree.
+A producer has a name and every record a sequence; both are stored in headers (PIP-6). `Producer` sends records, and
+stores in Kafka how far its name has come; a `Source` can be read again from any sequence; `publish` sends a source's
+records with a producer. The package needs confluent-kafka, msgspec for fields of JSON, and pyarrow for zstd files; of
+Ratchet it needs only the error tree.
 """
 
 from kafka_ratchet.producers.beginning import TopicDecision

@@ -1,4 +1,4 @@
-"""Records on their way: the idempotent client that sends them, in order per partition and without end."""
+"""Records in flight: the idempotent client that sends them, in order per partition and with endless retries."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from kafka_ratchet.producers.standstill import Standstill, standstill_of
 Headers = dict[str, str | bytes | None]
 
 QUEUE_KBYTES = 64 * 1024
-"""Bytes of records waiting to be sent or acknowledged; `produce` refuses more.
+"""Maximum KiB of records that wait to be sent or acknowledged; `produce` refuses more.
 
-librdkafka's own bound is 1 GiB. A file read faster than Kafka takes it would fill that.
+librdkafka's own limit is 1 GiB, which a file would fill if it is read faster than Kafka accepts the records.
 """
 
 IDLE_S = 0.1
-"""Seconds between fetches of delivery reports while the program sends nothing."""
+"""Seconds between two fetches of delivery reports while the program sends nothing."""
 
 POLL_EVERY_RECORDS = 64
-"""A sender fetches delivery reports after this many records; each time costs a call into the client."""
+"""Number of sent records after which a sender fetches delivery reports; each fetch costs a call into the client."""
 
 SILENCE_S = 3.0
-"""Seconds without an acknowledgement, while records wait, after which a warning is given; and between warnings."""
+"""Seconds without an acknowledgement, while records wait, until a warning; also the seconds between two warnings."""
 
 THROTTLED_FOR_S = 15.0
-"""Seconds during which a delay by quota explains silence."""
+"""Seconds after a delay by quota during which that delay explains missing acknowledgements."""
 
 
 class Accumulator:
-    """Client that sends to one topic and ends at its first failure.
+    """Client that sends records to one topic until its first failure.
 
-    The first failure, of whatever kind, ends it: no record may overtake a refused one.
+    Any failure ends it, because no later record may overtake a refused one.
 
-    `produce` is for one thread at a time, the rest for any.
+    One thread at a time may call `produce`; any thread may call the rest.
     """
 
     def __init__(
@@ -49,45 +49,46 @@ class Accumulator:
         self.topic, self.name, self._say = topic, name, say
         self.measures = Measures()
         self.failure: RatchetError | None = None
-        """Error that ended this accumulator."""
+        """Error that ended this client; None: it has not failed."""
         self.is_over = False
-        """True once it has failed or is closed: `check` says which. Read before each record."""
+        """True once the client has failed or is closed (`check` raises the cause); senders read it before each
+        record."""
         self._closed = threading.Event()
         self._client_error = ""
         self._throttled = float("-inf"), 0.0
-        """Time of the last delay by quota, and its seconds."""
+        """Time of the last delay by quota by the monotonic clock, and its seconds."""
         self.full_at = float("-inf")
-        """Last time when the queue was full."""
+        """Last time when the queue was full, by the monotonic clock."""
         self.standstill: Standstill | None = None
-        """Cause of missing acknowledgements, while it lasts."""
+        """Cause of missing acknowledgements; None: records are acknowledged."""
         self._heard_at = self._polled_at = self._silent_since = time.monotonic()
         self._notes: dict[KafkaError | None, Message | None] = {None: None}
         self.note = self._notes.setdefault
-        """The report of most records: keeps the first error of each kind, and does nothing with a success. It is called
-        from C and runs no Python, which for a million records a second counts."""
+        """Delivery callback of most records: it keeps the first error of each kind, and ignores successes. It is called
+        from C and runs no Python code, which matters at a million records a second."""
         self._options = options
         self._producer = self._client(options)
         self.produce = self._producer.produce
-        """The client's own. Raises BufferError while the queue is full, and what `refused` takes."""
+        """The client's own `produce`. It raises BufferError while the queue is full, and errors for `refused`."""
         self._attendant = threading.Thread(target=self._attend, name=f"producer-{topic}", daemon=True)
         self._attendant.start()
 
     def __len__(self) -> int:
-        """Return how many records wait to be sent or acknowledged. Unfetched client events count too."""
+        """Return the number of records that wait to be sent or acknowledged, plus that of unfetched client events."""
         return len(self._producer)
 
     def is_empty(self) -> bool:
-        """Return True when Kafka has everything; False once it has failed."""
+        """Return True if Kafka has acknowledged everything; False after a failure."""
         return not len(self._producer) and not self.has_failed()
 
     def has_failed(self) -> bool:
-        """Return True if any record was refused or the client has stopped."""
+        """Return True if any record was refused, or the client has stopped."""
         return self.failure is not None or len(self._notes) > 1
 
     def refused(self, failure: KafkaException, partition: int) -> RatchetError:
-        """Return the error for a record that `produce` has not taken.
+        """Return the error for a record that `produce` refused.
 
-        A record too large for the client leaves the accumulator usable.
+        After a record too large for the client, further records can be sent.
         """
         error: KafkaError = failure.args[0]
         if error.code() == CLIENT_STOPPED:
@@ -98,7 +99,13 @@ class Accumulator:
         return self.refusal(error, f"partition {partition}")
 
     def lost(self, error: KafkaError, message: Message, what: str) -> None:
-        """Take the report of a record that Kafka does not have; `what` names the record."""
+        """Process the delivery report of a record that Kafka did not store.
+
+        Args:
+            error: error of the report.
+            message: the record.
+            what: name of the record, for the error.
+        """
         if error.code() in PURGED:
             self.note(error, message)  # the report of the refused record says why
         else:
@@ -106,12 +113,12 @@ class Accumulator:
             self.fail(self.refusal(error, what))
 
     def heard(self) -> None:
-        """Kafka has acknowledged something; or there is nothing to acknowledge."""
+        """Note an acknowledgement, or that no record waits for one."""
         self._heard_at = self._silent_since = time.monotonic()
         self.standstill, self._client_error = None, ""
 
     def poll(self, timeout_s: float) -> None:
-        """Fetch delivery reports, and wait for them so long, in seconds."""
+        """Fetch delivery reports, waiting up to `timeout_s` seconds for them."""
         self._polled_at = time.monotonic()
         try:
             self._producer.poll(timeout_s)
@@ -121,10 +128,10 @@ class Accumulator:
         self._polled_at = time.monotonic()
 
     def drain(self) -> None:
-        """Wait until everything is acknowledged, however long that takes.
+        """Wait until all records are acknowledged, however long that takes.
 
         Raises:
-            RatchetError: it has failed, or is closed.
+            RatchetError: the client has failed, or is closed.
         """
         while len(self._producer) and self.failure is None:
             self.poll(IDLE_S)
@@ -132,14 +139,14 @@ class Accumulator:
         self.check()
 
     def check(self) -> None:
-        """Raise the error that ended this accumulator, if any."""
+        """Raise the error that ended this client, if there is one."""
         if self.failure is not None:
             raise self.failure
         if self._closed.is_set():
             raise TransportError(f"producer {self.name!r} is closed: nothing can be sent any more")
 
     def fail(self, failure: RatchetError) -> None:
-        """End it: what waits is not sent any more. The first failure is the cause, others only follow from it."""
+        """End the client with an error, and discard the waiting records; later errors are ignored."""
         if self.failure is None:
             self.failure, self.is_over = failure, True
             self._producer.purge(in_flight=False, blocking=False)
@@ -158,7 +165,7 @@ class Accumulator:
 
     @property
     def is_closed(self) -> bool:
-        """Return True once `stop` has been called."""
+        """Return True if `stop` was called."""
         return self._closed.is_set()
 
     def _client(self, options: Mapping[str, str | int | bool]) -> KafkaProducer:
@@ -196,9 +203,9 @@ class Accumulator:
         self.fail(self.refusal(error, f"partition {message.partition()}"))
 
     def _wait_for_cause(self) -> None:
-        """Wait for the report that says why the client drops records, for SILENCE_S at most.
+        """Wait up to SILENCE_S for the report of the refused record, which explains why others were dropped.
 
-        After a refusal the client drops the records that follow. The reports of both come in any order.
+        After a refusal the client drops the following records. The reports of both arrive in any order.
         """
         deadline = time.monotonic() + SILENCE_S
         while self.failure is None and not self._closed.is_set() and time.monotonic() < deadline:
@@ -210,10 +217,10 @@ class Accumulator:
                 pass  # the client says again that it has stopped
 
     def _attend(self) -> None:
-        """Keep acknowledgements fresh while the program does something else.
+        """Fetch delivery reports while the program does not send.
 
-        Delivery reports run under Python's interpreter lock, which a busy thread gives up only every 5 ms: this thread
-        must not compete with a sender that fetches them itself.
+        Reports run under Python's interpreter lock, which a busy thread releases only every 5 ms: this thread must not
+        compete with a sender that fetches reports itself.
         """
         while not self._closed.wait(IDLE_S):
             if time.monotonic() - self._polled_at >= IDLE_S:
@@ -226,7 +233,7 @@ class Accumulator:
                 self._say_silence()
 
     def _say_silence(self) -> None:
-        """Find the cause of the silence, and say it."""
+        """Find the cause of missing acknowledgements, and report it."""
         self.poll(0)  # errors of connections wait in the same queue, and would count as records
         waiting, now = len(self._producer), time.monotonic()
         if not waiting:
@@ -249,7 +256,7 @@ class Accumulator:
         )
 
     def _stopped(self, error: KafkaError) -> None:
-        """Fail with the client's last error. The report of the record that caused it may follow, and says more."""
+        """Fail with the client's last error, unless the report of the record that caused it arrives."""
         self._wait_for_cause()
         self._take_notes()
         self.fail(self.refusal(error, "the client has stopped"))

@@ -1,4 +1,4 @@
-"""Start of a named producer: compares its stored progress with today's topic and source."""
+"""Start of a named producer: its stored progress is compared with the present topic and source."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ TopicDecision = Literal["resend", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Start-up decision of a producer that resumes under its name."""
+    """Decision about the progress that a producer starts with."""
 
     topic: str
     name: str
     session: str
-    """Session of the progress store."""
+    """Unique text of the producer's run, see `ProgressStore.session`."""
     source: Source | None
     decision: TopicDecision | None
-    """Action where the topic was created again; None: the user has not decided."""
+    """User's decision for a topic that was created again; None: the user has not decided."""
 
     def after(self, stored: Progress | None, shape: TopicShape) -> tuple[Progress, str | None]:
-        """Return the progress to begin with.
+        """Return the progress to start with.
 
         Args:
-            stored: stored progress of the name; None for a new one.
-            shape: id and partition count of today's topic.
+            stored: stored progress of the name; None: the name is new.
+            shape: id and number of partitions of the present topic.
 
         Returns:
-            (progress; a sentence for the user, where the source has one).
+            The progress, and a sentence of the source for the user, or None.
 
         Raises:
             TopicReplaced: the topic was deleted and created again, and `decision` is None.
@@ -55,7 +55,7 @@ class Beginning:
         return replace(stored, session=self.session, decision=kept), said
 
     def _decided(self, stored: Progress, shape: TopicShape) -> tuple[TopicDecision, str]:
-        """Return the decision for a recreated topic, and the sentence stored with it."""
+        """Return the user's decision for a topic that was created again, and the sentence to store with it."""
         both = f"topic {self.topic!r} had the id {stored.topic_id}, and has {shape.id}"
         if self.decision is None:
             raise TopicReplaced(
@@ -81,14 +81,14 @@ class Beginning:
         if source.mark(stored.sequence) != stored.source:
             raise SourceError(
                 f"the source has changed since producer {self.name!r} published it to {self.topic!r} up to sequence "
-                f"{stored.sequence}: what stands before that position is not the same. Publish it under another "
+                f"{stored.sequence}: the content before that position is not the same. Publish it under another "
                 "producer name"
             )
         return None
 
 
 def _user() -> str:
-    """Return the user and host, for the record of a decision."""
+    """Return user and host, for the record of a decision."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):  # a user without a name, as in a container

@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001  (librdkafka's local error codes begin with an underscore, and are public)
-"""Errors of librdkafka: the meaning of its codes, and the refusals that another attempt does not help against."""
+"""Errors of librdkafka: the meaning of its codes, and the refusals that no further attempt can overcome."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ ATTEMPT_S = 2.0
 """Seconds without an answer after which a request to Kafka is repeated, with a message."""
 
 SILENT: Final = logging.Logger("librdkafka", logging.CRITICAL + 1)
-"""Logger that takes librdkafka's lines and writes none: callers raise the errors themselves.
+"""Logger that discards librdkafka's lines, because callers raise the errors themselves.
 
-Without a logger, librdkafka writes FATAL lines to standard error at every log level, also where another
-producer of the same transactional id has merely begun.
+Without a logger, librdkafka writes FATAL lines to standard error at every log level, even if another producer with the
+same transactional id has merely started.
 """
 
 END_OF_PARTITION = KafkaError._PARTITION_EOF
 CLIENT_STOPPED = KafkaError._FATAL
 PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-"""The client has dropped a record, by our order or because Kafka has refused one before it."""
+"""Error codes for a record that the client dropped: by our order, or because Kafka refused an earlier record."""
 AUTHENTICATION_FAILED = KafkaError._AUTHENTICATION
 
 EPOCH_ENDED = frozenset(
@@ -48,10 +48,10 @@ EPOCH_ENDED = frozenset(
         KafkaError.UNKNOWN_PRODUCER_ID,
     }
 )
-"""Kafka's error codes for an ended epoch of the transactional id.
+"""Kafka's error codes for an ended epoch of a transactional id.
 
-A newer producer took over, the transaction took too long, or the id was unused for a week. The codes do not
-tell these apart.
+A newer producer took over, the transaction took too long, or the id was unused for a week. The codes do not distinguish
+these cases.
 """
 
 NOT_ALLOWED = frozenset(
@@ -74,7 +74,7 @@ REFUSED = TOPIC_GONE | {
     KafkaError.INVALID_RECORD,
     KafkaError.POLICY_VIOLATION,
 }
-"""Kafka's error codes for a record that it will not take at the next try either."""
+"""Kafka's error codes for a record that it would also refuse at the next attempt."""
 
 LEADER_CHANGES = frozenset(
     {
@@ -85,9 +85,9 @@ LEADER_CHANGES = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""Kafka's error codes while a partition gets its next leader, or while that one loads its log (KIP-320).
+"""Kafka's error codes while a partition gets a new leader, or while the leader loads its log (KIP-320).
 
-A broker that restarts answers UNKNOWN_LEADER_EPOCH: the client knows a newer leader epoch than the broker.
+A restarting broker answers UNKNOWN_LEADER_EPOCH, because the client knows a newer leader epoch than the broker.
 """
 
 PASSING = LEADER_CHANGES | frozenset(
@@ -103,11 +103,11 @@ PASSING = LEADER_CHANGES | frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""Kafka's error codes while it starts, or does not know a new topic yet: another try may help."""
+"""Kafka's error codes while it starts or does not know a new topic yet, so that another attempt may succeed."""
 
 
 def explained(error: KafkaError) -> str:
-    """Return Kafka's message, with the remedy where this user lacks a right."""
+    """Return the error's message, with a remedy if the user lacks a right."""
     said: str = error.str()
     if error.code() in NOT_ALLOWED:
         return f"{said.rstrip('.')}. Give this user the rights of docs/guide/rights.md"
@@ -115,11 +115,10 @@ def explained(error: KafkaError) -> str:
 
 
 def no_broker_is_let_in(error: KafkaError) -> bool:
-    """Return True if a topic was refused because all heartbeats are overdue.
+    """Return True if creating a topic failed because no broker has sent a heartbeat yet.
 
-    Kafka creates none until one has come.
-
-    INVALID_REPLICATION_FACTOR says this as well as that there are too few brokers; only Kafka's words tell which.
+    Kafka creates no topic before that. INVALID_REPLICATION_FACTOR also stands for too few brokers; only the message
+    distinguishes the two.
     """
     return error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()
 
@@ -127,7 +126,9 @@ def no_broker_is_let_in(error: KafkaError) -> bool:
 def refusal(error: KafkaError, where: str) -> RatchetError:
     """Return the error for a record that Kafka or the client refuses for good.
 
-    `where` names topic, producer and record.
+    Args:
+        error: error of librdkafka.
+        where: topic, producer and record, for the message.
     """
     said = f"{where}: {explained(error)}"
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
@@ -143,13 +144,13 @@ def refusal(error: KafkaError, where: str) -> RatchetError:
 
 
 def require_servers(options: Mapping[str, object]) -> None:
-    """Raise SettingsError where the options name no Kafka: the client would try until the time is over."""
+    """Refuse options without the address of a Kafka broker, because the client would retry until its time-out."""
     if not (options.get("bootstrap.servers") or options.get("metadata.broker.list")):
         raise SettingsError('the options name no Kafka: give "bootstrap.servers", as in "broker-1:9092,broker-2:9092"')
 
 
 def options_refused(error: BaseException, options: Mapping[str, object]) -> SettingsError:
-    """Names the option that librdkafka does not take, and not its value, which may be a secret."""
+    """Return an error that names the option refused by librdkafka, but not its value, which may be secret."""
     first = error.args[0] if error.args else error
     text = first.str() if isinstance(first, KafkaError) else str(first)
     named = [name for name in options if f'"{name}"' in text]
@@ -166,37 +167,35 @@ _WHERE: Final = re.compile(
 )
 _TOKEN: Final = "Failed to acquire SASL OAUTHBEARER token: "  # noqa: S105 - librdkafka's words
 _AWAY: Final = re.compile(r"connect|resolve|timed? ?out|empty reply|HTTP[^{]* 5\d\d", re.IGNORECASE)
-"""Texts of librdkafka about a token server that may answer later."""
+"""Pattern of librdkafka's messages about a token server that may answer later."""
 _ALERT: Final = re.compile(r"alert (?P<alert>[a-z ]+?)(?:: SSL alert number \d+)?$")
 
 
 class Heard:
-    """Error callback that keeps the last refusal of a client with these options."""
+    """Error callback that keeps the last refusal of a client."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Keep it, if it is a refusal."""
+        """Keep an error if it is a refusal."""
         if _is_refusal(error):
             self._last = error
 
     def refusal(self) -> KafkaRefused | None:
-        """Return the error to raise; None where another try may help."""
+        """Return the error for the last refusal, and forget it; None: another attempt may succeed."""
         last, self._last = self._last, None  # only errors since the last call
         sentence = None if last is None else refused(last, self._options)
         return None if sentence is None else KafkaRefused(sentence)
 
 
 def refused(error: KafkaError, options: Options) -> str | None:
-    """Return a sentence on the refusal, its server and the remedy.
-
-    None: it is no refusal, or may pass.
+    """Return a sentence about a refusal, with the server and a remedy; None: the error is no refusal, or may pass.
 
     Args:
         error: librdkafka's error, from `error_cb`.
-        options: the client's; may lead to a look at the server's certificate, for some seconds.
+        options: options of the client; with TLS the server's certificate may be examined, for a few seconds.
     """
     if not _is_refusal(error):
         return None
@@ -222,7 +221,10 @@ def refused(error: KafkaError, options: Options) -> str | None:
 def login_refused(at: str, what: str, mechanism: object) -> str:
     """Return the sentence for a login that a server refuses.
 
-    at: "Kafka at host:port"; what: Kafka's words.
+    Args:
+        at: the server, as "Kafka at host:port".
+        what: message of the server.
+        mechanism: SASL mechanism; None: PLAIN.
     """
     mechanism = str(mechanism or "PLAIN").upper()
     begin = f"{at} refuses the login by {mechanism}: {what.strip().rstrip('.')}"
@@ -231,14 +233,16 @@ def login_refused(at: str, what: str, mechanism: object) -> str:
     if "mechanism" in what and ("nsupported" in what or "does not support" in what):
         return f"{begin}. Write one that it takes in kafka.sasl.mechanism"
     if mechanism == "OAUTHBEARER":
-        return f"{begin}. Its token has expired, or is not for this Kafka: look at kafka.sasl.oauthbearer.*"
+        return f"{begin}. Its token has expired, or is not for this Kafka: check kafka.sasl.oauthbearer.*"
     return f"{begin}. Correct kafka.sasl.username and kafka.sasl.password (RATCHET_KAFKA__SASL__PASSWORD)"
 
 
 def own_certificate_refused(at: str, alert: str) -> str:
-    """Return the sentence for a client certificate, or its lack, that a server refuses.
+    """Return the sentence for a server that refuses the client's certificate, or requires one.
 
-    alert: in TLS's words.
+    Args:
+        at: the server, as "Kafka at host:port".
+        alert: text of the TLS alert.
     """
     return (
         f"{at} refuses this client's certificate, or that it has none (alert {alert}). Give "
@@ -248,7 +252,7 @@ def own_certificate_refused(at: str, alert: str) -> str:
 
 
 def token_refused(options: Mapping[str, object], what: str) -> str | None:
-    """Return the sentence for a token that the token server denies; None: it may give it later."""
+    """Return the sentence for a token that the token server refuses; None: it may answer later."""
     if _AWAY.search(what):
         return None
     return (
@@ -258,7 +262,7 @@ def token_refused(options: Mapping[str, object], what: str) -> str | None:
 
 
 def token_server(options: Mapping[str, object]) -> str:
-    """Return the token server's host and port, without the rest of its url."""
+    """Return host and port of the token server, without the rest of its url."""
     try:
         url = urlsplit(str(options.get("sasl.oauthbearer.token.endpoint.url", "")))
         return f"the token server {url.hostname}" + (f":{url.port}" if url.port else "")

@@ -1,4 +1,4 @@
-"""Opening of files that may be compressed, recognised by first bytes or name."""
+"""Opening of files that may be compressed, recognised by their first bytes or by their name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BLOCK_BYTES = 1 << 20
 
 
 def compression_of(path: Path) -> Compression:
-    """Return the compression of a file; empty for a plain one.
+    """Return the compression of a file; empty: none.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         beginning = file.read(max(map(len, MAGIC)))
@@ -29,9 +29,9 @@ def compression_of(path: Path) -> Compression:
 
 
 def decompressed(raw: io.BufferedReader, compression: Compression) -> io.BufferedReader:
-    """Return a buffered reader of the decompressed bytes; `damage` explains its errors.
+    """Return a reader of the decompressed bytes; `damage` explains its errors.
 
-    A plain file is returned as it is.
+    For a plain file, the given reader is returned.
     """
     if compression == "gzip":
         # gzip.GzipFile reads and buffers as a binary file does, but is typed as less.
@@ -44,11 +44,11 @@ def decompressed(raw: io.BufferedReader, compression: Compression) -> io.Buffere
 
 
 READ_ERRORS = (EOFError, OSError, zlib.error)
-"""Errors of reading, for all three readers."""
+"""Errors that the readers of plain, gzip and zstd files raise."""
 
 
 def damage(error: Exception) -> str | None:
-    """Return the damage that a read error reports of the compressed stream; None: it is about the file."""
+    """Return a sentence about the damage of a compressed stream; None: the error concerns the file."""
     if isinstance(error, EOFError):
         return "ends in the middle: the file was cut off. Get the whole file"
     if isinstance(error, (zlib.error, gzip.BadGzipFile)) or (isinstance(error, OSError) and error.errno is None):
@@ -59,9 +59,9 @@ def damage(error: Exception) -> str | None:
 
 
 def go_to(stream: BinaryIO, at: int, position: int, compression: Compression) -> int:
-    """Move the stream forward to a position, or to its end, and return the position reached.
+    """Move a stream forward to a position, or to its end, and return the position reached.
 
-    A plain file is sought in; of a compressed one everything between is decompressed, at hundreds of MB/s.
+    In a compressed file everything in between is decompressed, at hundreds of MB/s.
     """
     if not compression:
         return stream.seek(position)

@@ -1,4 +1,4 @@
-"""Digest over the bytes read of a file, and its text form within a producer's progress."""
+"""Digest of the bytes read from a file, and its text form in a producer's progress."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from kafka_ratchet.errors import SourceError
 
 BLOCK_BYTES = 1 << 20
 CHECKPOINTS = 32
-"""Most digests of beginnings kept, to locate a change to within a 32nd to a 16th of the file.
+"""Maximum number of checkpoint digests, which locate a change to within a 32nd to a 16th of the file.
 
-Each takes some 20 bytes of the progress, which is written every second.
+Each takes about 20 bytes of the progress, which is written every second.
 """
 
 FIRST_CHECKPOINT_BYTES = 64 * 1024
 DIGEST_BYTES = 16
 CHECKPOINT_BYTES = 4
-"""Bytes of a checkpoint: enough to find the place; the whole digest decides whether anything changed."""
+"""Bytes of a checkpoint digest: enough to find the place of a change; the whole digest decides whether there is one."""
 
 FORM = "file:"
-"""Beginning of every mark."""
+"""Beginning of the text of every mark."""
 
 NO_MARK = "none"
-"""Mark of an unread source."""
+"""Text of the mark of an unread source."""
 
 BEFORE = 256
-"""Newest finished files kept one by one in a mark, some 70 bytes each; one digest covers older ones."""
+"""Maximum number of finished files listed one by one in a mark, about 70 bytes each. Older ones share one digest."""
 
 
 class ContentDigest:
-    """Running BLAKE2b over a file's uncompressed bytes, with digests of beginnings on the way."""
+    """Running BLAKE2b digest of a file's uncompressed bytes, with checkpoint digests of its beginnings."""
 
     __slots__ = ("_every", "_next", "checkpoints", "running", "size")
 
     def __init__(self) -> None:
         self.running = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        """`copy` it to keep the digest up to here."""
+        """Hash object; `copy` keeps its present state."""
         self.size = 0
         self.checkpoints: tuple[tuple[int, str], ...] = ()
-        """Byte and digest; replaced as a whole, never changed, so that other threads may read it."""
+        """Offset and digest of each checkpoint; the tuple is replaced and never changed, so that other threads may read
+        it."""
         self._every = self._next = FIRST_CHECKPOINT_BYTES
 
     def update(self, data: bytes | memoryview) -> None:
-        """Take the bytes that follow."""
+        """Add the following bytes to the digest."""
         self.running.update(data)
         self.size += len(data)
         if self.size >= self._next:
@@ -58,11 +59,11 @@ class ContentDigest:
 
     @property
     def text(self) -> str:
-        """Return the digest up to here."""
+        """Return the digest of all bytes so far, in hexadecimal digits."""
         return self.running.hexdigest()
 
     def copy(self) -> ContentDigest:
-        """Return an independent copy that continues from here."""
+        """Return an independent copy, which continues from the present state."""
         other = ContentDigest()
         other.running, other.size, other.checkpoints = self.running.copy(), self.size, self.checkpoints
         other._every, other._next = self._every, self._next
@@ -74,7 +75,7 @@ class Finished:
     """File read to its end."""
 
     name: str
-    """Name at the time of reading; only for messages."""
+    """Name of the file when it was read; used only in messages."""
     size: int
     """Size in bytes, uncompressed."""
     digest: str
@@ -82,14 +83,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class FileMark:
-    """Identity of the bytes read up to the end of one record."""
+    """Mark of the bytes of a file up to the end of one record."""
 
     sequence: int
-    """The record's first byte."""
+    """Offset of the record's first byte."""
     end: int
-    """Byte after the record and its line end."""
+    """Offset after the record and its line end."""
     ended: bool
-    """True if its line had an end."""
+    """True if the record's line has an end."""
     digest: str
     """Digest of all bytes before `end`."""
     at: tuple[tuple[int, str], ...]
@@ -97,24 +98,24 @@ class FileMark:
     name: str
     device: int
     inode: int
-    """Inode, to tell apart files that begin with the same bytes."""
+    """Inode of the file, which distinguishes files that begin with the same bytes."""
     form: str
-    """Format of the lines."""
+    """Format of the file's lines."""
     number: int = 0
     """Number of files read to their ends before this one."""
     before: tuple[Finished, ...] = ()
-    """The newest of these, `BEFORE` at most."""
+    """Newest of these finished files, at most `BEFORE`."""
     chain: str = ""
-    """The digest of those before them."""
+    """Digest of the finished files that `before` does not list."""
 
     def encode(self) -> str:
-        """Return the mark as a text."""
+        """Return the mark as text."""
         fields = asdict(self) | {"before": [(each.name, each.size, each.digest) for each in self.before]}
         return FORM + json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> FileMark | None:
-        """Read it back; None: it is not of this form."""
+        """Parse the text of a mark; None: the text has another form."""
         if not text.startswith(FORM):
             return None
         try:
@@ -127,13 +128,16 @@ class FileMark:
 
 
 def chained(chain: str, finished: Finished) -> str:
-    """Return the digest of a chain of finished files with one more."""
+    """Return the digest of a chain of finished files with one more file added."""
     text = f"{chain} {finished.size} {finished.digest}"
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def read_digest(stream: BinaryIO, digest: ContentDigest, until: int | None) -> ContentDigest:
-    """Take the stream up to this byte, None: to its end. What there is of it, if it ends before."""
+    """Add the stream's bytes to a digest, up to an offset; None: to the stream's end.
+
+    A shorter stream is read to its end.
+    """
     while (until is None or digest.size < until) and (
         block := stream.read(BLOCK_BYTES if until is None else min(BLOCK_BYTES, until - digest.size))
     ):
@@ -142,10 +146,15 @@ def read_digest(stream: BinaryIO, digest: ContentDigest, until: int | None) -> C
 
 
 def compare(stream: BinaryIO, mark: FileMark, refuse: Callable[[str], SourceError]) -> ContentDigest:
-    """Read up to the mark's end, and find the same bytes; returns their digest.
+    """Read a stream up to the mark's end, and return the digest of the bytes if they are the same.
+
+    Args:
+        stream: the file from its first byte, decompressed.
+        mark: mark of the earlier bytes.
+        refuse: function that makes an error from a sentence about the change.
 
     Raises:
-        SourceError: they are others; made by `refuse` from a sentence that says which.
+        SourceError: the bytes differ.
     """
     digest, begins = ContentDigest(), 0
     ends = [(offset, text) for offset, text in mark.at if offset < mark.end] + [(mark.end, mark.digest)]

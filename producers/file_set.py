@@ -1,6 +1,6 @@
-"""Several files as one source: a list of them, or a folder that grows.
+"""Several files as one source: a list of files, or a folder that grows.
 
-`open_files` makes a source of paths, as `ratchet publish PATHS...` takes them.
+`open_files` makes a source of paths, as `ratchet publish PATHS...` does.
 """
 
 from __future__ import annotations
@@ -21,62 +21,62 @@ from kafka_ratchet.producers.source import Record
 from kafka_ratchet.producers.units import Place, Recognised, RotationUnclear
 
 BYTE_BITS = 40
-"""A sequence is the file's number, from 0 on, times 2^40, plus the byte in it: files of a terabyte, eight million of
-them. So where a file's records begin does not depend on how long the files before it are, and none of these has to be
-opened to go on."""
+"""Bits of a sequence for the offset in a file: a sequence is the file's number, from 0, times 2^40, plus the byte. This
+allows files of a terabyte, and eight million of them. The sequences of a file thus do not depend on the length of
+earlier files, and none of these has to be opened to continue."""
 
 LOOK_EVERY_S = 0.5
-"""Seconds between looks at a followed folder."""
+"""Seconds between two listings of a followed folder."""
 
 UNCLEAR_FOR_S = 10.0
 """Seconds without any change after which an unfinished rotation counts as an error.
 
-A rotation in progress leaves the files for a moment in an order that cannot last. Copying and compressing
-change something all the time.
+During a rotation the files are for a moment in an order that cannot last. Copying and compressing change something all
+the time.
 """
 
 QUIET_S = 2.0
-"""Seconds without a write after which a renamed log is finished, once its successor has content.
+"""Seconds without a write after which a renamed log counts as finished, once its successor has content.
 
-A program goes on writing to a renamed log until it opens the new one. If the log grows later after all,
-reading fails.
+A program continues writing to a renamed log until it opens the new one. If the log grows later nevertheless, reading
+fails.
 """
 
 
 @dataclass(slots=True)
 class _Unit:
-    """One file, by its number; it keeps the number when it is renamed, copied or compressed."""
+    """File with its number, which it keeps when it is renamed, copied or compressed."""
 
     file: FileSource | None
-    """None: finished, and removed by rotation."""
+    """Reader of the file; None: the file is finished, and rotation has removed it."""
     found: Found | None
     finished: Finished | None = None
 
 
 class FileSet:
-    """Ordered files, each read as by `FileSource`.
+    """Ordered files as one source, each read as `FileSource` reads it.
 
-    Published files must stay, byte for byte. A file missing, moved or changed since it was read is refused, because
-    the following numbers would no longer fit. The last one may grow, and files may be
-    appended. A file may be renamed and compressed: it is known by its content.
+    Published files must stay, byte for byte: a file that is missing, moved or changed since it was read is refused,
+    because the following numbers would be wrong. The last file may grow, and files may be appended. A file may be
+    renamed and compressed, because it is recognised by its content.
 
-    In a folder, `app.log.1`, `app.log-20260131` or `app-20260131.log.gz` are rotated out of `app.log`. They
-    are read before it, the oldest first, and may be removed once read.
+    In a folder, `app.log.1`, `app.log-20260131` or `app-20260131.log.gz` count as rotated from `app.log`. They are read
+    before it, oldest first, and may be removed once read.
 
     Args:
-        paths: the files, in their order; or one folder: its files in the order of their names, those with a dot in
-            front left out.
-        follow: wait for more in a folder, or in one log and its rotated files, until `stop`. Only whole lines of the
-            last file are read. Another file with a later name finishes it; it must not be
-            written to any more. Compressed files must be moved into the folder when they are whole.
-        format: of every file, see `FileSource`.
-        key: likewise.
-        sequence_field: likewise; it must rise through all the files.
-        delimiter: likewise.
+        paths: files in the order to read; or one folder, for its files in the order of their names, without those that
+            begin with a dot.
+        follow: whether to wait for more content in a folder, or in one log and its rotated files, until `stop`. Of the
+            last file only whole lines are read. A file with a later name finishes the one before, which must not be
+            written to any more. Compressed files must be complete when they are moved into the folder.
+        format: format of every file, see `FileSource`.
+        key: field with the record's key, see `FileSource`.
+        sequence_field: field with the sequence, see `FileSource`; it must increase through all files.
+        delimiter: delimiter of CSV, see `FileSource`.
 
     Raises:
         SourceError: there are no files, or one of them cannot be read.
-        SettingsError: `follow` with several files, or as `FileSource`.
+        SettingsError: `follow` is set for several files, or as `FileSource`.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class FileSet:
         self._folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else paths[0].parent if follow else None
         self._log = paths[0].name if follow and self._folder != paths[0] else None
         self.label = str(paths[0] if len(paths) == 1 else f"{len(paths)} files")
-        """Name for a display."""
+        """Name of the source, for display."""
         self._follow, self._format, self._key, self._field = follow, format, key, sequence_field
         self._delimiter = delimiter
         self._stop = threading.Event()
         self._units: list[_Unit] = []
-        """Replaced as a whole where files move, so that other threads may read it."""
+        """Files by number; the list is replaced when files move, so that other threads may read it."""
         self._recognised = Recognised(self.label)
         self._is_tracked = False
         self._at = 0
@@ -115,7 +115,7 @@ class FileSet:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of all files on disk, when last looked at."""
+        """Return the size of all files on disk, at the last listing."""
         return sum(unit.file.size_bytes for unit in self._units if unit.file)
 
     @property
@@ -127,19 +127,19 @@ class FileSet:
         )
 
     def stop(self) -> None:
-        """End `read` after the present content."""
+        """End `read` once the present content is read."""
         self._stop.set()
 
     def here(self) -> tuple[Path, int]:
-        """Return file and line of the last record given, where they are read from the beginning."""
+        """Return file and line of the newest record, if the files are read from the beginning."""
         return self._there(self._units[self._at]).here()
 
     def origin(self) -> str:
-        """Return file, line and byte of the newest record."""
+        """Return file, line and byte of the newest record, as text."""
         return self._there(self._units[self._at]).origin()
 
     def place(self, sequence: int) -> str:
-        """Return the place of this sequence in the source, as text for a message."""
+        """Return the place of a sequence in the source, as text for a message."""
         number, byte = divmod(sequence, 1 << BYTE_BITS)
         if self._field is not None or number >= len(self._units):
             return f"sequence {sequence}"
@@ -151,7 +151,7 @@ class FileSet:
         """Yield the records with this sequence or a higher one.
 
         Raises:
-            SourceError: as FileSource; or files have changed or disappeared before they were read to their ends.
+            SourceError: as `FileSource.read`; or a file changed or disappeared before it was read to its end.
         """
         number, byte = (0, 0) if self._field else divmod(max(0, from_sequence), 1 << BYTE_BITS)
         if self._follow:
@@ -188,10 +188,10 @@ class FileSet:
             self._pause()
 
     def mark(self, sequence: int) -> str:
-        """Return a mark of the files up to the end of this record: a digest of all bytes of each.
+        """Return a mark of the files up to the end of a record, with a digest of each file's bytes.
 
         Raises:
-            SourceError: there are fewer files, or the record's file is too short.
+            SourceError: there are too few files, or the record's file is too short.
         """
         if self._field is not None:
             return f"field:{self._field}"
@@ -212,10 +212,10 @@ class FileSet:
         return replace(mark, number=number, before=tuple(before[-BEFORE:]), chain=chain).encode()
 
     def check(self, sequence: int, mark: str) -> str | None:
-        """Find the files to be those that this mark was made of, under whatever names. See `FileSource.check`.
+        """Require that the files are those of a mark, whatever their names now; see `FileSource.check`.
 
         Raises:
-            SourceError: they are others; with the file, and the bytes between which it has changed.
+            SourceError: a file differs; the error names it, and the bytes that contain the change.
         """
         self._track()
         if self._field is not None or sequence < 0 or mark.startswith("field:"):
@@ -267,7 +267,7 @@ class FileSet:
             yield record
 
     def _check_columns(self, number: int) -> None:
-        """Raise if a restarted CSV log lacks column names: its first row would be taken for them."""
+        """Refuse a restarted CSV log without column names, because its first row would be read as names."""
         this, before = self._units[number], self._units[number - 1] if number else None
         if before is None or before.file is None or this.file is None or before.found is None or this.found is None:
             return
@@ -292,7 +292,7 @@ class FileSet:
         return unit.file
 
     def _is_over(self, number: int, stopped: bool) -> bool:
-        """Return True if no more lines come to this file."""
+        """Return True if no more lines will be added to a file."""
         if number >= len(self._units) - 1:
             return not self._follow
         this, following = self._units[number].found, self._units[number + 1].found
@@ -312,10 +312,13 @@ class FileSet:
         return list_folder(self._folder, known, self._log)
 
     def _look(self, number: int, byte: int, stopped: bool) -> bool:
-        """Look for moved and new files; return False while a rotation is in progress.
+        """Search for moved and new files.
+
+        Returns:
+            False while a rotation is in progress.
 
         Raises:
-            SourceError: the rotation does not come to an end.
+            SourceError: the rotation does not end.
         """
         found = self._listed()
         if self._seems_unmoved(found, number):
@@ -329,7 +332,7 @@ class FileSet:
         return self._settle(number, before, 0, "", place, stopped)
 
     def _seems_unmoved(self, found: list[Found], number: int) -> bool:
-        """Return True if each file has stayed, and the growing one still ends as read."""
+        """Return True if no file has moved or changed, and the growing one still ends as it was read."""
         seen = [(file.path.name, file.device, file.inode) for file in found]
         now = {(file.path.name, file.device, file.inode): file for file in found}
         units = self._units
@@ -371,7 +374,7 @@ class FileSet:
         number: int,
         place: Place,
     ) -> None:
-        """Assign the files to the units: finished ones, the one being read, and the later ones."""
+        """Assign the files to their numbers: finished ones, the one being read, and later ones."""
         units = [self._unit(each, at, known) for at, (each, known) in enumerate(zip(places, finished, strict=True))]
         if place.end and place.mark is None:
             current = self._units[number]
@@ -382,7 +385,7 @@ class FileSet:
         self._units = units + [_Unit(self._source(file), file) for file in found[index:]]
 
     def _older(self, places: Sequence[Found | None]) -> Iterator[Finished]:
-        """Yield finished files that a mark holds only as one digest."""
+        """Yield the finished files that a mark covers with a single digest."""
         for found in places:
             digest = self._recognised.digest(found) if found else None
             yield Finished(found.path.name, digest.size, digest.text) if found and digest else Finished("", 0, "")
@@ -423,7 +426,7 @@ def open_files(
     sequence_field: str | None = None,
     delimiter: str | None = None,
 ) -> FileSource | FileSet:
-    """Open one file, several in their order, or a folder. Arguments and errors as `FileSet`."""
+    """Open one file, several files in their order, or a folder; see `FileSet` for arguments and errors."""
     if follow or len(paths) != 1 or paths[0].is_dir():
         return FileSet(paths, follow=follow, format=format, key=key, sequence_field=sequence_field, delimiter=delimiter)
     return FileSource(paths[0], format=format, key=key, sequence_field=sequence_field, delimiter=delimiter)
@@ -437,11 +440,9 @@ def records_of(
     sequence_field: str | None = None,
     delimiter: str | None = None,
 ) -> Iterator[Record]:
-    """Yield every record of these files as `ratchet publish` sends it, from the first on.
+    """Yield every record of some files, from the first, as `ratchet publish` sends it.
 
-    Records have sequence, key and value.
-
-    Its partition follows from its key, see `partition_of`.
+    A record has sequence, key and value; `partition_of` returns its partition.
 
     Raises:
         SourceError: as `FileSet` and its `read`.

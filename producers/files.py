@@ -1,4 +1,4 @@
-"""Files as sources: one record per line, its sequence the byte offset at which the line begins, uncompressed.
+"""Files as sources: one record per line; its sequence is the line's byte offset in the uncompressed file.
 
 `FileLines` reads the records of one file, plain or compressed; `FileSource` recognises a file read before.
 """
@@ -28,14 +28,14 @@ from kafka_ratchet.producers.formats import MAX_LINE_BYTES, Format, LineFormat, 
 from kafka_ratchet.producers.source import Record
 
 TAIL_LINES = 16
-"""Lines before the reached place compared at each look at a growing file.
+"""Number of lines before the reached position to compare at each check of a growing file.
 
-All lines are compared after a rename, copy or compression, and when publishing resumes.
+After a rename, copy or compression, and when publishing resumes, all lines are compared.
 """
 
 
 class FileLines:
-    """Reader of one file from any byte on, digesting the bytes as it goes. See `FileSource`."""
+    """Reader of one file from any byte, which also computes the digest of the bytes. See `FileSource`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class FileLines:
     ) -> None:
         self.path = path
         self.label = str(path)
-        """Name for a display."""
+        """Name of the source, for display."""
         try:
             self._lines = LineFormat(format or format_of(path), key, sequence_field, delimiter)
         except SettingsError as error:
@@ -69,11 +69,11 @@ class FileLines:
         except OSError as error:
             raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
         self.size_bytes = status.st_size
-        """Size on disk, when last looked at."""
+        """Size on disk in bytes, at the last check."""
         self.behind = 0
-        """Byte after the last line that `read_lines` has taken."""
+        """Offset after the last line that `read_lines` has read."""
         self.line = 0
-        """The line that its newest record begins in, where it began with the file's first."""
+        """Line in the file where the newest record begins, if the file was read from its first line."""
         self.digest = ContentDigest()
         """Digest of all bytes before `behind`, once `is_tracked`."""
         self.is_tracked = False
@@ -81,48 +81,48 @@ class FileLines:
         self._form = f"{self._lines.name};key={key}{by}"
         self._raw: io.BufferedReader | None = None
         self._tape: deque[tuple[int, int, bool, Any]] = deque()
-        """Records in flight: first byte, byte after the record, whether its line has an end, and digest up to
+        """Records in flight: first byte, byte after the record, whether its line has an end, and the digest up to
         there.
 
-        Some 350 bytes each; there are as many as the client's queue has.
+        Each takes about 350 bytes; there are as many as the client's queue has.
         """
         self._tail = b""
 
     @property
     def position_bytes(self) -> int:
-        """Return the position of `read`, in bytes on disk; for showing progress."""
+        """Return the position of `read`, in bytes on disk, for showing progress."""
         try:
             return self._raw.tell() if self._raw else 0
         except ValueError:  # closed: read to its end
             return self.size_bytes
 
     def here(self) -> tuple[Path, int]:
-        """Return file and line of the last record given, where the file is read from its beginning."""
+        """Return file and line of the newest record, if the file is read from its beginning."""
         return self.path, self.line
 
     def origin(self) -> str:
-        """Return file, line and byte of the newest record."""
+        """Return file, line and byte of the newest record, as text."""
         line = self._line_number(max(0, self.behind - 1))
         return f"{self.path}: line {line} (before byte {self.behind})"
 
     def place(self, sequence: int) -> str:
-        """Return the place of this sequence in the source, as text for a message."""
+        """Return the place of a sequence in the source, as text for a message."""
         return f"{'byte' if self._lines.sequence_field is None else 'sequence'} {sequence}"
 
     @property
     def columns(self) -> list[str] | None:
-        """Return the column names of CSV already read."""
+        """Return the column names of CSV; None: they are not read yet."""
         return self._lines.columns
 
     def read(self, from_sequence: int) -> Iterator[Record]:
-        """Yield the records that begin at this byte or later, or have this sequence or a higher one.
+        """Yield the records from a byte offset on, or with `sequence_field` those from a sequence on.
 
-        Of CSV with line ends in its fields: 0, or one more than a record's sequence.
+        In CSV with line ends inside fields, `from_sequence` must be 0, or one more than a record's sequence.
 
         Raises:
-            SourceError: with file, line and byte: a line is not UTF-8, not of the format, or without a usable field;
-                the compressed stream is damaged or ends early; or the file ends before `from_sequence`. Of CSV before
-                any record is given.
+            SourceError: a line is not UTF-8, not of the format, or without a usable field; the compressed stream is
+                damaged or ends early; or the file ends before `from_sequence`. The error names file, line and byte. In
+                CSV, it is raised before the first record.
         """
         self.check_rows(from_sequence)
         if self._lines.sequence_field is None:
@@ -133,9 +133,9 @@ class FileLines:
                 yield record
 
     def check_rows(self, from_byte: int) -> None:
-        """Read CSV to its end without giving a record: a wrong row may have swallowed those after it.
+        """Read a CSV file to its end without yielding records: a wrong row may have swallowed later ones.
 
-        Other formats have a record in each line, whatever stands in the others, and are not read twice.
+        Other formats have one record in each line, whatever the other lines contain, and are not read twice.
 
         Raises:
             SourceError: as `read`.
@@ -145,11 +145,11 @@ class FileLines:
                 pass
 
     def read_lines(self, from_byte: int, *, whole: bool = False) -> Iterator[Record]:
-        """Yield records as `read` does, selected by byte in any case.
+        """Yield records as `read` does, always selected by byte offset.
 
         Args:
-            from_byte: the records that begin there or later.
-            whole: leave out a last line without an end: it is still being written.
+            from_byte: offset of the first record to yield, or of a byte before it.
+            whole: whether to leave out a last line without an end, because it is still being written.
         """
         yield from self._read_lines(from_byte, whole=whole, tracks=self.is_tracked)
 
@@ -194,17 +194,18 @@ class FileLines:
             raise self._unreadable(offset, error) from None
 
     def read_blocks(self, from_byte: int, block_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Yield the text from the first line on that begins at this byte or later, in whole-line blocks.
+        """Yield blocks of whole lines, from the first line at or after a byte offset.
 
-        For callers that find the records faster than `read`. `blocks_of` says whether blocks are possible, `parse_at`
-        reads a line as `read` would, and `took` takes each block before its records are sent.
+        It is for callers that find records faster than `read` does. `blocks_of` returns whether blocks are possible,
+        `parse_at` parses a line as `read` would, and `took` has to be called with each block before its records are
+        sent.
 
         Args:
             from_byte: offset in the uncompressed file.
-            block_bytes: about so many at a time; None: a megabyte.
+            block_bytes: approximate size of a block; None: a megabyte.
 
         Returns:
-            Each block's first byte, and the block; the last line of the last one may lack its end.
+            Offset and bytes of each block; the last line of the last block may lack its end.
 
         Raises:
             SourceError: as `read`.
@@ -236,9 +237,9 @@ class FileLines:
 
     @property
     def blocks_of(self) -> tuple[Literal["ndjson", "lines"], str | None] | None:
-        """Return format and key of lines that may be read in blocks; None: by `read` alone.
+        """Return format and key field of lines that can be read in blocks; None: they cannot.
 
-        A row of CSV may go on in the next line, and with `sequence_field` the numbers are not the lines' places.
+        A row of CSV may continue in the next line, and with `sequence_field` sequences are not byte offsets.
         """
         format = self._lines.name
         if self._lines.sequence_field is not None or format not in ("ndjson", "lines"):
@@ -246,7 +247,7 @@ class FileLines:
         return ("ndjson" if format == "ndjson" else "lines"), self._lines.key
 
     def parse_at(self, began: int, line: bytes) -> Parsed | None:
-        """Return the record of the line that begins at this byte; None where it is none.
+        """Return the record of a line that begins at this offset; None: the line contains no record.
 
         Raises:
             SourceError: as `read`.
@@ -254,12 +255,12 @@ class FileLines:
         return self._at(began, line)
 
     def took(self, offset: int, block: bytes, last: tuple[int, int] | None) -> None:
-        """Track a block of `read_blocks` before its records are sent.
+        """Track a block of `read_blocks`, before its records are sent.
 
         Args:
-            offset: the block's first byte.
-            block: it, or its first lines.
-            last: first byte of its last record and the byte after its line; None: it has no record
+            offset: offset of the block's first byte.
+            block: the block, or its first lines.
+            last: offset of the block's last record, and offset after its line; None: the block has no record
         """
         if self.is_tracked:
             text = memoryview(block)
@@ -279,10 +280,10 @@ class FileLines:
             raise self._bad(began, str(error)) from None
 
     def read_whole(self, until: int | None = None) -> ContentDigest:
-        """Return the digest of the present content, up to this byte.
+        """Return the digest of the present content, up to an offset; None: up to the end.
 
         Raises:
-            SourceError: it cannot be read.
+            SourceError: the file cannot be read.
         """
         digest = ContentDigest()
         try:
@@ -298,7 +299,7 @@ class FileLines:
             self.digest = self.read_whole(offset)
 
     def _go_behind(self, stream: BinaryIO, from_byte: int, offset: int) -> int:
-        """Go to the first line that begins at this byte or later; from `offset`, where the stream is."""
+        """Move a stream from `offset` to the first line at or after a byte, and return the line's offset."""
         # If the byte before is a line's end, a line begins here; else skip the remainder of that line.
         reached = go_to(stream, offset, from_byte - 1, self.compression)
         rest = self._lines.next_line(stream)
@@ -321,7 +322,7 @@ class FileLines:
         )
 
     def _line_number(self, offset: int) -> int:
-        """Counted from the beginning, which only a message needs."""
+        """Return the number of the line at an offset, by counting from the beginning of the file."""
         lines, left = 1, offset
         with self.path.open("rb") as raw:
             stream = decompressed(raw, self.compression)
@@ -341,43 +342,42 @@ ANOTHER_NAME = "Put back the published file, or publish under another producer n
 
 
 class FileSource(FileLines):
-    """Records of a file, plain or compressed with gzip or zstd.
+    """Records of one file, plain or compressed with gzip or zstd.
 
-    A line ends at LF or CR LF, which are not part of the value. The last one may lack it; a program that still writes
-    the file must not add to a line already published. Lines must be UTF-8.
+    A line ends at LF or CR LF, which are not part of the value. The last line may lack its end; a program that still
+    writes the file must not add to a line already published. Lines must be UTF-8.
 
-    The file is recognised by a digest of all bytes up to the end of the last published record (`mark` and
-    `check`), however it is compressed. From the first of these calls on, `read` keeps the digest at each record until
-    `mark` asks for it or a later one.
+    The file is recognised by a digest of all bytes up to the end of the last published record (`mark` and `check`),
+    whatever its compression. Once one of these was called, `read` keeps the digest at each record until `mark` is
+    called for it or a later one.
 
-    A plain file is resumed by seeking, however long it is. Of a compressed one everything before has to be
-    decompressed again, and with `sequence_field` everything is read again from the beginning.
+    Resuming a plain file takes a seek, however long the file is. A compressed file is decompressed again from the
+    beginning, and with `sequence_field` everything is read again.
 
     Args:
-        path: the file.
-        format: None: by the name, "ndjson" for .ndjson and .jsonl, "csv" for .csv (each perhaps with .gz or .zst),
-            else
-            "lines". See `LineFormat`.
-        key: the member of each JSON object, or the column, with the text that becomes the record's key.
-        sequence_field: the member or column with the record's sequence, in place of its byte offset. It must rise.
-        delimiter: of CSV, see `LineFormat`.
+        path: path of the file.
+        format: format of the lines, see `LineFormat`. None: by the name, "ndjson" for .ndjson and .jsonl, "csv" for
+            .csv (each perhaps with .gz or .zst), else "lines".
+        key: member of each JSON object, or column, with the text of the record's key.
+        sequence_field: member or column with the record's sequence, instead of its byte offset. It must increase.
+        delimiter: delimiter of CSV, see `LineFormat`.
 
     Raises:
         SourceError: there is no such file, it is a folder, or it cannot be read.
-        SettingsError: a field is given, but lines have none.
+        SettingsError: a field is given, but the format has no fields.
     """
 
     NO_MARK = NO_MARK
     _known: FileMark | None = None
-    """The newest mark."""
+    """Newest mark; None: there is none yet."""
 
     def mark(self, sequence: int) -> str:
-        """Return a mark of the file up to the end of this record: a digest of all its bytes, and its name.
+        """Return a mark of the file up to the end of a record: a digest of all its bytes, and its name.
 
-        With `sequence_field` the data identify themselves, and the mark is the field's name.
+        With `sequence_field` the records identify themselves, and the mark is the field's name.
 
         Raises:
-            SourceError: the file is shorter than that.
+            SourceError: the file is too short to contain the record.
         """
         if self._lines.sequence_field is not None:
             return f"field:{self._lines.sequence_field}"
@@ -385,12 +385,12 @@ class FileSource(FileLines):
         return mark.encode() if mark else NO_MARK
 
     def check(self, sequence: int, mark: str) -> str | None:
-        """Verify that the file still has the bytes of this mark, whatever follows them.
+        """Require that the file still begins with the bytes of a mark.
 
-        Reads all of these bytes, and no more than a megabyte of them into memory.
+        All these bytes are read, at most a megabyte at a time.
 
         Raises:
-            SourceError: it is another; with the bytes between which it has changed.
+            SourceError: the file differs; the error names the bytes that contain the change.
         """
         self.is_tracked = True
         if self._lines.sequence_field is not None or mark.startswith("field:"):
@@ -410,9 +410,14 @@ class FileSource(FileLines):
         return None
 
     def compare(self, mark: FileMark, digest: ContentDigest | None = None) -> None:
-        """Check the file against a mark that covers this file alone, and no set of files.
+        """Compare the file with a mark of this file alone, without a set of files.
 
-        `digest`: of the bytes up to the mark, if the caller has just read and checked them.
+        Args:
+            mark: mark of the earlier bytes.
+            digest: digest of the bytes up to the mark, if the caller has just read and checked them.
+
+        Raises:
+            SourceError: the file differs from the mark.
         """
         if self._known == mark:
             return
@@ -439,7 +444,7 @@ class FileSource(FileLines):
         self.is_tracked, self._known = True, mark
 
     def file_mark(self, sequence: int) -> FileMark | None:
-        """Return the mark of this record, by its first byte; None below 0."""
+        """Return the mark of the record at an offset; None: the offset is negative."""
         self.is_tracked = True
         last = None
         while self._tape and self._tape[0][0] <= sequence:
@@ -453,17 +458,17 @@ class FileSource(FileLines):
         return self._known
 
     def finished(self) -> Finished:
-        """Return the description of a completely read file."""
+        """Return the description of a file read to its end."""
         digest = self.digest
         if not self.is_tracked or digest.size != self.behind or not self.behind:
             digest = self.read_whole()
         return Finished(self.path.name, digest.size, digest.running.hexdigest())
 
     def moved_to(self, path: Path) -> None:
-        """Take over the file's new name; its bytes are the same.
+        """Use the file's new path; its bytes are the same.
 
         Raises:
-            SourceError: they cannot be read there.
+            SourceError: the file cannot be read there.
         """
         try:
             status = path.stat()
@@ -473,10 +478,10 @@ class FileSource(FileLines):
             raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
 
     def still_ends_as_read(self) -> bool:
-        """Return True if this is the file last read and its read part still ends alike.
+        """Return True if the path still leads to the same file, and the last lines read are unchanged.
 
-        It may be false for an unchanged file. It is true for a truncated and rewritten file of the same length only
-        if the last bytes agree.
+        It may return False for an unchanged file. For a file that was truncated and rewritten to the same length, it
+        returns True only if the last bytes agree.
         """
         try:
             with self.path.open("rb") as raw:
@@ -502,7 +507,7 @@ class FileSource(FileLines):
         return FileMark(began, end, ended, digest.hexdigest(), at, *place, self._form)
 
     def _mark_by_reading(self, sequence: int) -> tuple[FileMark, ContentDigest]:
-        """Return the mark and digest of a record not read just now."""
+        """Return mark and digest of any record, by reading the file."""
         digest = ContentDigest()
         try:
             with self.path.open("rb") as raw:

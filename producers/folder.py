@@ -1,4 +1,4 @@
-"""Files of a folder in the order of their writing, rotated logs included."""
+"""Files of a folder in the order of their writing, including rotated logs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from kafka_ratchet.producers.compression import SUFFIXES
 
 _INDEX = re.compile(r"[0-9]{1,4}")
 _DATE = re.compile(r"(19|20)[0-9]{2}[-_.]?[0-9]{2}.*")
-"""A date with the year first, perhaps with a time: as text it sorts by time."""
+"""Pattern of a date with the year first, perhaps with a time: such texts sort by time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """File present in the folder."""
+    """File present in a folder."""
 
     path: Path
     base: str
-    """The name of the log that it is, or was before it was rotated."""
+    """Name of the log that the file is, or was before its rotation."""
     tag: str | None
-    """Part of the name added by rotation; None: it is the log itself."""
+    """Part of the name that rotation added; None: the file is the log itself."""
     device: int
     inode: int
     size: int
-    """Size on disk, in bytes."""
+    """Size on disk in bytes."""
     changed_ns: int
 
     @property
@@ -38,11 +38,10 @@ class Found:
 
 
 def tag_of(name: str, base: str) -> str | None:
-    """Return the part that rotation added to `base`; None: the name is not a rotated one.
+    """Return the part that rotation added to a log's name; None: the name is not that of a rotated log.
 
-    The forms are those of logrotate and loggers: `app.log.1`, `app.log-20260131`, `app.log.1.gz`, with the extension
-    kept
-    `app-20260131.log` or `app.1.log.gz`; and `app.log.gz`.
+    The forms are those of logrotate and of loggers: `app.log.1`, `app.log-20260131`, `app.log.1.gz`; with the extension
+    kept, `app-20260131.log` or `app.1.log.gz`; and `app.log.gz`.
     """
     plain = _without_compression(name)
     if plain == base:
@@ -59,17 +58,16 @@ def tag_of(name: str, base: str) -> str | None:
 def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None) -> list[Found]:
     """Return the files of a folder in reading order.
 
-    Logs come in the order of their names, each after its rotated files, oldest first.
-
-    Files with a dot in front are left out, and a compressed file next to its original.
+    Logs are sorted by their names, each preceded by its rotated files, oldest first. Files that begin with a dot are
+    left out, and so is a compressed file if its original is present.
 
     Args:
-        folder: to look at.
-        known: names of logs that may be missing just now.
-        only: the log that matters, with its rotated files.
+        folder: folder to list.
+        known: names of logs that may be missing for a moment.
+        only: name of the only log to list, with its rotated files; None: all logs.
 
     Raises:
-        SourceError: the folder cannot be read, or the order of rotated names is not known.
+        SourceError: the folder cannot be read, or the order of rotated files is ambiguous.
     """
     try:
         there = {path.name: path for path in folder.iterdir() if path.name[:1] != "."}
@@ -96,10 +94,10 @@ def list_folder(folder: Path, known: Iterable[str] = (), only: str | None = None
 
 
 def list_files(paths: Sequence[Path]) -> list[Found]:
-    """These files in this order, each a log of its own.
+    """Return the given files in the given order, each as a log of its own.
 
     Raises:
-        SourceError: one of them is not there.
+        SourceError: a file is missing, or cannot be read.
     """
     found = []
     for number, path in enumerate(paths):

@@ -1,4 +1,4 @@
-"""Line formats of a source: record, value, key, and perhaps sequence of each line."""
+"""Line formats of a source: each line's record, with its value, key and perhaps sequence."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ T = TypeVar("T")
 OF_SUFFIX: dict[str, Format] = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""A longer line is refused before it fills the memory; Kafka's own default limit is 1 MiB."""
+"""Maximum bytes of a line; a longer one is refused before it fills the memory. Kafka's own default limit is 1 MiB."""
 
 _WHOLE_NUMBER = re.compile(rb"-?[0-9]{1,20}")
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-"""Characters between the fields of CSV, by their plural names. A header is split by each."""
+"""Possible delimiters of CSV with their plural names, for guessing a header's delimiter."""
 _SPELLINGS = {"tab": "\t", "\\t": "\t"}
 _SEP = re.compile(r"sep=.?", re.IGNORECASE)
-"""First line where Excel names its delimiter."""
+"""Pattern of the first line that Excel writes to name its delimiter."""
 
 
 @lru_cache
 def _field_pattern(delimiter: str) -> re.Pattern[str]:
-    """Return the pattern of one field of CSV (RFC 4180) and its end.
+    """Return the pattern of one CSV field (RFC 4180) with its end.
 
-    A quote anywhere else is no part of any field: it may be a text's own, or the beginning of a truncated field,
-    which would swallow the following rows.
+    The pattern does not match a quote anywhere else: it may belong to the text, or begin a truncated field, which would
+    swallow the following rows.
     """
     end = f"({re.escape(delimiter)}|\\Z)"
     return re.compile(rf'"([^"]*(?:""[^"]*)*)"{end}|([^"{re.escape(delimiter)}\r\n]*){end}')
@@ -42,14 +42,15 @@ def _field_pattern(delimiter: str) -> re.Pattern[str]:
 
 @lru_cache
 def _open_row_pattern(delimiter: str) -> re.Pattern[bytes]:
-    """Return the pattern of a row that goes on in the next line: its last field is quoted and has not ended."""
+    """Return the pattern of a row that continues in the next line, inside a quoted field."""
     by = re.escape(delimiter)
     return re.compile(rf'(?:(?:"[^"]*(?:""[^"]*)*"|[^"{by}\r\n]*){by})*+"[^"]*(?:""[^"]*)*'.encode())
 
 
 _ESCAPES = re.compile(rb"""\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>\\u[dD][89a-fA-F]..)|\\.""")
-"""JSON's grammar allows an escaped half of a surrogate pair, and programs that cut texts write it; msgspec refuses it.
-To check such a line, the half character is taken for U+FFFD; the record's value stays as it is."""
+"""Pattern of JSON escapes, which finds unpaired halves of surrogate pairs. JSON's grammar allows these, and programs
+that cut texts write them, but msgspec refuses them. To check such a line, the half is replaced by U+FFFD; the record's
+value stays unchanged."""
 
 
 _STRAY = (
@@ -59,11 +60,11 @@ _STRAY = (
 
 
 class Unusable(SourceError):
-    """A line cannot become a record. The text says why and what to do; the source that reads the line adds where."""
+    """Error of a line that cannot become a record, with a remedy. The source that reads the line adds the place."""
 
 
 class Parsed:
-    """Record of one line, or of one row of a table."""
+    """Record parsed from one line, or from one row of CSV."""
 
     __slots__ = ("key", "sequence", "value")
 
@@ -72,7 +73,7 @@ class Parsed:
 
 
 _NULS = bytes(8)
-"""NUL bytes that no line of text has in a row."""
+"""NUL bytes in a row, which no line of text contains."""
 _HOLE = (
     "has NUL bytes where text is expected: the file was truncated while its writer went on at its old position, so "
     "the text there is lost. Have the writer append (O_APPEND, or >> in a shell), or rotate by renaming instead of "
@@ -82,26 +83,24 @@ _HOLE = (
 
 
 class LineFormat:
-    """Reader of lines of one format.
+    """Parser of the lines of one format.
 
-    "ndjson": each line is one JSON text; lines of white space are passed over. "lines": every line is a record, empty
-    ones as well. "csv": the first line names the columns, every other row is a record with a JSON object of the
-    columns' texts as its value. So a record means the same without the file's first line, and the worker's `field:`
-    and the Spark job's columns can read it. A quoted field may contain line ends. Quotes stand around a whole field,
-    doubled
-    inside it, or nowhere: a record is exactly one row. A header that seems to be separated by another character than
-    the comma is refused until the delimiter is given.
+    "ndjson": each line is one JSON text; lines of white space are skipped. "lines": every line is a record, even an
+    empty one. "csv": the first line names the columns, and every other row is a record, with a JSON object of the
+    columns' texts as its value. So the record can be understood without the file's first line, and the worker's
+    `field:` and the Spark job's columns can read it. A quoted field may contain line ends. Quotes may only enclose a
+    whole field or be doubled inside it, so that a record is exactly one row. A header that seems to have another
+    delimiter than the comma is refused until the delimiter is given.
 
     Args:
-        format: one of these.
-        key: JSON member or column with the record's key: a string as it is, a number or a boolean as its JSON
-            text.
+        format: "ndjson", "lines" or "csv".
+        key: JSON member or column with the record's key: a string as it is, a number or a boolean as its JSON text.
         sequence_field: JSON member or column with the record's sequence.
-        delimiter: character between the fields of CSV; "tab" is one too. None: the comma, if the header agrees.
+        delimiter: character between the fields of CSV, or "tab". None: the comma, if the header agrees.
 
     Raises:
-        SettingsError: there is no such format, a field is given for lines without fields, or the delimiter cannot
-            be one.
+        SettingsError: there is no such format, a field is given for lines without fields, or the delimiter is not
+            allowed.
     """
 
     def __init__(
@@ -117,19 +116,19 @@ class LineFormat:
         self._is_given, self.delimiter = delimiter is not None, _delimiter(format, delimiter)
         self.name, self.key, self.sequence_field = format, key, sequence_field
         self.columns: list[str] | None = None
-        """Column names that `header` has read."""
+        """Column names from `header`; None: not read yet."""
         self._parsed = {"lines": Parsed, "ndjson": self._json, "csv": self._row}[format]
 
     @property
     def has_header(self) -> bool:
-        """Return True if the first line names the columns and must be given to `header` first."""
+        """Return True if the first line names the columns, and must be passed to `header` first."""
         return self.name == "csv"
 
     def header(self, line: bytes) -> None:
-        """Take the names of the columns.
+        """Read the names of the columns.
 
         Raises:
-            Unusable: they cannot be names.
+            Unusable: the names are missing, ambiguous, or separated by another delimiter.
         """
         text = _text(_without_end(line.removeprefix(b"\xef\xbb\xbf")))
         if not self._is_given:
@@ -144,14 +143,14 @@ class LineFormat:
         self.columns = columns
 
     def next_line(self, stream: BinaryIO, *, whole: bool = False) -> bytes:
-        """Return the next line, or row, with its end; empty at the stream's end.
+        """Return the next line, or row of CSV, with its end; empty: the stream has ended.
 
         Args:
-            stream: to read from.
-            whole: a last line without an end is still being written: leave it out.
+            stream: stream to read from.
+            whole: whether to leave out a last line without an end, because it is still being written.
 
         Raises:
-            Unusable: it is too long, or does not end.
+            Unusable: the line is too long, or a quoted field does not end.
         """
         line = stream.readline(MAX_LINE_BYTES)
         if self.name == "csv" and line.count(b'"') % 2:
@@ -161,7 +160,7 @@ class LineFormat:
         return b"" if whole and not line.endswith(b"\n") else line
 
     def _row_of_lines(self, line: bytes, stream: BinaryIO, whole: bool) -> bytes:
-        """Return the row that begins with this line of unbalanced quotes; empty while it is still being written."""
+        """Return the row that begins with a line of unbalanced quotes; empty: the row is still being written."""
         if whole and not line.endswith(b"\n"):
             return b""
         if not _open_row_pattern(self.delimiter).fullmatch(line):
@@ -183,10 +182,10 @@ class LineFormat:
         return b"".join(lines)
 
     def parse(self, line: bytes) -> Parsed | None:
-        """Return the record of a line with its end; None where it is none.
+        """Return the record of a line with its end; None: the line contains no record.
 
         Raises:
-            Unusable: it should be one.
+            Unusable: the line should be a record, but cannot be one.
         """
         value = _without_end(line)
         if may_have_hole(value):
@@ -244,7 +243,7 @@ def too_long(line: bytes) -> str:
 
 
 def may_have_hole(text: bytes) -> bool:
-    """Return True if lines have the NUL bytes of a file truncated under its writer."""
+    """Return True if the lines contain NUL bytes, as in a file truncated while a program wrote it."""
     return text.startswith(b"\0") or b"\n\0" in text or _NULS in text
 
 
@@ -269,7 +268,11 @@ def _text(line: bytes) -> str:
 
 
 def _delimiter(format: str, given: str | None) -> str:
-    """Return the character between fields; raises SettingsError where it cannot be one."""
+    """Return the character between the fields of CSV.
+
+    Raises:
+        SettingsError: the delimiter is not allowed.
+    """
     if given is None:
         return ","
     if format != "csv":
@@ -299,7 +302,7 @@ def _shown(delimiter: str) -> str:
 
 
 def _column_count(header: str, delimiter: str) -> int:
-    """Return the number of columns by a delimiter; 0 where quotes do not fit it."""
+    """Return the number of columns by a delimiter; 0: the quotes do not match it."""
     try:
         return len(_cells(header.removesuffix("\n").removesuffix("\r"), delimiter))
     except Unusable:

@@ -1,6 +1,7 @@
-"""The two headers of a published record, and what may stand in them.
+"""The two headers of a published record, and their allowed values.
 
-The names equal those of tables/, which this package does not import: it would bring in numba. A test compares them.
+The names equal those in tables/, which this package does not import, because that would load numba. A test compares
+them.
 """
 
 from __future__ import annotations
@@ -13,27 +14,28 @@ from operator import index
 from kafka_ratchet.errors import SettingsError, SourceError
 
 PRODUCER_HEADER = "ratchet-producer"
-"""The producer's name, UTF-8."""
+"""Header with the producer's name in UTF-8."""
 
 SEQUENCE_HEADER = "ratchet-sequence"
-"""The record's sequence, 8-byte big-endian signed integer."""
+"""Header with the record's sequence, an 8-byte big-endian signed integer."""
 
 SEQUENCE_MAX = 2**63 - 1
 NOTHING_YET = -1
-"""Stands for "no sequence so far", as in PIP-6's getLastSequenceId."""
+"""Sequence that stands for "no sequence yet", as in PIP-6's getLastSequenceId."""
 
 MAX_NAME_BYTES = 256
-"""Longest producer name: a quarter of the longest identity of the worker (1,024 bytes)."""
+"""Maximum bytes of a producer name: a quarter of the worker's longest identity (1,024 bytes)."""
 
 pack = struct.Struct(">q").pack
-"""The sequence as it goes into the header; of a number that `sequence_bytes` takes."""
+"""Function that encodes a sequence for the header; `sequence_bytes` also checks its range."""
 
 
 def name_bytes(name: str) -> bytes:
-    """Return the name as it goes into the header.
+    """Return the name as bytes for the header.
 
     Raises:
-        SettingsError: it is empty, over 256 bytes of UTF-8, or has control characters or half characters in it.
+        SettingsError: the name is empty, has more than 256 bytes of UTF-8, or contains control characters or halves of
+            surrogate pairs.
     """
     if not name:
         raise SettingsError("the producer name is empty: give one used by this source alone, such as its file name")
@@ -52,10 +54,10 @@ def name_bytes(name: str) -> bytes:
 
 
 def sequence_bytes(sequence: int) -> bytes:
-    """Return the sequence as it goes into the header.
+    """Return the sequence as bytes for the header.
 
     Raises:
-        SourceError: it is negative or above 2^63-1.
+        SourceError: the sequence is negative or above 2^63-1.
     """
     if not 0 <= sequence <= SEQUENCE_MAX:
         raise SourceError(
@@ -65,17 +67,17 @@ def sequence_bytes(sequence: int) -> bytes:
 
 
 def check_bytes(*parts: object) -> None:
-    """Raise TypeError for a value or key other than bytes: it might change before it is sent, or be longer."""
+    """Raise TypeError for a value or key of another type than bytes: it might change before it is sent."""
     for part in parts:
         if part is not None and not isinstance(part, bytes):
             raise TypeError(f"a record's value and key are bytes or None, and not {type(part).__name__}")
 
 
 def whole(sequence: object) -> int:
-    """Return the sequence as a plain int; numpy's and pandas' whole numbers are taken too.
+    """Return a sequence as a plain int; integers of numpy and pandas are accepted.
 
     Raises:
-        TypeError: it is no whole number. One with a fraction would be cut to that of another record.
+        TypeError: the sequence is no integer. A fraction would be cut off, which gives another record's sequence.
     """
     try:
         return int(index(sequence))  # type: ignore[arg-type]
@@ -84,13 +86,13 @@ def whole(sequence: object) -> int:
 
 
 def partition_of(key: bytes | None, name: bytes, partitions: int) -> int:
-    """Return the partition for a record of a producer of this name.
+    """Return the partition for a record of a named producer.
 
-    It follows librdkafka's rule for keys; without a key the name takes its place.
+    It is librdkafka's rule for keys; without a key, the name is used instead.
 
     Args:
-        key: the record's key.
-        name: the producer's, as `name_bytes` has it.
-        partitions: the name's first partition count, see `Producer`.
+        key: key of the record; None: it has none.
+        name: name of the producer, from `name_bytes`.
+        partitions: number of partitions when the name was first used, see `Producer`.
     """
     return zlib.crc32(name if key is None else key) % partitions

@@ -1,4 +1,4 @@
-"""Many records at once: columns of any length, taken some hundred records at a time."""
+"""Sending of many records at once: columns of any length, read a few hundred records at a time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple
 from kafka_ratchet.errors import SourceError
 
 PART_RECORDS = 256
-"""So many records are taken from the columns before they are sent: a call for each column then costs nothing."""
+"""Number of records read from the columns before they are sent, so that the calls per column cost almost nothing."""
 
 
 class Part(NamedTuple):
-    """Some records; columns of one length."""
+    """Some records, as columns of the same length."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None
-    """None: no record has one."""
+    """Key of each record; None: no record has a key."""
     sequences: Sequence[int] | None
-    """None: they are automatic."""
+    """Sequence of each record; None: sequences are automatic."""
 
 
 def in_parts(
@@ -28,12 +28,12 @@ def in_parts(
     sequences: Iterable[int] | None,
     records: int = PART_RECORDS,
 ) -> Iterator[Part]:
-    """Yield the columns, part by part.
+    """Yield the columns in parts of some records.
 
-    An error of a column is raised after the records before it have been given.
+    An error that a column raises is raised after the records before it were yielded.
 
     Raises:
-        SourceError: they are not of one length. Raised at once where lengths are known.
+        SourceError: the columns have different lengths. If the lengths are known, it is raised before the first part.
     """
     columns = {"values": values, "keys": keys, "sequences": sequences}
     given = {name: column for name, column in columns.items() if column is not None}
@@ -57,7 +57,7 @@ def in_parts(
 def _taken(
     readers: Mapping[str, Iterator[object]], records: int
 ) -> tuple[dict[str, list[object]], int, BaseException | None]:
-    """Take the next values of each column, and return them, the number that all have, and the first error."""
+    """Return the next values of each column, the number that all columns have, and the first error."""
     parts: dict[str, list[object]] = {}
     raised: BaseException | None = None
     for name, reader in readers.items():

@@ -1,4 +1,4 @@
-"""A producer's figures, and the same as text for Prometheus. prometheus-client is needed for that text only."""
+"""Metrics of a producer, and their text for Prometheus, which alone needs prometheus-client."""
 
 from __future__ import annotations
 
@@ -18,60 +18,60 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the histogram of acknowledgements: a Kafka nearby takes some milliseconds, one that elects a leader
-some seconds."""
+"""Upper bounds in seconds of the histogram of acknowledgements: a Kafka nearby takes some milliseconds, and one that
+elects a leader some seconds."""
 
 STATISTICS_EVERY_MS: Final = 5_000
-"""Interval of the client's statistics: often enough for Prometheus, and too rare to be felt."""
+"""Milliseconds between two statistics of the client: often enough for Prometheus, and too rare to cost anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """A producer's figures since it was made, as of one moment. None: not known."""
+    """Metrics of a producer since it was created, at one moment; None in a field: unknown."""
 
     name: str
     topic: str
     sent: int
-    """Records that `send` has taken."""
+    """Number of records accepted by `send`."""
     acknowledged: int
-    """Records that Kafka is known to have. Of a busy partition this rises by 64 at a time."""
+    """Number of records that Kafka is known to have stored. On a busy partition it increases by 64 at a time."""
     refused: int
-    """Records refused for good by Kafka or the client, at least; without the records that followed them."""
+    """Minimum number of records that Kafka or the client refused for good, without the records that followed them."""
     in_flight: int
-    """Records that wait to be sent or acknowledged."""
+    """Number of records that wait to be sent or acknowledged."""
     retries: int | None
-    """Records sent to Kafka again, at least: exact when nothing is in flight; as of some seconds ago."""
+    """Minimum number of records sent to Kafka again, some seconds ago; exact when nothing is in flight."""
     sent_bytes: int | None
-    """Keys and values sent to Kafka, before compression, retries included; as of some seconds ago."""
+    """Bytes of keys and values sent to Kafka some seconds ago, before compression and including retries."""
     published_sequence: int | None
-    """The last one sent; None: nothing yet, in this run and those before."""
+    """Last sequence sent; None: no record yet, in this run or an earlier one."""
     persisted_sequence: int | None
-    """`resume_from()`: up to here nothing is missing; None: nothing is persisted."""
+    """Result of `resume_from()`: every record up to here is persisted; None: none is."""
     fenced: bool
-    """A newer producer has taken over the name."""
+    """True if a newer producer has taken over the name."""
     acknowledge_counts: tuple[int, ...]
-    """Acknowledgements by `BOUNDS_S`, each in the first that it fits, the last for longer ones. Of a busy partition one
-    record in 64 is measured."""
+    """Number of acknowledgements by duration: each counts at the first of `BOUNDS_S` that it does not exceed, the last
+    element counts longer ones. On a busy partition one record in 64 is measured."""
     acknowledge_s: float
-    """Seconds of these together, from `send` to Kafka's answer."""
+    """Sum of the measured seconds from `send` to Kafka's answer."""
     stalled: str = ""
-    """Cause of missing acknowledgements, in a word of docs/reference/stalls.md; "" where it does."""
+    """Cause of missing acknowledgements, as docs/reference/stalls.md names it; empty: records are acknowledged."""
 
 
 def known(sequence: int) -> int | None:
-    """Return the sequence; None where there is none yet."""
+    """Return a sequence; None: there is none yet."""
     return None if sequence == NOTHING_YET else sequence
 
 
 class Measured(Protocol):
-    """Source of such figures: a `Producer`, an `AsyncProducer`."""
+    """Object with metrics: a `Producer` or an `AsyncProducer`."""
 
     def metrics(self) -> ProducerMetrics:
         """Return the current figures."""
 
 
 class Measures:
-    """Counters of a producer other than its records. Thread-safe."""
+    """Counters of a producer that do not concern single records; they are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,29 +83,29 @@ class Measures:
         self.sent_bytes: int | None = None
 
     def acknowledged(self, seconds: float | None) -> None:
-        """Count a record's time to acknowledgement; None: the client does not know."""
+        """Count the duration of an acknowledgement in seconds; None: the client does not know it."""
         if seconds is not None:
             with self._lock:
                 self._counts[bisect_left(BOUNDS_S, seconds)] += 1
                 self._seconds += seconds
 
     def take_statistics(self, text: str) -> None:
-        """Take librdkafka's statistics."""
+        """Store the transmitted records and bytes from librdkafka's statistics."""
         found = msgspec.json.decode(text, type=_Statistics)
         with self._lock:
             self._transmitted, self.sent_bytes = found.txmsgs, found.txmsg_bytes
 
     def transmitted(self, sent_bytes: int, again: int) -> None:
-        """Count transmitted bytes and retransmitted records; for a client without statistics."""
+        """Count transmitted bytes and retransmitted records, for a client without statistics."""
         with self._lock:
             self._transmitted = 0
             self._again += again
             self.sent_bytes = (self.sent_bytes or 0) + sent_bytes
 
     def retries(self, sent: int) -> int | None:
-        """Return how many of the sent records went out more than once, at least.
+        """Return the minimum number of records transmitted more than once.
 
-        librdkafka counts transmissions, and does not mark repeated ones. Records in its queue hide as many.
+        librdkafka counts transmissions, but does not mark repeated ones. Each record in its queue hides one of them.
         """
         with self._lock:
             if self._transmitted is None:
@@ -114,7 +114,7 @@ class Measures:
             return self._again
 
     def histogram(self) -> tuple[tuple[int, ...], float]:
-        """`acknowledge_counts` and `acknowledge_s`."""
+        """Return the values of `acknowledge_counts` and `acknowledge_s`."""
         with self._lock:
             return tuple(self._counts), self._seconds
 
@@ -125,7 +125,7 @@ class _Statistics(msgspec.Struct):
 
 
 class ProducerCollector:
-    """Collector of producer figures for a registry of prometheus-client.
+    """Collector of producers' metrics for a registry of prometheus-client.
 
     ::
 
@@ -136,7 +136,7 @@ class ProducerCollector:
         self._producers = producers
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one family per figure; labels: producer, topic. Unknown figures are left out."""
+        """Yield one metric family per figure, labelled by producer and topic; unknown values are left out."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         found, labels = [producer.metrics() for producer in self._producers], ["producer", "topic"]
@@ -182,7 +182,7 @@ _GAUGES: Final = {
 
 
 def prometheus_text(*producers: Measured) -> str:
-    """Return the figures of producers in Prometheus's text format.
+    """Return the metrics of producers in Prometheus's text format.
 
     Raises:
         SettingsError: prometheus-client is missing.

@@ -1,4 +1,4 @@
-"""Base of named producers: take-over of the name and record of its progress."""
+"""Base class of named producers: take-over of the name, and storage of its progress."""
 
 from __future__ import annotations
 
@@ -36,45 +36,45 @@ from kafka_ratchet.producers.topics import TopicShape, admin_client, cleanup_pol
 log = structlog.get_logger(__name__)
 
 LAG_S = 5.0
-"""Seconds without progress of the acknowledged watermark after which the queue is emptied once.
+"""Seconds without progress of the acknowledged watermark after which the queue is drained once.
 
-Kafka acknowledges, but the end of a run is reported only if another record of its partition comes.
+Kafka acknowledges, but the end of a run of records is reported only when another record follows in its partition.
 """
 
 
 class Carrier(Protocol):
     """Transport of records that ends at its first failure.
 
-    No record may overtake a refused one.
+    No later record may overtake a refused one.
     """
 
     failure: RatchetError | None
-    """Error that ended this carrier."""
+    """Error that ended the transport; None: it has not failed."""
     measures: Measures
     standstill: Standstill | None
-    """Cause of missing acknowledgements, while it lasts."""
+    """Cause of missing acknowledgements; None: records are acknowledged."""
 
     def __len__(self) -> int:
-        """Records that wait to be sent or acknowledged."""
+        """Return the number of records that wait to be sent or acknowledged."""
 
     @property
     def is_closed(self) -> bool:
-        """Return True once `stop` has been called."""
+        """Return True if `stop` was called."""
 
     def is_empty(self) -> bool:
-        """Return True when Kafka has everything; False once it has failed."""
+        """Return True if Kafka has acknowledged everything; False after a failure."""
 
     def check(self) -> None:
-        """Raise the error that ended this carrier, if any."""
+        """Raise the error that ended the transport, if there is one."""
 
     def poll(self, timeout_s: float) -> None:
-        """Take reports of acknowledgements, waiting for them up to `timeout_s` seconds."""
+        """Process reports of acknowledgements, waiting up to `timeout_s` seconds for them."""
 
     def drain(self) -> None:
-        """Wait until everything is acknowledged, however long; raise the error that ends it."""
+        """Wait until all records are acknowledged; raise the error that prevents it."""
 
     def fail(self, failure: RatchetError) -> None:
-        """End it: what waits is not sent any more."""
+        """End the transport with an error, and discard the waiting records."""
 
     def stop(self) -> None:
         """Stop at once, without waiting for records in flight."""
@@ -84,15 +84,10 @@ C = TypeVar("C", bound=Carrier)
 
 
 class NamedProducer(ABC, Generic[C]):
-    """Base of producers with a name on a topic; see `Producer`.
-
-    Every producer under a name is one.
-
-    Arguments and errors: those of `Producer`.
-    """
+    """Base class of producers that send under a name; see `Producer` for arguments and errors."""
 
     name: str
-    """The given one, or the one it was given."""
+    """Name of the producer: the given one, or a unique one made for it."""
 
     def __init__(
         self,
@@ -144,15 +139,15 @@ class NamedProducer(ABC, Generic[C]):
         self._stored_records = 0  # records of this run that the newest stored progress covers
         self._highest_before = self._progress.highest
         self._lags = False
-        """True while the acknowledged watermark waits for the end of a run without further records.
+        """True while the acknowledged watermark waits for the end of a run of records.
 
-        `offer` then takes nothing more until all is acknowledged.
+        `offer` then refuses records until everything is acknowledged.
         """
         self._moved_at, self._reported_then = time.monotonic(), 0
         self._last_sent = NOTHING_YET if from_start else self._progress.sequence
         self._first = initial_sequence if self._last_sent == NOTHING_YET else 0
         self._numbered_by_us: bool | None = None
-        """True if sequences are automatic; None before the first record."""
+        """True if sequences are automatic; None: no record was sent yet."""
         self._progress_writer = ProgressWriter(
             self._progress_store, self._newest_progress, self._accumulator.fail, store_s
         )
@@ -166,27 +161,27 @@ class NamedProducer(ABC, Generic[C]):
 
     @abstractmethod
     def _connect(self, options: Mapping[str, str | int | bool], timeout_s: float) -> C:
-        """Return the carrier of the records."""
+        """Return the transport of the records."""
 
     def last_sequence_id(self) -> int:
-        """Return the highest sequence known to be persisted for the name, on any partition; -1 for a new name."""
+        """Return the highest sequence known to be persisted for the name, on any partition; -1: none."""
         with self._lock:
             self._nothing_waits()
             return max(self._highest_before, self._prefix.highest)
 
     def resume_from(self) -> int:
-        """Return the highest sequence with everything up to it persisted on all partitions; -1 for a new name."""
+        """Return the highest sequence such that all records up to it are persisted, on all partitions; -1: none."""
         with self._lock:
             self._nothing_waits()
             return self._prefix.sequence
 
     @property
     def resumed_after(self) -> int:
-        """Return the value of `resume_from()` when this producer started."""
+        """Return the value of `resume_from()` at the start of this producer."""
         return self._resumed_after
 
     def metrics(self) -> ProducerMetrics:
-        """Return the producer's current figures, also after it was closed; for any thread."""
+        """Return the producer's metrics, from any thread and even after it was closed."""
         accumulator = self._accumulator
         with self._lock:
             self._nothing_waits()
@@ -210,7 +205,7 @@ class NamedProducer(ABC, Generic[C]):
         )
 
     def has_persisted(self, sequence: int) -> bool:
-        """Return True if everything up to this sequence is persisted; polls the client.
+        """Poll the client, and return True if every record up to this sequence is persisted.
 
         Raises:
             ProducerFenced: a newer producer has taken over the name.
@@ -243,7 +238,7 @@ class NamedProducer(ABC, Generic[C]):
         self._accumulator.check()
 
     def close(self) -> None:
-        """Flush, then stop. A closed producer sends nothing any more."""
+        """Flush, then stop; a closed producer sends nothing more."""
         if not self._accumulator.is_closed:
             try:
                 self.flush()
@@ -256,7 +251,7 @@ class NamedProducer(ABC, Generic[C]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception without waiting for records in flight: the next run sends them again."""
+        """Close; after an exception, do not wait for records in flight, which the next run sends again."""
         if kind is None:
             self.close()
         else:
@@ -339,15 +334,19 @@ class NamedProducer(ABC, Generic[C]):
         return numbers
 
     def _checked(self, sequence: int | None) -> int:
-        """Return the next record's sequence; raises SourceError where the record must not have it."""
+        """Return the sequence of the next record.
+
+        Raises:
+            SourceError: the record must not have this sequence.
+        """
         number = self._number(sequence)
         sequence_bytes(number)
         return number
 
     def _nothing_waits(self) -> bool:
-        """Update the acknowledged watermark; return True if nothing is in flight.
+        """Update the acknowledged watermark, and return True if nothing is in flight.
 
-        The caller holds the lock, so no record sets out during the call.
+        The caller holds the lock, so no record is sent during the call.
         """
         nothing_waits = self._accumulator.is_empty()
         if nothing_waits:

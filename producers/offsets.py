@@ -1,7 +1,7 @@
-"""Partition offsets, requested until Kafka has given each of them.
+"""Offsets of partitions, requested until Kafka has returned each of them.
 
-librdkafka answers -1001 (OFFSET_INVALID), and no error, for a partition without a leader. No partition has a
-negative offset, so such an answer is none.
+For a partition without a leader, librdkafka returns -1001 (OFFSET_INVALID) and no error. No partition has a negative
+offset, so this does not count as an answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from confluent_kafka import KafkaError
 
 ASK_AGAIN_S: Final = 0.2
-"""Pause between two questions about the same partition, in seconds; an election takes about as long."""
+"""Seconds between two requests for the same partition; an election takes about as long."""
 
 Answer: TypeAlias = "int | KafkaError"
 Ask = Callable[[list[int]], Mapping[int, Answer]]
@@ -22,16 +22,16 @@ Ask = Callable[[list[int]], Mapping[int, Answer]]
 def ask_offsets(
     ask: Ask, partitions: Collection[int], patience_s: Callable[[KafkaError | None], float]
 ) -> tuple[dict[int, int], dict[int, KafkaError | None]]:
-    """Ask for one offset of each partition, and ask again where the answer is none.
+    """Request one offset of each partition, and repeat the request for partitions without an answer.
 
     Args:
-        ask: one question to Kafka about some partitions; a partition may be missing in the answer.
-        partitions: numbers.
-        patience_s: seconds after which an error ends the questions; of None, which stands for an answer without error
-            and without offset, as well.
+        ask: function that requests the offsets of some partitions; its answer may lack a partition.
+        partitions: numbers of the partitions.
+        patience_s: function that returns the seconds after which an error ends the requests; its argument None stands
+            for an answer with neither error nor offset.
 
     Returns:
-        the offsets, and for each partition without one the last error, None where Kafka named none.
+        The offsets; and for each partition without an offset the last error, or None if Kafka named none.
     """
     found, began = dict[int, int](), time.monotonic()
     failures: dict[int, KafkaError | None] = dict.fromkeys(sorted(partitions))
@@ -53,5 +53,5 @@ def ask_offsets(
 
 
 def no_offset(error: KafkaError | None, explain: Callable[[KafkaError], str]) -> str:
-    """Return why a partition has no offset, for a message."""
+    """Return the reason why a partition has no offset, for a message."""
     return "no leader has answered" if error is None else explain(error)

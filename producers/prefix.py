@@ -1,4 +1,4 @@
-"""Acknowledged watermark from few reports: Kafka acknowledges each partition in order."""
+"""Acknowledged watermark computed from few reports, because Kafka acknowledges each partition in order."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from kafka_ratchet.producers.headers import NOTHING_YET
 
 REPORT_EVERY = 64
-"""Records of a busy partition that share one report: a report costs as much as sending a record."""
+"""Number of records of a busy partition that share one report: a report costs as much as sending a record."""
 
 
 class Run:
-    """Records of one partition, in a row; the last one is reported once `is_closed`."""
+    """Consecutive records of one partition; the last one is reported once `is_closed`."""
 
     __slots__ = ("before", "is_closed", "last", "records", "risen_before")
 
@@ -22,24 +22,24 @@ class Run:
 
 
 class AcknowledgedPrefix:
-    """Records sent to each partition, and the highest sequence with everything up to it in Kafka.
+    """Records sent to each partition, and the highest sequence such that Kafka has all records up to it.
 
-    A delivery report stands for all earlier records of its partition. The only record in flight there is reported,
-    and of others one in `REPORT_EVERY`; a run without a reported end waits for the next record of the partition, or
-    for `acknowledge_all`. Not thread-safe; memory is bounded by the reports under way.
+    A delivery report covers all earlier records of its partition. A record is reported if it is the only one in flight
+    in its partition; of others, one in `REPORT_EVERY` is. A run without a reported end waits for the next record of the
+    partition, or for `acknowledge_all`. It is not thread-safe; its memory is limited by the reports in flight.
     """
 
     def __init__(self, sequence: int = NOTHING_YET) -> None:
         self.sequence = sequence
-        """Everything up to and including this one is acknowledged, as of the last `advance`; -1 when nothing is."""
+        """Highest sequence such that all records up to it are acknowledged, at the last `advance`; -1: none."""
         self.records = 0
-        """Records that raised `sequence` since this object was made."""
+        """Number of records up to `sequence` sent since this object was created."""
         self.highest = sequence
         """Highest sequence known to be acknowledged on any partition."""
         self.reported = 0
-        """Records known to be acknowledged since this object was made."""
+        """Number of records known to be acknowledged since this object was created."""
         self.taken = 0
-        """Records sent since this object was made."""
+        """Number of records sent since this object was created."""
         self._began_at, self._last, self._risen = sequence, NOTHING_YET, 0
         self._runs: dict[int, deque[Run]] = {}
 
@@ -52,7 +52,7 @@ class AcknowledgedPrefix:
         return not run.is_closed and (len(runs) == 1 or run.records >= REPORT_EVERY - 1)
 
     def sent(self, partition: int, sequence: int, *, is_reported: bool) -> None:
-        """Count a record in flight; its sequence is higher than all before."""
+        """Count a sent record, which has a higher sequence than all before."""
         runs = self._runs.get(partition)
         if runs is None:
             runs = self._runs[partition] = deque()
@@ -67,7 +67,7 @@ class AcknowledgedPrefix:
         self._risen += sequence > self._began_at
 
     def silent_run(self, partition: int) -> Run | None:
-        """Return the run that the next record to this partition only makes longer; None: see `needs_report`."""
+        """Return the run that the next record to this partition would only extend; None: see `needs_report`."""
         runs = self._runs.get(partition)
         if not runs or len(runs) == 1:
             return None
@@ -75,21 +75,21 @@ class AcknowledgedPrefix:
         return None if run.is_closed or run.records >= REPORT_EVERY - 1 else run
 
     def sent_silently(self, run: Run, sequence: int) -> None:
-        """Count a record of a `silent_run`, as `sent` does."""
+        """Count a sent record of a `silent_run`, as `sent` does."""
         run.last = self._last = sequence
         run.records += 1
         self.taken += 1
         self._risen += sequence > self._began_at
 
     def sent_block(self, batches: Iterable[tuple[int, int, int]], last: int, records: int, risen: int) -> None:
-        """Count records in flight, each batch of them with a report of its own.
+        """Count sent records in batches, each with a report of its own.
 
-        The watermark moves by whole blocks: a source keeps a mark for the end of each.
+        The watermark advances by whole blocks, because a source keeps a mark only for the end of each.
 
         Args:
-            batches: partition, last sequence and records of each, those of a partition in their order.
-            last: the last sequence of all.
-            records: how many there are.
+            batches: partition, last sequence and number of records of each batch, in order within a partition.
+            last: last sequence of the block.
+            records: number of records in the block.
             risen: number of these above the name's earlier progress.
         """
         for partition, last_there, records_there in batches:
@@ -101,19 +101,19 @@ class AcknowledgedPrefix:
         self._risen += risen
 
     def acknowledge(self, partition: int) -> None:
-        """Acknowledge the oldest run of this partition that awaits a report."""
+        """Acknowledge the oldest run of this partition that waits for a report."""
         run = self._runs[partition].popleft()
         self.reported += run.records
         self.highest = max(self.highest, run.last)
 
     def acknowledge_all(self) -> None:
-        """Kafka has everything."""
+        """Note that Kafka has acknowledged all records."""
         self._runs.clear()
         self.reported = self.taken
         self.highest = max(self.highest, self._last)
 
     def advance(self) -> None:
-        """Bring `sequence` and `records` up to date."""
+        """Update `sequence` and `records` from the acknowledged runs."""
         oldest = min((runs[0] for runs in self._runs.values() if runs), key=lambda run: run.before, default=None)
         reached, records = (self._last, self._risen) if oldest is None else (oldest.before, oldest.risen_before)
         if reached > self.sequence:

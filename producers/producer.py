@@ -22,56 +22,56 @@ from kafka_ratchet.producers.named import NamedProducer
 class Producer(NamedProducer[Accumulator]):
     """Named producer that numbers its records and resumes after a crash.
 
-    A name is its user's promise: one live producer, one source. Records are sent idempotently, with acknowledgement
-    by all in-sync replicas and retried without end (PIP-6's send time-out of 0), several requests in flight, and
-    their
-    order kept per partition. A record that Kafka refuses for good stops the producer, so that nothing overtakes it.
+    With a name, the user promises one live producer and one source. Records are sent idempotently, acknowledged by all
+    in-sync replicas, and retried without end (PIP-6's send time-out of 0), with several requests in flight and in order
+    per partition. A record that Kafka refuses for good stops the producer, so that no later record overtakes it.
 
-    Two answers to "how far?", by the example of partitions A and B, sequences 1 (A), 2 (B), 3 (A), 4 (A), and B
-    lagging: Kafka has acknowledged 1, 3 and 4. `last_sequence_id()` is 4, the highest that is persisted.
-    `resume_from()` is 1: below it nothing is missing, so a program that starts again reads its source after 1. It
-    sends 3 and 4 again, and the worker drops them as duplicates; a program that went on after 4 would have lost 2.
+    Two methods return how far it has come. An example with partitions A and B: sequences 1 (A), 2 (B), 3 (A) and 4 (A)
+    were sent, and B is slow, so Kafka has acknowledged 1, 3 and 4. `last_sequence_id()` returns 4, the highest
+    persisted sequence. `resume_from()` returns 1: no record up to it is missing, so a program that starts again reads
+    its source after 1. It sends 3 and 4 again, and the worker drops them as duplicates; a program that continued after
+    4 would have lost 2.
 
-    A record goes to partition crc32(key) modulo the partition count, librdkafka's own rule for keys. Without a key
-    the
-    name takes the key's place: all keyless records of a name share a partition and keep their order, and, above all,
-    a re-sent record meets its first copy, because verdicts are made per partition. For the same reason a name
-    keeps the partition count it began with when a topic is given more partitions later.
+    A record goes to partition crc32(key) modulo the number of partitions, librdkafka's own rule for keys. Without a key
+    the name is used instead. So all keyless records of a name are in one partition and in order. Above all, a re-sent
+    record reaches the partition of its first copy, because verdicts are made per partition. For the same reason a name
+    keeps its first number of partitions when the topic gets more.
 
-    Progress is kept in the compacted topic `ratchet-producers`, which is created if missing. It lags `resume_from()`
-    by at most `store_records` records (or the tenth of a second) or `store_s` seconds, and the time that Kafka takes
-    to commit it.
+    Progress is stored in the compacted topic `ratchet-producers`, which is created if missing. It may be older than
+    `resume_from()` by `store_records` records (or a tenth of a second) or `store_s` seconds, and by the time that Kafka
+    takes to commit it.
 
-    It is written in Kafka transactions of an id that belongs to the name. A second producer of the name takes over
-    the id, and the epoch of the first ends: its next transaction is refused, and every later call raises
-    `ProducerFenced`. It writes one every `store_s`, also while it is idle, and one in every `flush` and
-    `close`; so for at most that long after the take-over, and the time of one request, it may still send. The records.
-    themselves are not in these transactions: they would be invisible until the next commit, and could not be retried
-    for longer than Kafka lets a transaction be open.
+    It is written in Kafka transactions with an id of the name. A second producer of the name takes over this id, which
+    ends the epoch of the first: its next transaction is refused, and every later call raises `ProducerFenced`. A
+    producer writes a transaction every `store_s` seconds, even while idle, and in every `flush` and `close`. So after a
+    take-over it may still send for at most that long, plus the time of one request. The records are not in these
+    transactions: they would be invisible until the next commit, and could not be retried for longer than Kafka lets a
+    transaction stay open.
 
-    `send` is for one thread at a time.
+    Only one thread at a time may call `send`.
 
     Args:
-        topic: where to; it must exist.
-        name: 1 to 256 bytes of UTF-8 without control characters. None: a unique one, see `name`. It can be resumed
+        topic: topic to send to; it must exist.
+        name: 1 to 256 bytes of UTF-8 without control characters. None: a unique one, see `name`, which can be resumed
             like any other.
-        initial_sequence: the first automatic sequence of a name without published records.
-        options: librdkafka client options, at least "bootstrap.servers". Options that the guarantees need cannot be
+        initial_sequence: first automatic sequence of a name without published records.
+        options: client options of librdkafka, at least "bootstrap.servers". Options that the guarantees need cannot be
             overridden.
-        source: source of the records, if it can tell whether it has changed.
-        from_start: send everything once more under the same name; the worker drops the duplicates.
-        topic_replaced: action where the topic was deleted and created again since the name last published.
-            "resend": begin again, as if nothing had been published; "keep": go on after the stored progress. The
-            choice is kept with the progress. None: refuse, and name both.
-        store_records: progress is stored when so many records were acknowledged, at most ten times a second ...
-        store_s: ... or after so many seconds.
-        timeout_s: how long to look for Kafka at the start, in seconds. Later there is no limit.
-        say: called, every few seconds, while Kafka does not answer. Default: a warning in the log.
+        source: source of the records, to notice whether it has changed; None: the program numbers its records.
+        from_start: whether to send everything again under the same name; the worker drops the duplicates.
+        topic_replaced: action for a topic that was deleted and created again after the name last published. "resend":
+            begin again, as if nothing had been published; "keep": continue after the stored progress. The choice is
+            stored with the progress. None: refuse, and name both.
+        store_records: number of acknowledged records after which progress is stored, at most ten times a second.
+        store_s: seconds after which progress is stored in any case.
+        timeout_s: maximum seconds to reach Kafka at the start. Later there is no limit.
+        say: function called with a sentence every few seconds while Kafka does not answer. Default: a warning in the
+            log.
 
     Raises:
-        SettingsError: a bad name, initial sequence or client option.
+        SettingsError: the name, the initial sequence or a client option is invalid.
         TopicMissing: the topic does not exist.
-        TopicReplaced: it was deleted and created again, and `topic_replaced` is None.
+        TopicReplaced: the topic was deleted and created again, and `topic_replaced` is None.
         BrokerUnavailable: Kafka cannot be reached within `timeout_s`.
         SourceError: another source was published under this name.
     """
@@ -82,22 +82,21 @@ class Producer(NamedProducer[Accumulator]):
         return Accumulator(self.topic, self.name, options, self._say)
 
     def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
-        """Send one record; it is in flight when this returns.
-
-        Waits while the local queue is full.
+        """Send one record, which is in flight when this returns; wait while the local queue is full.
 
         Args:
-            value: the record's value.
-            key: its key.
-            sequence: higher than that of the record before; gaps are fine. None: the next one, counted from
-                `initial_sequence`, or from the stored progress. All records have one, or none has.
+            value: value of the record.
+            key: key of the record.
+            sequence: sequence of the record, higher than that of the one before; gaps are allowed. None: the next one,
+                from `initial_sequence` or after the stored progress. Either all records have an own sequence, or none
+                has.
 
         Returns:
-            its sequence.
+            Sequence of the record.
 
         Raises:
-            SourceError: the sequence does not rise above that of the record before (or, after a resume, above the
-                stored progress), or is not within 0 and 2^63-1; or own and automatic ones are mixed.
+            SourceError: the sequence is not higher than that of the record before (or, after a resume, than the stored
+                progress), or not within 0 and 2^63-1; or own and automatic sequences are mixed.
             RecordTooLarge: the record is larger than the client or the topic allows.
             ProducerFenced: a newer producer has taken over the name.
             TransportError: Kafka has refused this or an earlier record for good, or the producer is closed.
@@ -107,7 +106,7 @@ class Producer(NamedProducer[Accumulator]):
         return number
 
     def offer(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int | None:
-        """Send as `send` does, but return None at once where the local queue is full."""
+        """Send a record as `send` does, but return None at once if the local queue is full."""
         return self._offer(value, key, sequence)
 
     def send_many(
@@ -117,24 +116,23 @@ class Producer(NamedProducer[Accumulator]):
         *,
         sequences: Iterable[int] | None = None,
     ) -> int | None:
-        """Send records, each as by `send` and with the same promises; quicker than a loop.
+        """Send records with the promises of `send`, but faster than in a loop.
 
-        An error ends it as it would end that loop: the records before it are in flight, no later one is. So where
-        records are refused, or `values` itself raises, `resume_from()` says how far records are persisted, and the
-        next `send` goes
-        on with the number that the record would have had.
+        After an error, the records before the refused one are in flight, and no later one is. `resume_from()` then
+        returns how far records are persisted, and the next `send` uses the number that the refused record would have
+        had.
 
         Args:
-            values: the records' values, read as they are sent.
-            keys: one for each value; None: no record has one.
-            sequences: likewise, rising; None: the next ones, as in `send`.
+            values: values of the records, read while they are sent.
+            keys: one key for each value; None: no record has a key.
+            sequences: one sequence for each value, increasing; None: the next ones, as in `send`.
 
         Returns:
-            the last record's sequence; None where there was none
+            Sequence of the last record; None: there was none.
 
         Raises:
-            SourceError: there are not as many keys or sequences as values; the records that all of them have are in
-                flight. Where lengths are known before, nothing is sent.
+            SourceError: there are fewer keys or sequences than values, or more; the records complete until then are in
+                flight. If the lengths are known beforehand, nothing is sent.
             RatchetError: as `send`.
         """
         number = None
@@ -143,7 +141,7 @@ class Producer(NamedProducer[Accumulator]):
         return number
 
     def _send_part(self, part: Part) -> int:
-        """Send a few records, waiting while the queue is full; returns the last one's sequence."""
+        """Send the records of a part, waiting while the queue is full; return the last one's sequence."""
         values, keys = part.values, part.keys or [None] * len(part.values)
         self._accumulator.check()
         numbers = self._numbers(part)
@@ -160,9 +158,10 @@ class Producer(NamedProducer[Accumulator]):
     def _send_some(
         self, values: Sequence[bytes | None], keys: Sequence[bytes | None], numbers: Sequence[int], first: int
     ) -> tuple[int, bool]:
-        """Send up to POLL_EVERY_RECORDS records; returns where the next one is, and whether the queue is full.
+        """Send up to POLL_EVERY_RECORDS records, as `_offer` does, with the common work done once.
 
-        This is `_offer`, with the common work done once.
+        Returns:
+            Index of the next record, and whether the queue is full.
         """
         prefix, topic, name = self._prefix, self.topic, self._name
         produce, note = self._accumulator.produce, self._accumulator.note
@@ -253,11 +252,11 @@ class Producer(NamedProducer[Accumulator]):
 
 
 ASK_EVERY_S = 0.005
-"""Seconds between polls of the client while a caller waits."""
+"""Seconds between two polls of the client while a caller waits."""
 
 
 class AsyncProducer:
-    """Sends records under a name from an event loop, by the rules and with the errors of `Producer`.
+    """Producer for an event loop, with the rules and errors of `Producer`.
 
     ::
 
@@ -265,15 +264,14 @@ class AsyncProducer:
             sequence = await producer.send(b"...", b"customer-1")  # accepted: on its way, in its order
             await producer.persisted(sequence)                     # in Kafka, with everything before it
 
-    Awaiting `send` means that the record is accepted, not that it is in Kafka. It returns at once while the local
-    queue has room, and waits, without blocking the loop, while it is full. So a program that sends faster than Kafka
-    takes is
-    slowed down, and its memory stays bounded. Records that several tasks send are numbered and sent in the order in
-    which they asked.
+    When `send` returns, the record is accepted, but not yet in Kafka. It returns at once while the local queue has
+    room, and waits without blocking the loop while the queue is full. So a program that sends faster than Kafka accepts
+    is slowed down, and its memory stays limited. Records of several tasks are numbered and sent in the order of the
+    calls.
 
     Args:
-        arguments: those of `Producer`.
-        options: likewise.
+        arguments: positional arguments of `Producer`.
+        options: keyword arguments of `Producer`.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -282,14 +280,14 @@ class AsyncProducer:
         self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> AsyncProducer:
-        """Connect, and take over the name. Raises what `Producer` raises when it is made."""
+        """Connect, and take over the name; see `Producer` for errors."""
         self._made = await asyncio.to_thread(self._make)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception without waiting for records in flight."""
+        """Close; after an exception, do not wait for records in flight."""
         await asyncio.to_thread(self._producer.__exit__, kind, error, trace)
 
     @property
@@ -304,10 +302,10 @@ class AsyncProducer:
         return self._producer.name
 
     async def send(self, value: bytes | None, key: bytes | None = None, *, sequence: int | None = None) -> int:
-        """Send one record; it is accepted when this returns. Raises as `Producer.send`.
+        """Send one record, which is accepted when this returns; see `Producer.send` for arguments and errors.
 
         Returns:
-            its sequence
+            Sequence of the record.
         """
         async with self._turn:
             while (number := self._producer.offer(value, key, sequence=sequence)) is None:
@@ -316,23 +314,23 @@ class AsyncProducer:
             return number
 
     async def persisted(self, sequence: int) -> None:
-        """Wait until Kafka has this record and all before it, on all partitions. Raises as `Producer.flush`."""
+        """Wait until Kafka has this record and all before it, on all partitions; see `Producer.flush` for errors."""
         # The client has no event to wait for: its reports come by polling.
         while not self._producer.has_persisted(sequence):  # noqa: ASYNC110
             await asyncio.sleep(ASK_EVERY_S)
 
     async def flush(self) -> None:
-        """Wait until Kafka has everything, and store the progress. Raises as `Producer.flush`."""
+        """Wait until Kafka has all records, and store the progress; see `Producer.flush` for errors."""
         await asyncio.to_thread(self._producer.flush)
 
     def metrics(self) -> ProducerMetrics:
-        """Return the producer's current figures."""
+        """Return the producer's metrics."""
         return self._producer.metrics()
 
     def last_sequence_id(self) -> int:
-        """Return the highest sequence known to be persisted for the name on any partition; -1 for a new name."""
+        """Return the highest sequence known to be persisted for the name, on any partition; -1: none."""
         return self._producer.last_sequence_id()
 
     def resume_from(self) -> int:
-        """Return the highest sequence with everything up to it persisted on all partitions; -1 for a new name."""
+        """Return the highest sequence such that all records up to it are persisted, on all partitions; -1: none."""
         return self._producer.resume_from()

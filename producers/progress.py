@@ -1,7 +1,7 @@
-"""Progress of a name on a topic, kept in a compacted topic: snapshot and replay, as in PIP-6.
+"""Progress of a name on a topic, stored in a compacted topic, as snapshot and replay in PIP-6.
 
-`read_progress` reads it; `ProgressStore` writes it as its only owner: a newer producer of the name ends the older
-one's epoch.
+`read_progress` reads it; `ProgressStore` writes it as its only owner: a newer producer of the name ends the epoch of
+the older one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kafka_ratchet.producers.offsets import Answer, ask_offsets, no_offset
 from kafka_ratchet.producers.topics import admin_client, describe_topic
 
 PROGRESS_TOPIC = "ratchet-producers"
-"""One partition; key [topic, name], value the newest `Progress`, both JSON."""
+"""Topic with the progress of all producers: one partition, key [topic, name] and value `Progress`, both in JSON."""
 
 PROGRESS_TOPIC_CONFIG = {
     "cleanup.policy": "compact",
@@ -59,40 +59,40 @@ PROGRESS_TOPIC_CONFIG = {
 
 
 FORMAT = 1
-"""Newest format of a progress that this version reads. Written only where it is more than 1."""
+"""Newest format of a progress that this version reads; a format above 1 is written into the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Everything up to `sequence` is acknowledged by Kafka, on all partitions."""
+    """Progress of a producer: Kafka has acknowledged every record up to `sequence`, on all partitions."""
 
     sequence: int
-    """-1: nothing yet, the name is only taken."""
+    """Highest such sequence; -1: none yet, the name was only taken over."""
     records: int
-    """Number of records published."""
+    """Number of published records."""
     partitions: int
-    """Partition count the records were spread over; see `Producer`."""
+    """Number of partitions that the records were distributed over; see `Producer`."""
     topic_id: str
-    """Kafka's id of the topic. A topic created again has another, and holds nothing of what this states."""
+    """Kafka's id of the topic. A topic created again has another id, and contains none of these records."""
     source: str | None
-    """The source's mark for `sequence` (see `Source.mark`); None for a program that calls `send` itself."""
+    """Mark of the source for `sequence`, see `Source.mark`; None: the program numbers its records."""
     highest: int
-    """The highest sequence that Kafka has acknowledged, on whichever partition; `sequence` at least."""
+    """Highest sequence that Kafka has acknowledged on any partition; at least `sequence`."""
     session: str
-    """Session of the producer that wrote this: any text unique to it."""
+    """Session of the producer that wrote this progress: a text unique to that run."""
     decision: str | None = None
     """Last decision of a user about this progress, with user and time; None: none was needed."""
 
     def encode(self) -> bytes:
-        """Return the value in the compacted topic."""
+        """Return the value for the compacted topic."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, value: bytes, where: str) -> Progress:
-        """Read the value back.
+        """Parse a value of the compacted topic.
 
         Raises:
-            SourceError: it is not of this form, or of a newer one.
+            SourceError: the value is no progress, or in a newer format.
         """
         try:
             fields = json.loads(value)
@@ -121,21 +121,21 @@ class Progress:
 
 
 def progress_key(topic: str, name: str) -> bytes:
-    """Return the key in the compacted topic; JSON keeps pairs of topic and name apart."""
+    """Return the key in the compacted topic; JSON keeps topic and name apart."""
     return json.dumps([topic, name], ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def read_progress(
     options: Mapping[str, str | int | bool], topic: str, name: str, *, timeout_s: float, say: Callable[[str], None]
 ) -> Progress | None:
-    """Return the newest progress of the name on the topic; None for a new name.
+    """Return the newest progress of a name on a topic; None: the name is new.
 
-    Uncommitted progress counts: it was true when it was written. Committed reads stop at the oldest open transaction
-    of the partition, perhaps one of a killed producer of another name.
+    Uncommitted progress counts, because it was true when it was written. A committed read would stop at the oldest open
+    transaction of the partition, perhaps one of a killed producer of another name.
 
     Raises:
-        BrokerUnavailable: nothing came for `timeout_s` seconds.
-        SourceError: the stored value is not a progress.
+        BrokerUnavailable: Kafka sent nothing for `timeout_s` seconds, or refuses the read.
+        SourceError: the stored value is no progress.
     """
     key = progress_key(topic, name)
     consumer = Consumer(
@@ -186,11 +186,11 @@ def read_progress(
 
 
 def _end(consumer: Consumer, timeout_s: float, say: Callable[[str], None]) -> int:
-    """Return the end of the progress topic. A new leader waits for its followers before it answers.
+    """Return the end offset of the progress topic; a new leader answers only once its followers have fetched.
 
     Raises:
-        KafkaException: Kafka refuses.
-        BrokerUnavailable: no answer within `timeout_s` seconds.
+        KafkaException: Kafka refuses the request.
+        BrokerUnavailable: Kafka does not answer within `timeout_s` seconds.
     """
     began = time.monotonic()
 
@@ -226,34 +226,35 @@ def _end(consumer: Consumer, timeout_s: float, say: Callable[[str], None]) -> in
 log = structlog.get_logger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 60_000
-"""Kafka ends a transaction that a killed producer left open after this long; one takes milliseconds to write."""
+"""Milliseconds after which Kafka aborts a transaction that a killed producer left open; one takes milliseconds to
+write."""
 
 LEAST_S = 0.1
-"""Seconds between transactions, unless a caller waits for one: each costs Kafka some milliseconds."""
+"""Minimum seconds between two transactions, unless a caller waits for one: each costs Kafka some milliseconds."""
 
 PAUSE_S = 0.1
-"""Seconds between two attempts, where Kafka refuses the first at once."""
+"""Seconds between two attempts, if Kafka refuses the first at once."""
 
 DOUBT_S = 10.0
-"""Seconds to look for a successor's progress before a lost epoch is put down to a transaction's time-out.
+"""Seconds to wait for a successor's progress, before a lost epoch counts as a transaction's time-out.
 
-An ended epoch may mean a successor without any progress yet.
+An ended epoch may mean that a successor has not written progress yet.
 """
 
 
 def transactional_id(topic: str, name: str) -> str:
-    """Return the transactional id of a name on a topic. A topic's name has no slash, so ids are unique."""
+    """Return the transactional id of a name on a topic; it is unique, because topic names contain no slash."""
     return f"{PROGRESS_TOPIC}/{topic}/{name}"
 
 
 class ProgressStore:
-    """Progress of one name, written in transactions of the name's own id.
+    """Store of one name's progress, written in transactions of the name's own id.
 
     Kafka gives each producer that takes over the id a higher epoch, aborts its predecessor's open transaction, and
-    refuses the predecessor's later writes. It refuses a producer after a transaction's time-out with the same words;
-    the newest progress, which carries its writer's `session`, tells the two apart.
+    refuses the predecessor's later writes. It refuses a producer after a transaction's time-out with the same message;
+    the newest progress distinguishes the two, because it contains the `session` of its writer.
 
-    Not thread-safe, but for `stop`.
+    It is not thread-safe, except for `stop`.
     """
 
     def __init__(
@@ -274,18 +275,18 @@ class ProgressStore:
         self._producer: KafkaProducer | None = None
         self.admin = admin_client(options)
         self._progress_topic_id: str | None = None
-        """Id of the progress topic since the take-over."""
+        """Id of the progress topic at the take-over; None: there was no take-over yet."""
 
     def read(self) -> Progress | None:
         """Return the newest progress of the name, by any writer."""
         return read_progress(self._options, self.topic, self.name, timeout_s=self._timeout_s, say=self._say)
 
     def take_over(self) -> Progress | None:
-        """Begin an epoch, which ends that of any other producer of the name, and read the progress.
+        """Start a new epoch, which ends that of any other producer of the name, and return the progress.
 
         Raises:
-            BrokerUnavailable: no answer within the limit.
-            TransportError: Kafka does not let this user write under the id.
+            BrokerUnavailable: Kafka does not answer within the time limit.
+            TransportError: this user may not write with the transactional id.
         """
         self._confirm_progress_topic()
         self._producer = self._client()
@@ -310,7 +311,7 @@ class ProgressStore:
                 self._pause()
 
     def store(self, progress: Progress) -> None:
-        """Write it in a transaction of its own, however long Kafka is away; or until `stop`.
+        """Write a progress in a transaction of its own, retrying until Kafka answers or `stop` is called.
 
         Raises:
             ProducerFenced: a newer producer has taken over the name.
@@ -331,13 +332,13 @@ class ProgressStore:
                 self._recover(failure.args[0])
 
     def confirm_topic(self, topic_id: str) -> None:
-        """Verify that the topic still has this id, however long Kafka is away, or until `stop`.
+        """Require that the topic still has this id, retrying until Kafka answers or `stop` is called.
 
-        An id never comes back. So records acknowledged before this call are in the topic with this id.
+        An id is never used again. So records acknowledged before this call are in the topic with this id.
 
         Raises:
-            TopicReplaced: it, or the progress topic, was deleted and created again.
-            TopicMissing: it, or the progress topic, was deleted.
+            TopicReplaced: the topic, or the progress topic, was deleted and created again.
+            TopicMissing: the topic, or the progress topic, was deleted.
             TopicError: Kafka refuses the request.
         """
         self._confirm_progress_topic()
@@ -361,13 +362,13 @@ class ProgressStore:
             return
 
     def _confirm_progress_topic(self) -> None:
-        """Raise where the progress topic has been replaced since this store began.
+        """Refuse to go on if the progress topic was replaced since this store took over.
 
-        A Kafka that is away passes.
+        If Kafka does not answer, nothing is checked.
 
         Raises:
-            TopicReplaced: it was deleted and created again.
-            TopicMissing: it was deleted.
+            TopicReplaced: the progress topic was deleted and created again.
+            TopicMissing: the progress topic was deleted.
             TopicError: Kafka refuses the request.
         """
         try:
@@ -392,7 +393,7 @@ class ProgressStore:
         )
 
     def stop(self) -> None:
-        """End attempts that wait for Kafka. Uncommitted progress is then lost, as if never written."""
+        """End attempts that wait for Kafka; uncommitted progress is lost, as if never written."""
         self._stopped.set()
 
     def _client(self) -> KafkaProducer:
@@ -431,10 +432,10 @@ class ProgressStore:
             raise
 
     def _recover(self, error: KafkaError) -> None:
-        """Do what makes another transaction possible.
+        """Prepare for another transaction after a failed one.
 
         Raises:
-            TransportError: nothing does.
+            TransportError: no further transaction is possible.
         """
         self._pause()
         if self._stopped.is_set():
@@ -454,7 +455,7 @@ class ProgressStore:
         self._producer = None  # this client will do nothing more
 
     def _insist(self, step: Callable[[float], Any]) -> None:
-        """Repeat the end of a transaction until Kafka has answered; the same answer comes again where it was lost."""
+        """Repeat the end of a transaction until Kafka has answered; a lost answer is repeated by Kafka."""
         while True:
             try:
                 step(ATTEMPT_S)
@@ -467,11 +468,11 @@ class ProgressStore:
                 self._pause()
 
     def _begin_anew(self) -> None:
-        """Find out why the epoch has ended, and begin another if it was not taken over.
+        """Find out why the epoch ended, and start a new one unless another producer took over.
 
         Raises:
             ProducerFenced: a newer producer has taken over.
-            BrokerUnavailable: Kafka does not answer, and this must be called again.
+            BrokerUnavailable: Kafka does not answer; call this again.
         """
         deadline = time.monotonic() + DOUBT_S
         while time.monotonic() < deadline and not self._stopped.is_set():
@@ -501,7 +502,7 @@ class ProgressStore:
 class ProgressWriter:
     """Thread that stores the progress at intervals, without delaying `send`.
 
-    It also writes when nothing has been sent: an idle producer learns by writing that it is fenced.
+    It writes even if nothing was sent: only by writing does an idle producer learn that it is fenced.
     """
 
     def __init__(
@@ -514,10 +515,10 @@ class ProgressWriter:
         """Start the thread.
 
         Args:
-            progress_store: store of a taken-over name.
-            progress: returns the progress to store. May raise SourceError.
-            failed: called once, with the error that ended the thread.
-            every_s: between the beginnings of two transactions, unless `wake` or `ask` comes first, in seconds.
+            progress_store: store of a name after its take-over.
+            progress: function that returns the progress to store; it may raise SourceError.
+            failed: function called once, with the error that ended the thread.
+            every_s: seconds between the beginnings of two transactions, unless `wake` or `ask` is called before.
         """
         self._progress_store, self._progress, self._failed, self._every_s = progress_store, progress, failed, every_s
         self._turn = threading.Condition()  # guards the four below
@@ -527,25 +528,25 @@ class ProgressWriter:
         self._thread.start()
 
     def wake(self) -> None:
-        """Store soon, and do not wait for it."""
+        """Have the progress stored soon, without waiting for it."""
         with self._turn:
             self._due = True
             self._turn.notify_all()
 
     def ask(self) -> int:
-        """Request a store of the present progress; return the ticket to `wait` for."""
+        """Request that the present progress is stored, and return a ticket for `wait`."""
         with self._turn:
             self._asked += 1
             self._turn.notify_all()
             return self._asked
 
     def wait(self, asked: int, patience_s: float) -> bool:
-        """Return True if that store is done, or the thread has ended, within `patience_s` seconds."""
+        """Return True if the store of a ticket is done, or the thread has ended, within `patience_s` seconds."""
         with self._turn:
             return self._turn.wait_for(lambda: self._ended or self._answered >= asked, patience_s)
 
     def close(self) -> None:
-        """End it, without waiting for a Kafka that does not answer."""
+        """End the thread, without waiting for a Kafka that does not answer."""
         self._end()
         self._progress_store.stop()
         self._thread.join()
@@ -574,7 +575,7 @@ class ProgressWriter:
             self._end()
 
     def _next_turn(self) -> int | None:
-        """Wait for the next turn; return the newest ticket by then, None at the end."""
+        """Wait until a store is due, and return the newest ticket; None: the thread has to end."""
         with self._turn:
             self._turn.wait_for(lambda: self._due or self._is_urgent(), self._every_s)
             self._due = False

@@ -1,4 +1,4 @@
-"""A source into a topic: from where the name had come to its end."""
+"""Publishing of a source to a topic, from the position of the producer's name to the source's end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_ratchet.producers.producer import Producer
 from kafka_ratchet.producers.source import Source
 
 MIN_PAUSE_S = 0.005
-"""A throttled publisher sleeps when it is ahead by this much: shorter sleeps cost more than they wait."""
+"""Minimum seconds that a throttled publisher sleeps: shorter sleeps cost more than they wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Published:
     """Result of one publishing run."""
 
     published: int
-    """Records of this run."""
+    """Number of records sent in this run."""
     resumed_after: int
     """Highest sequence of the name before this run; -1: none."""
     last_sequence: int
-    """Highest sequence now, with everything below it included."""
+    """Highest sequence now, such that all records up to it are persisted."""
 
 
 def publish(
@@ -41,15 +41,15 @@ def publish(
     """Publish the source's records after `producer.resume_from()`, and wait for all acknowledgements.
 
     Args:
-        source: source of the records; best the one the producer was made with.
-        producer: to send with.
-        from_start: publish from the beginning; the producer must have been made with it as well.
-        records_per_s: at most so many records per second.
-        on_record: called with each record's sequence when it is in flight.
+        source: source of the records, preferably the one that the producer was created with.
+        producer: producer to send with.
+        from_start: whether to publish from the beginning; the producer must have the same setting.
+        records_per_s: maximum records per second; None: no limit.
+        on_record: function called with the sequence of each record in flight.
 
     Raises:
-        SourceError: a record cannot be read. Everything before it is published and acknowledged: mend the source and
-            publish again to go on with that record.
+        SourceError: a record cannot be read. All records before it are published and acknowledged; after the source is
+            corrected, publishing continues with that record.
         TransportError: Kafka has refused a record for good.
     """
     resumed_after = producer.resumed_after

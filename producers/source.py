@@ -1,4 +1,4 @@
-"""Resumable sources: anything that can be read again from a sequence on."""
+"""Resumable sources: objects that can be read again from any sequence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Record(NamedTuple):
-    """One record to publish."""
+    """Record to publish."""
 
     sequence: int
     key: bytes | None
@@ -15,9 +15,9 @@ class Record(NamedTuple):
 
 
 class Source(Protocol):
-    """Replayable source: it gives the same records with the same sequences, however often it is read.
+    """Replayable source, which yields the same records with the same sequences each time it is read.
 
-    Anything with these two methods is one. The rows of a table with a rising id, for instance::
+    Any object with these two methods is a source, such as the rows of a table with an increasing id::
 
         class Orders:
             def __init__(self, database: sqlite3.Connection) -> None:
@@ -39,37 +39,37 @@ class Source(Protocol):
     """
 
     def read(self, from_sequence: int) -> Iterator[Record]:
-        """Yield the records with this sequence or a higher one, in rising order; gaps are allowed.
+        """Yield the records with this sequence or a higher one, in increasing order; gaps are allowed.
 
         Raises:
-            SourceError: a record cannot be read. All records before it have been given, so that they are published.
+            SourceError: a record cannot be read. It is raised after all records before it were yielded, so that they
+                are published.
         """
         ...
 
     def mark(self, sequence: int) -> str:
-        """Return a short text that stands for the content before this sequence, such as a digest.
+        """Return a short text that identifies the content up to this sequence, such as a digest.
 
-        It is kept with the producer's progress. When publishing resumes, another text for the same sequence means
-        that
-        the source has changed under its name. Called from several threads.
+        The text is stored with the producer's progress. If the source returns another text for the same sequence when
+        publishing resumes, it has changed under its name. The method is called from several threads.
 
         Raises:
-            SourceError: the source has become too short to have this sequence.
+            SourceError: the source is too short to contain this sequence.
         """
         ...
 
 
 @runtime_checkable
 class CheckedSource(Source, Protocol):
-    """Source that also explains a change, and may take other marks than its own."""
+    """Source that also explains a change, and may accept other marks than its own."""
 
     def check(self, sequence: int, mark: str) -> str | None:
-        """Verify that the source made this mark for this sequence.
+        """Require that the source made this mark for this sequence.
 
         Returns:
-            A sentence for the user, if there is anything to say.
+            A sentence for the user, or None.
 
         Raises:
-            SourceError: it is another source; the error names the change.
+            SourceError: the source has changed; the error names the change.
         """
         ...

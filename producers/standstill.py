@@ -1,4 +1,4 @@
-"""Causes of missing acknowledgements of a topic, found by asking Kafka."""
+"""Causes of missing acknowledgements of a topic, found by requests to Kafka."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from kafka_ratchet.producers.client import NOT_ALLOWED, explained
 from kafka_ratchet.producers.topics import admin_client, min_in_sync
 
 ASK_S: Final = 1.0
-"""Seconds for one question; the next look asks once more."""
+"""Seconds to wait for one request; the next check repeats it."""
 NAMED: Final = 5
-"""Partitions that a sentence names."""
+"""Maximum number of partitions that a sentence names."""
 NO_ANSWER: Final = "no-answer"
 UNEXPLAINED: Final = "unexplained"
 
 
 class Standstill(NamedTuple):
-    """Cause, in a word of docs/reference/stalls.md, and the sentence about it."""
+    """Cause of missing acknowledgements, as docs/reference/stalls.md names it, and a sentence about it."""
 
     cause: str
     text: str
 
 
 class Asking(Protocol):
-    """A client of librdkafka."""
+    """Client of librdkafka that can request a topic's metadata."""
 
     def list_topics(self, topic: str, timeout: float) -> ClusterMetadata:
         """Return the metadata of a topic."""
@@ -37,14 +37,14 @@ class Asking(Protocol):
 def standstill_of(
     client: Asking, options: Mapping[str, str | int | bool], topic: str, *, throttle_s: float = 0.0, heard: str = ""
 ) -> Standstill:
-    """Return why Kafka acknowledges nothing of a topic. Asks it, for some seconds at most.
+    """Return the reason why Kafka acknowledges nothing of a topic, from requests of a few seconds.
 
     Args:
-        client: asks for the topic's metadata.
-        options: of librdkafka, to ask for min.insync.replicas by a client of its own.
-        topic: name.
-        throttle_s: seconds of the last delay by quota, while it matters.
-        heard: last error of the client's connections
+        client: client to request the topic's metadata with.
+        options: options of librdkafka for another client, which requests min.insync.replicas.
+        topic: name of the topic.
+        throttle_s: seconds of the last delay by quota; 0: none matters now.
+        heard: last error of the client's connections; empty: none.
     """
     try:
         found = client.list_topics(topic, timeout=ASK_S).topics.get(topic)
@@ -72,7 +72,7 @@ def _of_topic(topic: str, error: KafkaError | None) -> Standstill:
 
 
 def _lacking(found: TopicMetadata, options: Mapping[str, str | int | bool]) -> Standstill | None:
-    """Return the standstill of partitions with too few replicas in sync; None where there is none."""
+    """Return the cause if partitions have too few in-sync replicas; None: they have enough."""
     reduced: dict[int, PartitionMetadata] = {
         number: each for number, each in found.partitions.items() if len(each.isrs) < len(each.replicas)
     }

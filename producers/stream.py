@@ -1,4 +1,4 @@
-"""Standard input and other pipes as sources: they cannot be read again, so their data carry sequences."""
+"""Standard input and other pipes as sources, which cannot be read again, so that their data must contain sequences."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from kafka_ratchet.producers.source import Record
 
 
 class StreamSource:
-    """Records of a stream, each with its sequence in it.
+    """Records of a stream, each with its own sequence.
 
-    A stream has no place to go back to. After a crash its writer begins anywhere at or before
-    `Producer.resume_from()`: published records are passed over by their sequences.
+    A stream cannot be read from an earlier position. After a crash its writer has to begin at or before
+    `Producer.resume_from()`; records already published are skipped by their sequences.
 
     Args:
-        stream: to read, once.
-        sequence_field: the JSON member, or column, with the record's sequence. It must rise.
+        stream: stream to read once.
+        sequence_field: JSON member or column with the record's sequence. It must increase.
         format: "ndjson" or "csv", see `LineFormat`.
-        key: the member or column with the record's key.
-        delimiter: of CSV, see `LineFormat`.
+        key: JSON member or column with the record's key.
+        delimiter: delimiter of CSV, see `LineFormat`.
 
     Raises:
         SettingsError: there is no sequence field.
@@ -49,17 +49,17 @@ class StreamSource:
         self._line_number = 0
         self.position_bytes = 0
         self.size_bytes: int | None = None
-        """None: a stream's size is unknown."""
+        """Size of the source; always None, because a stream's size is unknown."""
 
     def place(self, sequence: int) -> str:
-        """Return the place of this sequence in the source, as text for a message."""
+        """Return the place of a sequence in the source, as text for a message."""
         return f"sequence {sequence}"
 
     def read(self, from_sequence: int) -> Iterator[Record]:
         """Yield the records with this sequence or a higher one.
 
         Raises:
-            SourceError: with the line: it is not UTF-8, not of the format, or without a usable field.
+            SourceError: a line is not UTF-8, not of the format, or without a usable field; the error names the line.
         """
         try:
             if self._lines.has_header and (line := self._next()):
@@ -74,7 +74,7 @@ class StreamSource:
             raise SourceError(f"{self.label}: cannot be read: {error.strerror}") from None
 
     def mark(self, sequence: int) -> str:
-        """Return the sequence field's name: the data identify themselves."""
+        """Return the sequence field's name, because the records identify themselves."""
         return f"field:{self._lines.sequence_field}"
 
     def _next(self) -> bytes:

@@ -1,4 +1,4 @@
-"""TLS as Python does it, by client options in librdkafka's names."""
+"""TLS by Python's ssl module, from client options with librdkafka's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_ratchet.errors import SettingsError
 Options = Mapping[str, str | int | bool]
 
 LOOK_S = 3.0
-"""Seconds that a server may take to show its certificate."""
+"""Seconds to wait for a server's certificate."""
 
 NOT_SIGNED = frozenset({2, 18, 19, 20, 21})
 EXPIRED, NOT_YET_VALID = 10, 9
@@ -20,7 +20,7 @@ OTHER_HOST = frozenset({62, 64})
 
 
 def tls_context(options: Options) -> ssl.SSLContext:
-    """Return the TLS context of a client with these options.
+    """Return the TLS context for a client with these options.
 
     Raises:
         SettingsError: a certificate or key cannot be read.
@@ -40,7 +40,12 @@ def tls_context(options: Options) -> ssl.SSLContext:
 
 
 def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str:
-    """Return the sentence for a server's certificate that this client refuses. server: host:port."""
+    """Return the sentence for a server's certificate that this client refuses.
+
+    Args:
+        server: host:port of the server.
+        error: error of Python's ssl module.
+    """
     begin = f"the certificate of Kafka at {server} is refused"
     if error.verify_code in NOT_SIGNED:
         return (
@@ -60,9 +65,9 @@ def certificate_refused(server: str, error: ssl.SSLCertVerificationError) -> str
 
 
 def look_at_certificate(server: str, options: Options) -> str | None:
-    """Return a sentence on the fault of a server's certificate; None: none is found.
+    """Return a sentence about the fault of a server's certificate; None: no fault is found, or it cannot be read.
 
-    librdkafka has one text for all faults. None as well where the certificate cannot be read.
+    librdkafka has the same message for all faults, so this connects once more.
     """
     host, _, port = server.rpartition(":")
     host = host.strip("[]")

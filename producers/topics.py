@@ -1,4 +1,4 @@
-"""Asking Kafka about a topic, and creating one."""
+"""Requests to Kafka about a topic, and its creation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kafka_ratchet.producers.client import (
 
 @dataclass(frozen=True, slots=True)
 class TopicShape:
-    """A topic that exists. A topic deleted and created again under its name has another id."""
+    """Properties of an existing topic; one deleted and created again under its name has another id."""
 
     name: str
     id: str
@@ -33,23 +33,23 @@ class TopicShape:
 
 
 class HeardAdminClient(AdminClient):  # type: ignore[misc]  # confluent_kafka has no types
-    """An administration client that knows why it was refused."""
+    """Administration client that keeps the reason of a refusal."""
 
     def __init__(self, options: Mapping[str, str | int | bool]) -> None:
         self._heard = Heard(options)
         super().__init__({"log_level": 0, "error_cb": self._heard, **options})
 
     def refusal(self) -> KafkaRefused | None:
-        """Return the error where Kafka and this client refuse each other; None: the failure may pass."""
+        """Return the error if Kafka and this client refuse each other; None: the failure may pass."""
         self.poll(0)  # delivers errors
         return self._heard.refusal()
 
 
 def admin_client(options: Mapping[str, str | int | bool]) -> HeardAdminClient:
-    """Return an administration client that leaves the messages to us.
+    """Return an administration client that writes no log lines of its own.
 
     Raises:
-        SettingsError: librdkafka does not accept the options, or they name no Kafka.
+        SettingsError: librdkafka refuses the options, or they contain no address of Kafka.
     """
     require_servers(options)
     try:
@@ -61,18 +61,16 @@ def admin_client(options: Mapping[str, str | int | bool]) -> HeardAdminClient:
 def describe_topic(
     admin: AdminClient, topic: str, *, timeout_s: float, say: Callable[[str], None]
 ) -> TopicShape | None:
-    """Return the topic's id and partition count; None where it does not exist.
-
-    The request never creates it.
+    """Return the topic's id and number of partitions, without creating it; None: it does not exist.
 
     Args:
-        admin: client of the requests.
-        topic: its name.
-        timeout_s: limit of the requests to a silent Kafka, in seconds.
-        say: called, every few seconds, while Kafka does not answer.
+        admin: client to request with.
+        topic: name of the topic.
+        timeout_s: maximum seconds to wait for a silent Kafka.
+        say: function called with a sentence every few seconds while Kafka does not answer.
 
     Raises:
-        BrokerUnavailable: no answer within the limit.
+        BrokerUnavailable: Kafka does not answer within the time limit.
         KafkaRefused: Kafka refuses this client, or has a certificate that this client refuses.
         TopicError: Kafka refuses the request.
     """
@@ -107,10 +105,10 @@ def describe_topic(
 
 
 def cleanup_policy(admin: AdminClient, topic: str, *, timeout_s: float) -> str | None:
-    """Return a topic's cleanup.policy; None where this user may not read it, or the broker omits it.
+    """Return a topic's cleanup.policy; None: this user may not read it, or the broker omits it.
 
     Raises:
-        BrokerUnavailable: no answer within the limit.
+        BrokerUnavailable: Kafka does not answer within the time limit.
         TopicError: Kafka refuses the request.
     """
     resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -133,10 +131,10 @@ def cleanup_policy(admin: AdminClient, topic: str, *, timeout_s: float) -> str |
 
 
 def min_in_sync(admin: AdminClient, topic: str, *, timeout_s: float) -> int:
-    """Return a topic's min.insync.replicas; 1 where this user may not ask.
+    """Return a topic's min.insync.replicas; 1: this user may not read it.
 
     Raises:
-        KafkaException: no answer in time.
+        KafkaException: Kafka does not answer in time, or refuses.
     """
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
@@ -149,16 +147,16 @@ def min_in_sync(admin: AdminClient, topic: str, *, timeout_s: float) -> int:
 
 
 def made_topic(admin: AdminClient, wanted: NewTopic, patience_s: float, **limits: float) -> bool:
-    """Create a topic; return False where one of that name exists already.
+    """Create a topic; return False if a topic of that name exists already.
 
     Args:
-        admin: connected.
+        admin: connected administration client.
         wanted: name and shape of the topic.
-        patience_s: time for further attempts while no broker is let in.
-        limits: limits of one request, as `AdminClient.create_topics` takes them.
+        patience_s: seconds for further attempts while no broker has sent a heartbeat.
+        limits: time limits of one request, as in `AdminClient.create_topics`.
 
     Raises:
-        KafkaException: Kafka refuses, or has not answered.
+        KafkaException: Kafka refuses, or does not answer.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -184,12 +182,12 @@ def create_topic(
     timeout_s: float,
     say: Callable[[str], None],
 ) -> TopicShape:
-    """Create the topic, or return its shape where it exists already.
+    """Create the topic if it does not exist, and return its id and number of partitions.
 
     Raises:
-        TopicError: Kafka refuses, with its reason.
-        TopicMissing: it was created, and was deleted again.
-        BrokerUnavailable: no answer within the limit.
+        TopicError: Kafka refuses; the error contains its reason.
+        TopicMissing: the topic was created, but cannot be found.
+        BrokerUnavailable: Kafka does not answer within the time limit.
     """
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
     try:

@@ -1,4 +1,4 @@
-"""Recognition of files read before, by their content and not by their names."""
+"""Recognition of files read before, by their content instead of their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_ratchet.producers.folder import Found, tag_of
 
 
 class RotationUnclear(SourceError):
-    """The files are not where they were, as they are for a moment while a log is rotated."""
+    """Error of files in an order possible only for a moment, while a log is rotated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +21,21 @@ class Place:
     """Position in the file being read."""
 
     end: int
-    """Bytes, uncompressed; 0: nothing."""
+    """Offset in uncompressed bytes; 0: nothing was read."""
     digest: str
     name: str
     device: int
     inode: int
     mark: FileMark | None = None
-    """Mark that identifies the file."""
+    """Mark that identifies the file; None: it is known from this run."""
 
 
 class Recognised:
-    """Present place of each file read before.
+    """Finder of the files read before among the present ones.
 
-    Files keep their order, whatever they are called: rotation gives all of them other names, and does not make an
-    older one younger. Digests are kept for as long as a file has the same device, inode, size and time of change; so
-    a renamed log is not read again.
+    Files keep their order, whatever their names: rotation renames all of them, but never changes which is older. A
+    digest is kept as long as a file has the same device, inode, size and time of change, so a renamed log is not read
+    again.
     """
 
     def __init__(self, where: str) -> None:
@@ -45,20 +45,20 @@ class Recognised:
     def find(
         self, found: Sequence[Found], before: Sequence[Finished], older: int, chain: str, place: Place
     ) -> tuple[list[Found | None], int]:
-        """Return the places of the finished files, and the index in `found` of the one being read.
+        """Return the present file of each finished file, and the index in `found` of the file being read.
 
-        None stands for a rotated and removed file.
+        None stands for a file that rotation removed.
 
         Args:
             found: present files, in their order.
-            before: the finished files.
+            before: finished files known one by one.
             older: number of finished files before these.
-            chain: their digest.
-            place: position in the file after them.
+            chain: digest of those older files.
+            place: position in the file after the finished ones.
 
         Raises:
-            RotationUnclear: the file being read is missing or there twice, or a file has no place yet.
-            SourceError: the present files can never be the files read before.
+            RotationUnclear: the file being read is missing or present twice, or the place of a file is not clear yet.
+            SourceError: the present files cannot be the files read before.
         """
         places, index = self._finished(found, before, older, chain)
         if not place.end:
@@ -96,7 +96,7 @@ class Recognised:
         return places, same[0]
 
     def digest(self, found: Found, until: int | None = None) -> ContentDigest | None:
-        """Return the digest of a file up to this byte, read again only after a write; None: it cannot be read."""
+        """Return the digest of a file up to an offset, read again only after a write; None: the file cannot be read."""
         key = found.what, until
         if key not in self._digests:
             try:
@@ -106,7 +106,7 @@ class Recognised:
         return self._digests[key]
 
     def forget(self, found: Sequence[Found]) -> None:
-        """Drop digests of files no longer present."""
+        """Remove the digests of files no longer present."""
         there = {file.what for file in found}
         self._digests = {key: digest for key, digest in self._digests.items() if key[0] in there}
 
@@ -146,14 +146,14 @@ class Recognised:
         return now is not None and (now.size, now.text) == (finished.size, finished.digest)
 
     def _begins(self, file: Found, place: Place) -> bool:
-        """Return True if the file begins with the bytes read before."""
+        """Return True if a file begins with the bytes read before."""
         if file.size < place.end and not _compressed(file):
             return False
         now = self.digest(file, place.end)
         return now is not None and (now.size, now.text) == (place.end, place.digest)
 
     def _may_be_gone(self, finished: Finished, found: Sequence[Found]) -> bool:
-        """Return True if rotation may have removed the file: there are others of its log."""
+        """Return True if rotation may have removed a file: others of its log are present."""
         return any(tag_of(finished.name, base) is not None for base in {file.base for file in found})
 
     def _changed(self, file: Found | None, finished: Finished, found: Sequence[Found]) -> str:
