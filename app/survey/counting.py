@@ -1,4 +1,4 @@
-"""Records seen by each candidate: its tables within a bound of memory, and its counts."""
+"""Counts of a survey for each candidate identity, with tables of bounded size."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SLOTS_LEAST: Final = 1 << 12
 SLOT_BYTES: Final = 8 * seen.COLUMNS
 FULL: Final = 0.7
 SEVERAL_SHARE: Final = 4
-"""The table of identities in several partitions may become a quarter of the other's largest size."""
+"""Largest size of the main table divided by that of the table of identities in several partitions."""
 
 FUTURE_MS: Final = 86_400_000
-"""Milliseconds ahead beyond which a timestamp is a mistake: the partition's clock would stand still after it."""
+"""Milliseconds ahead of the present after which a timestamp is ignored: the partition's clock would stop at it."""
 
 
 class Table:
-    """Hash table of the identities seen, which grows up to a limit. slots_most: the limit, a power of two."""
+    """Hash table of the identities seen so far. slots_most: most slots, a power of two."""
 
     def __init__(self, slots_most: int) -> None:
         self.rows = np.zeros((min(SLOTS_LEAST, slots_most), seen.COLUMNS), np.int64)
@@ -34,16 +34,19 @@ class Table:
 
     @property
     def most(self) -> int:
-        """Return the number of entries that fit before the table must grow."""
+        """Number of entries that fit before the table must grow."""
         return int(len(self.rows) * FULL)
 
     @property
     def may_grow(self) -> bool:
-        """Return True while the table is below its largest size."""
+        """True while the table is below its largest size."""
         return len(self.rows) < self._slots_most
 
     def refill(self, level: int, *, grow: bool) -> int:
-        """Rebuild the table, twice as large if grow, with the entries of the sample's level; return their number."""
+        """Rebuild the table with the entries in the sample of `level`; return their number.
+
+        grow: True to double the number of slots
+        """
         rows = np.zeros((len(self.rows) * (2 if grow else 1), seen.COLUMNS), np.int64)
         used = int(seen.refill(self.rows, rows, level))
         self.rows = rows
@@ -54,9 +57,9 @@ class Seen:
     """Counts of a survey for one candidate identity.
 
     Attributes:
-        level: level of its sample: one of 2^level identities is counted
-        verdicts, ages, ...: as `kafka_ratchet.app.survey.seen.judge` counts them
-        without: records that lack the identity
+        level: level of the sample: one of 2^level identities is counted
+        counts, groups, ages, distances, largest, examples: results of `kafka_ratchet.app.survey.seen.judge`
+        without: number of records that lack the identity
     """
 
     def __init__(self, slots_most: int) -> None:
@@ -79,7 +82,7 @@ class Seen:
         offsets: NDArray[np.int64],
         partition: int,
     ) -> NDArray[np.uint8]:
-        """Judge records against those seen before; return the verdicts, uint8[records].
+        """Judge a batch's records against those seen before; return the verdicts, uint8[records].
 
         The arguments are those of `kafka_ratchet.app.survey.seen.judge`.
         """
@@ -124,18 +127,17 @@ class Seen:
         raise AssertionError("a table asked to grow although it has room enough")
 
     def error(self, *verdicts: int) -> int:
-        """Two standard errors of the sum of these verdicts: by how much sixty-four groups of the sample differ."""
+        """Return two standard errors of a sum of verdicts, by the differences between groups."""
         groups = self.groups[list(verdicts)].sum(axis=0)
         return round(2 * float(np.sqrt(seen.GROUPS * groups.var(ddof=1)))) if groups.any() else 0
 
 
 class Order:
-    """Order of each identity's numbers.
+    """Counts about the order of each identity's numbers.
 
     Attributes:
         level: level of the sample of identities
-        counts, lates, largest: as `kafka_ratchet.app.survey.seen.order` has them
-        without: records with the identity, without a number
+        counts, lates, largest: results of `kafka_ratchet.app.survey.seen.order`
     """
 
     def __init__(self, slots_most: int) -> None:
@@ -155,7 +157,7 @@ class Order:
         is_whole: bool,
         seen_level: int,
     ) -> None:
-        """Look at records; see `kafka_ratchet.app.survey.seen.order` for the arguments."""
+        """Count the order of a batch's numbers; see `kafka_ratchet.app.survey.seen.order` for the arguments."""
         at = 0
         while True:
             at = seen.order(
@@ -182,7 +184,7 @@ class Order:
 
 
 class Found:
-    """Places found in one batch: hashes and numbers. It needs no table, so batches are read in parallel."""
+    """Hashes and numbers read from one batch, by place. They need no table, so batches are read in parallel."""
 
     def __init__(self, batch: RecordBatch, reader: PlaceReader) -> None:
         self.partition = batch.partition
@@ -229,7 +231,7 @@ class Found:
             self.hashes[PARTITION] = np.full(batch.count, np.uint64(self.partition + 1))
 
     def joined(self, identity: tuple[Place, ...], seed: np.uint64) -> NDArray[np.uint64]:
-        """Return hashes of an identity of several parts; 0 where one is missing, or all together are too long."""
+        """Return hashes of an identity, uint64[records]; 0 if a part is missing, or all together are too long."""
         hashes = self.hashes[identity[0]]
         for place in identity[1:]:
             joint = np.empty(len(hashes), np.uint64)
@@ -242,7 +244,7 @@ class Found:
 
 
 class PlaceReader:
-    """Reader of the places in each record. seed: of all hashes, against chosen values that collide."""
+    """Reader of the candidates' places in each record. seed: seed of all hashes, against planned collisions."""
 
     def __init__(self, candidates: Candidates, seed: int) -> None:
         self.seed = np.uint64(seed)
@@ -265,7 +267,11 @@ class Count:
         self.order = None if candidate.sequence is None else Order(max(SLOTS_LEAST, slots_most // SEVERAL_SHARE))
 
     def add(self, found: Found, clocks: NDArray[np.int64], seed: np.uint64, is_whole: bool) -> None:
-        """Count the records of a batch. clocks: int64[records], ms, of its partition, which may be read whole."""
+        """Count the records of a batch.
+
+        found: its hashes and numbers; clocks: int64[records], ms, clock of its partition at each record; seed: seed of
+        the hashes; is_whole: True if its partition is read from the very first record on
+        """
         hashes = owners = found.joined(self.candidate.identity, seed)
         if self.candidate.sequence is not None:
             hashes = np.empty(len(owners), np.uint64)
@@ -277,21 +283,21 @@ class Count:
 
 
 class Counts:
-    """Counts of a topic.
+    """Counts of a survey over a topic.
 
     Attributes:
-        of: counts by candidate.
-        records, bytes: numbers read.
-        broken: values other than JSON objects, where fields were searched.
-        busy: records by minute of the clock.
-        first_ms, last_ms: times by the clock; 0 without a timestamp.
-        future: timestamps left out, because they lie ahead.
+        of: counts of each candidate.
+        records, bytes: number of records read, and of their bytes.
+        broken: number of values other than JSON objects; 0 if no field is searched.
+        busy: number of records by minute of the clock.
+        first_ms, last_ms: first and last time of the clock; 0 without any timestamp.
+        future: number of timestamps left out because they are in the future.
     """
 
     def __init__(
         self, candidates: Candidates, memory_bytes: int, now_ms: int, seed: int, whole: frozenset[int] = frozenset()
     ) -> None:
-        """Start without counts. whole: partitions read from their very first record on."""
+        """Start without counts. whole: numbers of the partitions read from their very first record on."""
         self._whole = whole
         self.reader = PlaceReader(candidates, seed)
         slots = slots_most(memory_bytes, len(candidates.chosen))
@@ -303,7 +309,7 @@ class Counts:
         self._latest_ms = now_ms + FUTURE_MS
 
     def add(self, found: Found) -> None:
-        """Count the records of a batch; those of a partition in their order."""
+        """Count the records of a batch. Batches of a partition must come in order."""
         if not len(found.offsets):
             return
         clocks = self._clock(found)
@@ -314,9 +320,9 @@ class Counts:
             count.add(found, clocks, self.reader.seed, found.partition in self._whole)
 
     def _clock(self, found: Found) -> NDArray[np.int64]:
-        """Return the clock at each record, int64[records], ms: the highest timestamp that its partition has had.
+        """Return the clock at each record, int64[records], ms: the highest timestamp of its partition so far.
 
-        Records may be sent late, or again with the timestamp that they had.
+        A record's own timestamp may be lower, as it may be sent late, or sent again.
         """
         known = (found.timestamps > 0) & (found.timestamps <= self._latest_ms)
         self.future += int(np.count_nonzero(found.timestamps > self._latest_ms))
@@ -335,6 +341,9 @@ class Counts:
 
 
 def slots_most(memory_bytes: int, candidates: int) -> int:
-    """Return the slots of each candidate's table: a power of two. A growing table exists twice for a moment."""
+    """Return the most slots of each candidate's main table, a power of two.
+
+    A growing table exists twice for a moment, which is reckoned with.
+    """
     share = max(SLOTS_LEAST, memory_bytes // max(candidates, 1) // SLOT_BYTES * 2 // 3)
     return 1 << (share.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""Places of a sample with numbers in another form than a stream reads."""
+"""Check of a sample for numbers in a form that a stream cannot read."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kafka_ratchet.rule.number_forms import is_hexadecimal
 NUMBERED: Final = re.compile(
     r"seq|count|offset|version|number|revision|serial|(^|[._-])(no|nr|n|lsn|scn)$", re.IGNORECASE
 )
-"""Usual names of places with a sequence."""
+"""Pattern of usual names of headers and fields with a sequence."""
 OWNERS: Final = (PRODUCER, KEY, PARTITION)
 ALIKE_LEAST: Final = 0.9
-"""Share of the values that must look alike."""
+"""Least share of a place's values that must have the same form."""
 EIGHT: Final = 8
 
 TEXTS: Final = (
@@ -30,7 +30,7 @@ TEXTS: Final = (
     ("a number with a sign, spaces or separators", re.compile(rb"\s*\+?[0-9][0-9_, ]*\s*")),
     ("base64", re.compile(rb"([A-Za-z0-9+/_-]{4})*([A-Za-z0-9+/_-]{2}==|[A-Za-z0-9+/_-]{3}=)")),
 )
-"""Forms of texts without a decimal number; the first match counts."""
+"""Forms of texts other than a decimal number, with their names; the first match counts."""
 
 YEAR_S: Final = 31_557_600
 # Nanoseconds are left out: ids with a time in them look like these, and count.
@@ -39,7 +39,7 @@ FIRST_YEAR, LAST_YEAR = 2001 - 1970, 2100 - 1970
 
 
 def written_forms(sample: Sample) -> tuple[tuple[str, str], ...]:
-    """Return places with values in another form than a stream reads, each with a sentence."""
+    """Return each place with numbers in a form that a stream cannot read, with a sentence about it."""
     present = Counter(place for row in sample.rows for place in row.places)
     usual = sorted(place for place, count in present.items() if count >= PRESENT_LEAST * len(sample.rows))
     found = ((str(place), _form(sample, place)) for place in usual if place.kind in ("header", "field"))
@@ -56,7 +56,10 @@ def _form(sample: Sample, place: Place) -> str | None:
 
 
 def _doubt(sample: Sample, place: Place) -> str | None:
-    """Return the sentence of a halt, for any usual owner of the numbers."""
+    """Return the sentence of the error that would halt a worker at these numbers; None without one.
+
+    Each usual identity is tried as the owner of the numbers.
+    """
     for owner in OWNERS:
         looks: dict[int, FormLook] = {}
         last: dict[tuple[int, bytes], int] = {}
@@ -104,7 +107,7 @@ def _shown(value: bytes) -> str:
 
 
 def _time(values: list[bytes]) -> str | None:
-    """Return a sentence about times in place of numbers."""
+    """Return a sentence if the numbers look like times; else None."""
     numbers = sorted(number for value in values if (number := _number(value)) is not None)
     if len(numbers) < ALIKE_LEAST * len(values):
         return None

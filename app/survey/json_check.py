@@ -1,6 +1,6 @@
-"""Reading of JSON values in a survey: a compiled check of their form, and the worker's own parser for the rest.
+"""Check of JSON values in a survey, as the compiled reader of fields handles only plain ones.
 
-`find_odd` finds values that the compiled pass cannot read as they are written; `parse_odd` parses them.
+`find_odd` finds the other values; `parse_odd` reads them with the worker's own parser.
 """
 # mypy: disallow-untyped-decorators=False
 
@@ -26,7 +26,7 @@ OBJECT, OBJECT_END, LIST, LIST_END = 123, 125, 91, 93
 SPACE = 32
 
 BROKEN = -1
-"""Position returned where the text is not plain."""
+"""Position returned for a text that is not plain."""
 
 
 @compiled(inline="always")
@@ -43,9 +43,9 @@ def _is_hex(byte: int) -> bool:
 
 @compiled()
 def _after_string(data: U8, at: int, end: int, is_key: bool) -> int:
-    """Return the position after a string that begins at `at`; BROKEN for one that is not plain.
+    """Return the position after a string that begins at `at`; BROKEN if the string is not plain.
 
-    A key with an escape is not plain: its name is another one than it looks. Nor is half of a surrogate pair.
+    A key with an escape is not plain, as its bytes are not its name. Half of a surrogate pair is not plain, either.
     """
     while at < end:
         byte = data[at]
@@ -93,7 +93,7 @@ def _after_digits(data: U8, at: int, end: int) -> int:
 
 @compiled()
 def _after_number(data: U8, at: int, end: int) -> int:
-    """Return the position after a number; BROKEN where it is none, or a minus zero."""
+    """Return the position after the number at `at`; BROKEN for minus zero or no number."""
     is_negative = data[at] == MINUS
     first = at + 1 if is_negative else at
     at = _after_digits(data, first, end)
@@ -142,8 +142,8 @@ def is_plain(data: U8, at: int, end: int, opened: U8) -> bool:
     Args:
         data: uint8[bytes]
         at: first byte of the value
-        end: position after its last
-        opened: uint8[DEEPEST], room for the open brackets
+        end: position after the last byte of the value
+        opened: uint8[DEEPEST], overwritten with the open brackets
     """
     at = _skip_space(data, at, end)
     if at >= end or data[at] != OBJECT:
@@ -194,7 +194,7 @@ def is_plain(data: U8, at: int, end: int, opened: U8) -> bool:
 
 @compiled()
 def _to_value(data: U8, at: int, end: int) -> int:
-    """Return the position of the value after the name at `at`; BROKEN where there is none."""
+    """Return the position of the value after the name at `at`; BROKEN without a plain name."""
     if data[at] != QUOTE:
         return BROKEN
     at = _after_string(data, at + 1, end, True)
@@ -209,15 +209,15 @@ def _to_value(data: U8, at: int, end: int) -> int:
 
 @compiled()
 def find_odd(data: U8, columns: I64, starts: I64, lengths: I64, opened: U8, is_odd: U8) -> int:
-    """Mark records with fields that need a parser.
+    """Mark records with values that need the worker's parser.
 
     Args:
-        data: uint8[bytes], of a sound record batch.
-        columns: its columns.
-        starts: int64[places, records], of the fields found.
-        lengths: int64[places, records].
-        opened: uint8[DEEPEST], room to work in.
-        is_odd: uint8[records], filled with 0 and 1.
+        data: uint8[bytes], bytes of a valid record batch.
+        columns: columns of the batch.
+        starts: int64[places, records], positions of the fields found.
+        lengths: int64[places, records], lengths of the fields found.
+        opened: uint8[DEEPEST], overwritten.
+        is_odd: uint8[records], filled with 1 for each marked record, else 0.
 
     Returns:
         number of marked records.
@@ -241,23 +241,23 @@ FieldReader = Callable[[bytes | None], bytes | str]
 
 
 def field_readers(paths: Sequence[str]) -> list[FieldReader]:
-    """Return the worker's reader of each path."""
+    """Return the worker's reader for each path of a field."""
     return [field_reader(path, MISSING) for path in paths]
 
 
 def parse_odd(
     batch: RecordBatch, readers: Sequence[FieldReader], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], int]:
-    """Read the fields of odd values, and append their texts to the batch's bytes.
+    """Read the fields of values that are not plain, and append their texts to the batch's bytes.
 
     Args:
-        batch: the records.
-        readers: one for each field.
-        starts: int64[fields, records], of the texts from the compiled pass; odd ones are replaced.
-        lengths: int64[fields, records], likewise.
+        batch: records to read.
+        readers: reader of each field.
+        starts: int64[fields, records], positions found by the compiled pass; replaced for values that are not plain.
+        lengths: int64[fields, records], lengths found by the compiled pass; replaced in the same way.
 
     Returns:
-        (bytes of the spans, number of values other than JSON objects).
+        (bytes with the texts at these positions, number of values other than JSON objects).
     """
     is_odd = np.empty(batch.count, np.uint8)
     opened = np.empty(DEEPEST, np.uint8)

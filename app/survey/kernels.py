@@ -1,7 +1,7 @@
 """Compiled passes of a survey: JSON fields by name, and hashes of places.
 
-They never raise and read nothing outside the given spans. A place is a header or field to find. The results of all
-places are two arrays, int64[places, records]: start and length, or ABSENT or REPEATED.
+They never raise, and read nothing outside the given spans. A place is a header or field to find. The results of all
+places are two arrays, int64[places, records]: start, and length, ABSENT or REPEATED.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kafka_ratchet.transport.batch import kernels as records
 from kafka_ratchet.transport.batch.compiled import compiled
 
 DEPTH_MOST = 4
-"""Parts of a field's path."""
+"""Most parts of a field's path."""
 
 NO_NUMBER = -1
 _ZERO = np.zeros(1, np.int64)
@@ -35,10 +35,7 @@ def _skip_space(data: U8, at: int, end: int) -> int:
 
 @compiled(inline="always")
 def _string_end(data: U8, at: int, end: int) -> int:
-    """Return the position of the quote that ends the string beginning at `at`.
-
-    -1 where there is none.
-    """
+    """Return the position of the quote that ends the string beginning at `at`; -1 without one."""
     while at < end:
         if data[at] == 34:
             return at
@@ -48,7 +45,7 @@ def _string_end(data: U8, at: int, end: int) -> int:
 
 @compiled()
 def _value_end(data: U8, at: int, end: int) -> int:
-    """Return the position after the JSON value that begins at `at`; -1 where it has no end. Without recursion."""
+    """Return the position after the JSON value at `at`; -1 if the value has no end."""
     if at >= end:
         return -1
     depth = 0
@@ -81,7 +78,7 @@ def _value_end(data: U8, at: int, end: int) -> int:
 
 @compiled(inline="always")
 def _is_whole(data: U8, at: int, end: int) -> bool:
-    """Return True if a number is written as a whole one."""
+    """Return True if a number consists of digits only, but for its first character."""
     for q in range(at + 1, end):
         if data[q] < 48 or data[q] > 57:
             return False
@@ -100,25 +97,25 @@ def find_fields(
     starts: I64,
     lengths: I64,
 ) -> int:
-    """Find some fields of the JSON value in each record.
+    """Find the fields at given paths in each record's JSON value.
 
-    As for an identity of `field:PATH`, null, true, false, fractions, objects and lists are ABSENT. The last of two
-    equal names in one object counts, as in Python. Names and values are compared as they are written, and the grammar
-    is not checked: `kafka_ratchet.app.survey.json_check` finds records where that fails.
+    As for an identity of `field:PATH`, null, true, false, fractions, objects and lists are ABSENT. If an object has a
+    name twice, the last one counts, as in Python. Names are compared byte by byte, and the JSON syntax is not checked:
+    `kafka_ratchet.app.survey.json_check` finds the records that need more.
 
     Args:
-        data: uint8[bytes], of a sound record batch.
-        columns: its columns.
-        names: uint8[bytes], of the parts of the paths, one after the other.
-        part_starts: int64[places, DEPTH_MOST].
-        part_ends: int64[places, DEPTH_MOST].
+        data: uint8[bytes], bytes of a valid record batch.
+        columns: columns of the batch.
+        names: uint8[bytes], names of all parts of the paths, one after the other.
+        part_starts: int64[places, DEPTH_MOST], start in `names` of each part.
+        part_ends: int64[places, DEPTH_MOST], end in `names` of each part.
         parts: int64[places], number of parts of each path.
-        masks: uint64[DEPTH_MOST + 1], room to work in.
-        starts: int64[places, records], filled.
-        lengths: int64[places, records], filled.
+        masks: uint64[DEPTH_MOST + 1], overwritten.
+        starts: int64[places, records], filled with the position of each field.
+        lengths: int64[places, records], filled with the length of each field, or ABSENT.
 
     Returns:
-        number of records with a broken value, or one other than a JSON object.
+        number of records with a broken value, or a value other than a JSON object.
     """
     wanted = len(parts)
     broken = 0
@@ -148,7 +145,7 @@ def _fields_of(
     lengths: I64,
     i: int,
 ) -> bool:
-    """Find the fields of one value; return False where it is no whole JSON object, as far as read."""
+    """Find the fields of one record's value; return False for no whole JSON object."""
     wanted = len(parts)
     one = np.uint64(1)
     at = _skip_space(data, at, end)
@@ -216,7 +213,7 @@ def _fields_of(
 
 @compiled(inline="always")
 def mixed(a: np.uint64, b: np.uint64, seed: np.uint64) -> np.uint64:
-    """Return one seeded hash of two, in this order; never 0."""
+    """Return a seeded hash of two hashes, which depends on their order; never 0."""
     multiplier = multiplier_of(seed)
     found = fold(fold(seed ^ a, multiplier) ^ b, multiplier)
     return found if found != np.uint64(0) else np.uint64(1)
@@ -224,9 +221,9 @@ def mixed(a: np.uint64, b: np.uint64, seed: np.uint64) -> np.uint64:
 
 @compiled()
 def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U64) -> None:
-    """Hashes of each record's value, and of all of it: key, value and headers.
+    """Hash each record's value, and each whole record (key, value and headers).
 
-    Fills values uint64[records] and wholes uint64[records].
+    The results are put into `values`, uint64[records], and `wholes`, uint64[records].
     """
     for i in range(columns.shape[1]):
         body, headers = columns[records.BODY, i], columns[records.HEADERS, i]
@@ -243,7 +240,10 @@ def hash_records(data: U8, columns: I64, seed: np.uint64, values: U64, wholes: U
 
 @compiled()
 def hash_spans(data: U8, starts: I64, lengths: I64, least: int, most: int, seed: np.uint64, hashes: U64) -> None:
-    """Hash one place, uint64[records]; 0 where it is missing, or shorter or longer than an identity may be."""
+    """Hash the contents of one place into `hashes`, uint64[records].
+
+    The hash is 0 if the place is missing, or its length is not from `least` to `most`.
+    """
     for i in range(len(starts)):
         is_one = least <= lengths[i] <= most
         hashes[i] = hash_of(data, starts[i], lengths[i], seed) if is_one else np.uint64(0)
@@ -251,19 +251,19 @@ def hash_spans(data: U8, starts: I64, lengths: I64, least: int, most: int, seed:
 
 @compiled()
 def join_hashes(first: U64, second: U64, seed: np.uint64, hashes: U64) -> None:
-    """Hashes of pairs, uint64[records]; 0 where a record lacks one of the two."""
+    """Hash pairs of hashes into `hashes`, uint64[records]; 0 if a record lacks one of the two."""
     for i in range(len(first)):
         lacks = first[i] == np.uint64(0) or second[i] == np.uint64(0)
         hashes[i] = np.uint64(0) if lacks else mixed(first[i], second[i], seed)
 
 
 def read_numbers(data: U8, starts: I64, lengths: I64, form: int, numbers: I64) -> None:
-    """Read numbers of one place, int64[records], as a worker does; NO_NUMBER where there is none."""
+    """Read one place's numbers into `numbers`, int64[records], as a worker does; NO_NUMBER without a number."""
     read_sequences(data, starts, lengths, _ONCE, form, numbers, np.empty(len(starts), np.uint8))
 
 
 def parse_number(text: bytes, form: int) -> int:
-    """Return the number in the bytes of one place; NO_NUMBER where there is none."""
+    """Return the number in the bytes of one place, as a worker reads it; NO_NUMBER without a number."""
     numbers = np.empty(1, np.int64)
     read_numbers(np.frombuffer(text, np.uint8), _ZERO, np.array([len(text)]), form, numbers)
     return int(numbers[0])
@@ -271,7 +271,7 @@ def parse_number(text: bytes, form: int) -> int:
 
 @compiled()
 def join_numbers(owners: U64, numbers: I64, seed: np.uint64, hashes: U64) -> None:
-    """Hashes of an owner with its number, uint64[records]; 0 where a record lacks one of the two."""
+    """Hash pairs of owner and number into `hashes`, uint64[records]; 0 if a record lacks one of the two."""
     for i in range(len(owners)):
         lacks = owners[i] == np.uint64(0) or numbers[i] < 0
         hashes[i] = np.uint64(0) if lacks else mixed(owners[i], np.uint64(numbers[i]), seed)

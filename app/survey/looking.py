@@ -1,4 +1,4 @@
-"""Sample of the records: candidates for an identity among headers and fields, with rising numbers."""
+"""Search of a sample for candidates: headers and fields that may be an identity, or a rising number of one."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from kafka_ratchet.rule.reasons import has_registry_bytes
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 
 SAMPLE_MOST: Final = 20_000
-"""Records; a microsecond or two for each of their headers and fields."""
+"""Most records of the sample. Each of their headers and fields takes a microsecond or two."""
 VALUE_MOST: Final = 64 << 10
-"""bytes: a longer value of the sample is not taken apart."""
+"""Most bytes of a value that is searched for fields."""
 FIELDS_MOST: Final = 64
-"""Most fields of one value."""
+"""Most fields read from one value, and most headers read from one record."""
 NAMES_MOST: Final = 2_000
-"""Most names of all places, so that invented names do not fill the memory."""
+"""Most different names of headers and fields, so that invented names do not fill the memory."""
 UNNAMED_MOST: Final = 20
-"""Fields that no path can name."""
+"""Most different fields counted that no path can name."""
 NAME_MOST: Final = 249
-"""characters"""
+"""Most characters of the name of a header or field."""
 BEHIND_REGISTRY_BYTES: Final = (
     "its JSON follows the five bytes of a Schema Registry (byte 0 and a schema id); `field:` reads plain JSON. "
     'Write the id into a header, have the producer write plain JSON, or set identity = "function:module:name" to a '
@@ -47,31 +47,31 @@ BEHIND_REGISTRY_BYTES: Final = (
 )
 
 PRESENT_LEAST: Final = 0.25
-"""Share of the records that a place must be in."""
+"""Least share of the records that must have a place."""
 DISTINCT_LEAST: Final = 0.5
 """Least share of different values of a field without a usual name."""
 REPEATED_MOST, OTHERS_MOST = 0.5, 0.5
 """Shares of repeats, and of repeats with another value, above which a place is no identity.
 
-Such a place names the subject of an event, and not the event.
+Such a place identifies the subject of an event, such as a customer, and not the event.
 """
 IDENTITIES_MOST: Final = 8
 FIELDS_CHOSEN_MOST: Final = 4
 
 NUMBERS_MOST, OWNERS_MOST, SEQUENCES_MOST = 6, 10, 3
 NUMBERS_LEAST: Final = 0.9
-"""Share of the values that must be numbers."""
+"""Least share of a place's values that must be numbers."""
 RISES_LEAST: Final = 0.7
-"""Least share of new records with a number above the last of its identity."""
+"""Least share of new records that must have a number above their identity's last."""
 PER_OWNER_LEAST: Final = 3
-"""Least average of records per identity: fewer show no order."""
+"""Least average number of records per identity. Fewer records show no order."""
 
 PAIRS: Final = (
     (Place("header", "ce_source"), Place("header", "ce_id")),
     (Place("header", "ce-source"), Place("header", "ce-id")),
     (Place("field", "source"), Place("field", "id")),
 )
-"""Pairs that are an identity only together: CloudEvents define an id within its source."""
+"""Pairs of places that identify an event only together: the id of a CloudEvent is unique within its source."""
 
 USUAL_ID: Final = re.compile(
     r"(^|[._-])(id|uuid|guid|ulid|key|e?tag|nonce|jti)$|"
@@ -84,7 +84,7 @@ TIMELIKE: Final = re.compile(r"time|date|(^|[._-])(ts|at)([._-]ms)?$|_at$|[a-z]A
 
 
 class Row(NamedTuple):
-    """Record of the sample. places: its content of each; value: a hash."""
+    """Record of the sample. places: content by place; value: hash of the whole value."""
 
     partition: int
     places: dict[Place, bytes]
@@ -93,17 +93,17 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Sample:
-    """Records of the sample, those of a partition in their order."""
+    """Sample of the topic's records. Those of a partition are in order."""
 
     rows: list[Row] = field(default_factory=list)
     unnamed: Counter[str] = field(default_factory=Counter)
-    """Records with a field that no path can name."""
+    """Number of records by name of a field that no path can name."""
     of_registry: int = 0
-    """Records with JSON after the five bytes of a Schema Registry."""
+    """Number of records with JSON after the five bytes of a Schema Registry."""
     _names: set[Place] = field(default_factory=set)
 
     def add(self, batch: RecordBatch, most: int) -> int:
-        """Take the first records of a batch; how many."""
+        """Add up to `most` first records of a batch; return the number added."""
         taken = min(batch.count, most, SAMPLE_MOST - len(self.rows))
         self.rows += [self._row(batch, index) for index in range(taken)]
         return taken
@@ -151,7 +151,7 @@ class Sample:
 
 
 def _scalars(value: bytes) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    """Yield the names that lead to each string and whole number in a JSON object, with its text."""
+    """Yield each string and whole number in a JSON object: the names on its path, and its text."""
     if not value.lstrip()[:1] == b"{" or is_too_deep(value):
         return
     try:
@@ -174,7 +174,7 @@ def _scalars(value: bytes) -> Iterator[tuple[tuple[str, ...], bytes]]:
 
 
 def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
-    """Return the candidates for all records: at most a dozen, and the named ones."""
+    """Choose the candidates to search in all records: the given ones (`named`), and about a dozen from the sample."""
     places = _Places(sample)
     chosen = [Candidate((WHOLE,)), *named]
     left_out = [
@@ -203,7 +203,7 @@ def choose(sample: Sample, named: tuple[Candidate, ...] = ()) -> Candidates:
 
 
 class _Places:
-    """Contents of the sample by place."""
+    """Statistics of the sample by place."""
 
     def __init__(self, sample: Sample) -> None:
         self._records = max(len(sample.rows), 1)
@@ -220,11 +220,11 @@ class _Places:
         self._repeated = {place: count - self.distinct[place] for place, count in self._present.items()}
 
     def is_usual(self, place: Place) -> bool:
-        """Return True if enough records have it."""
+        """Return True if enough records have the place."""
         return self._present[place] >= PRESENT_LEAST * self._records
 
     def ranked(self) -> list[Place]:
-        """Return the places that may be an identity, usual ones first."""
+        """Return the places in enough records, those with the usual names of an identity first."""
         usual = [place for place in self._present if self.is_usual(place)]
         return sorted(usual, key=lambda place: (self._rank(place), -self.distinct[place], place))
 
@@ -238,7 +238,7 @@ class _Places:
         return 3 if place.kind == "header" else 4
 
     def no_identity(self, place: Place) -> str | None:
-        """Return why it does not identify events, as far as the sample shows."""
+        """Return why a place does not identify events, as far as the sample shows; None if it may."""
         present, distinct, repeated = self._present[place], self.distinct[place], self._repeated[place]
         if distinct == 1 and present > 1:
             return "it is the same in all records"
@@ -249,7 +249,7 @@ class _Places:
         return None
 
     def numbers(self) -> list[Place]:
-        """Return the places with numbers, those unlike a time first."""
+        """Return the places with numbers; those with the names of a time come last."""
         found = [
             place
             for place, count in self._numbers.items()
@@ -259,7 +259,7 @@ class _Places:
         return sorted(found, key=lambda place: (TIMELIKE.search(place.words) is not None, self._rank(place), place))
 
     def owners(self) -> list[Place]:
-        """Return the places with values frequent enough to have an order."""
+        """Return the places that may own a rising number, since their values come often enough."""
         found = [
             place
             for place in self._present
@@ -270,7 +270,10 @@ class _Places:
 
 
 def owner_rank(place: Place) -> int:
-    """Return the rank of an identity for a number: a producer's own counter also serves with a second producer."""
+    """Return the rank of a place as the owner of a number, 0 for the best.
+
+    A producer's own counter is best, since it stays right with a second producer.
+    """
     if place == PRODUCER:
         return 0
     if place.kind != "key" and USUAL_OWNER.search(place.words):
@@ -291,7 +294,7 @@ class _Rising(NamedTuple):
 
 
 def _sequences(sample: Sample, places: _Places) -> list[Candidate]:
-    """Return identities with a rising number, the best ones first."""
+    """Return candidates with a rising number, the best first."""
     found: list[_Rising] = []
     numbers = places.numbers()[:NUMBERS_MOST]
     for number in numbers:

@@ -1,4 +1,4 @@
-"""Places of an identity or a number in a record, and the candidates among them."""
+"""Places in a record that may have an identity or a number, and candidates made of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.rule.identity import Identity, path_names, split_parts
 
 PLACES_MOST: Final = 60
-"""Bits of the word that guides the compiled pass through the paths of fields."""
+"""Most headers, and most fields, of all candidates: the compiled pass has a 64-bit word for fields."""
 
 
 class Place(NamedTuple):
-    """One part of a record. name: of the header, or the path of the field in the JSON value."""
+    """Part of a record. name: name of the header, or path of the field in the JSON value."""
 
     kind: Literal["whole", "partition", "key", "header", "field"]
     name: str = ""
@@ -41,9 +41,9 @@ SEQUENCE: Final = Place("header", "ratchet-sequence")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Candidate for telling a duplicate: the places of an identity, and of its number.
+    """Candidate for recognising a duplicate: the places of an identity, and of its number, if any.
 
-    With a number, the identity owns the number; the two together are compared.
+    With a number, a record is a duplicate if identity and number were seen before; without one, if the identity was.
     """
 
     identity: tuple[Place, ...]
@@ -55,7 +55,7 @@ class Candidate:
 
     @property
     def setting(self) -> str | list[str]:
-        """`identity` as a stream's settings have it."""
+        """Value for the setting `identity` of a stream."""
         if self.identity == (PRODUCER,):
             return "producer"
         names = [str(place) for place in self.identity]
@@ -63,10 +63,10 @@ class Candidate:
 
 
 def candidate_of(text: str) -> Candidate:
-    """Return an identity as the settings write it.
+    """Parse an identity, written as in a stream's settings.
 
     Raises:
-        SettingsError: it is none, or one that a survey cannot read.
+        SettingsError: the text is no identity, or one that a survey cannot read.
     """
     try:
         parts = Identity.parse(text).parts
@@ -84,9 +84,9 @@ def candidate_of(text: str) -> Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Candidates that are searched in all records.
+    """Candidates to search in all records.
 
-    left_out: places of the sample that are no identity, with reasons
+    left_out: places of the sample that are no candidates, with reasons
     """
 
     chosen: tuple[Candidate, ...]
@@ -94,12 +94,12 @@ class Candidates:
 
     @cached_property
     def headers(self) -> tuple[str, ...]:
-        """Names to find."""
+        """Names of the headers to find."""
         return self._names("header")
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """Paths to find."""
+        """Paths of the fields to find."""
         return self._names("field")
 
     def _names(self, kind: str) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class Candidates:
 
 
 class Names(NamedTuple):
-    """Names of headers for the compiled pass: their bytes, and where each begins and ends."""
+    """Names of headers for the compiled pass: all bytes, and start and end of each name."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -116,7 +116,7 @@ class Names(NamedTuple):
 
 
 def joined(names: tuple[str, ...]) -> Names:
-    """Names as the compiled pass takes them."""
+    """Return names in the form that the compiled pass needs."""
     parts = [name.encode() for name in names]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
     starts = ends - np.array([len(part) for part in parts], np.int64)
@@ -124,7 +124,11 @@ def joined(names: tuple[str, ...]) -> Names:
 
 
 class Paths(NamedTuple):
-    """Paths of fields for the compiled pass: int64[places, DEPTH_MOST] of starts and ends, and how many parts."""
+    """Paths of fields for the compiled pass.
+
+    data: bytes of all parts; starts, ends: int64[places, DEPTH_MOST], of each part in `data`; parts: int64[places],
+    number of parts
+    """
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -133,7 +137,7 @@ class Paths(NamedTuple):
 
 
 def joined_paths(paths: tuple[str, ...]) -> Paths:
-    """Paths as the compiled pass takes them."""
+    """Return paths in the form that the compiled pass needs."""
     split = [path_names(path) for path in paths]
     flat = joined(tuple(part for parts in split for part in parts))
     counts = np.array([len(parts) for parts in split], np.int64)

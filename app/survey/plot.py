@@ -1,4 +1,4 @@
-"""Picture of a survey: age and distance of duplicates, and lateness of numbers."""
+"""Diagrams of a survey: age and distance of duplicates, and lateness of numbers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FORMATS: Final = (".svg", ".png")
 
 
 def checked(picture: Path) -> None:
-    """Refuse a picture that cannot be drawn, before anything is read.
+    """Check that a picture can be drawn, before the topic is read.
 
     Raises:
-        SettingsError: it is neither SVG nor PNG, or its folder does not exist.
-        SetupError: matplotlib is not there.
+        SettingsError: the file is neither SVG nor PNG, or its folder does not exist.
+        SetupError: matplotlib is not installed.
     """
     if picture.suffix.lower() not in FORMATS:
         raise SettingsError(f"--plot {str(picture)!r}: name a file that ends in .svg or .png")
@@ -32,7 +32,7 @@ def checked(picture: Path) -> None:
 
 
 def plot(topic: str, finding: Finding, picture: Path) -> None:
-    """Draw the results of one identity.
+    """Draw the results of one candidate into a file.
 
     Raises:
         SettingsError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Proposed settings of a survey, with reasons, also for settings not proposed."""
+"""Settings proposed by a survey, with a reason for each setting that it proposes or leaves out."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kafka_ratchet.app.survey.report import WINDOW_MOST, Finding, Numbers, Repor
 
 RECORDS_LEAST: Final = 1_000
 PRESENT_LEAST: Final = 0.99
-"""Share of the records that must have an identity: the others become dead letters."""
+"""Least share of the records that must have a proposed identity. The others become dead letters."""
 REPEATED_MOST: Final = 0.5
 CONFLICTS_MOST: Final = 0.05
-"""Share of the repeats of an identity that may have another value."""
+"""Largest share of an identity's repeats that may have another value."""
 LATE_MOST: Final = 0.05
-"""Largest share of new records with a late number; those that no window passes count last."""
+"""Largest share of new records that may have a number below their identity's highest."""
 ALIKE: Final = 0.98
-"""Least share of the best identity's duplicates that makes another one as good."""
+"""Least share of the best identity's duplicates that another must find to count as equally good."""
 AGES_LEAST: Final = 30
-"""Least number of duplicates with an age."""
+"""Least number of duplicates with a known age for a proposal of inactive_after_s."""
 AGE_MARGIN: Final = 2
 ENTRIES_MARGIN: Final = 2
 IDENTITIES_MANY: Final = 100_000
-"""Least number of identities with a number that makes forgetting worthwhile."""
+"""Least number of identities with a number for a proposal of inactive_after_s."""
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 TIMES_S: Final = (
@@ -39,7 +39,7 @@ TIMES_S: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One setting. value: as TOML has it; None where it is not proposed, and the reason says why."""
+    """Line of a proposal. value: value of the setting; None if it is not proposed, for the given reason."""
 
     setting: str
     value: str | int | list[str] | None
@@ -51,10 +51,10 @@ class Proposal:
     """Proposed settings of a stream.
 
     Attributes:
-        finding: result of the proposed identity; None: none is proposed
-        lines: lines in the order of the settings
-        refused: reason for no proposal
-        notes: further points for the operator
+        finding: result of the proposed identity; None: no proposal.
+        lines: settings with reasons, in the order of the TOML section.
+        refused: reason why nothing is proposed; None if something is.
+        notes: further sentences for the operator.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Proposal:
 
     @property
     def toml(self) -> str:
-        """Return the section, with the reasons as comments; empty where nothing is proposed."""
+        """TOML section with the reasons as comments; empty if nothing is proposed."""
         if self.refused is not None:
             return ""
         out = [f"[streams.{self.name}]"]
@@ -89,7 +89,7 @@ class Proposal:
 
 
 def propose(report: Report) -> Proposal:
-    """Settings for a stream that reads the topic."""
+    """Propose settings for a stream that reads the surveyed topic."""
     proposal = Proposal(stream_name(report.topic))
     if report.records < RECORDS_LEAST:
         proposal.refused = f"{report.records:,} records are too few: at least {RECORDS_LEAST:,} are needed"
@@ -147,16 +147,16 @@ def _best(report: Report) -> Finding | None:
 
 
 def _misread(report: Report, sequence: Place) -> str | None:
-    """Return why the numbers of a place cannot be counted on; None where they can."""
+    """Return why a place's numbers need the setting sequence_form; None if they do not."""
     why = dict(report.forms).get(str(sequence))
     return None if why is None or "sequence_form" not in why else f"{sequence}: {why}"
 
 
 def _tier(each: Finding) -> int:
-    """Return the rank of reliability among identities with equal results, the best first.
+    """Return the rank of a candidate among those with equal results, 0 for the best.
 
-    A number that counts needs an entry for each of its identities, an id one for each event. A number that only rises,
-    such as a time, may be the same for two events tomorrow.
+    A number that counts by one needs only an entry for each identity in a worker's state; an id needs one for each
+    event. A number that only rises, such as a time, may be the same for two events in future.
     """
     if each.numbers is not None:
         return 0 if each.numbers.counts and not _is_timelike(each) else 3
@@ -173,9 +173,9 @@ def _is_named(each: Finding) -> bool:
 
 
 def _has_usual_name(each: Finding) -> bool:
-    """Return True if a header or field of it has the usual name of an id.
+    """Return True if a candidate has a header or field with the usual name of an id.
 
-    A key has no name: it may be an event's or a customer's.
+    A key has no name: it may identify an event or a customer.
     """
     return any(USUAL_ID.search(place.words) for place in each.candidate.identity)
 
@@ -191,7 +191,7 @@ def _is_good(report: Report, each: Finding) -> bool:
 
 
 def _why_none(report: Report, whole: Finding) -> str:
-    """Return why no identity is proposed, by the nearest candidate."""
+    """Return why no identity is proposed, with the candidate that comes nearest."""
     near = [
         each
         for each in report.findings[1:]
@@ -244,7 +244,10 @@ def _window(numbers: Numbers) -> tuple[int, int]:
 
 
 def _lost(each: Finding) -> int:
-    """Return the new records with a number too late for the proposed window; all late ones, if under half pass."""
+    """Return the number of new records too late for the proposed window.
+
+    If the window passes fewer than half of the late ones, none is proposed, and all of them count.
+    """
     numbers = each.numbers
     if numbers is None or not numbers.late:
         return 0
@@ -281,7 +284,7 @@ def _conflicts(each: Finding) -> list[Line]:
 
 
 def _across(each: Finding) -> list[Line]:
-    """Return lines about identities that come in several partitions."""
+    """Return the line about repartition_by, if an identity comes in several partitions."""
     found = each.across + each.across_conflicts
     if not found or each.candidate.identity == (PARTITION,):
         return []
@@ -289,7 +292,7 @@ def _across(each: Finding) -> list[Line]:
 
 
 def _bounds(report: Report, each: Finding) -> list[Line]:
-    """Return the lines about how long to remember, and how many."""
+    """Return the lines about inactive_after_s and max_identities."""
     numbers = each.numbers
     if numbers is not None and numbers.identities < IDENTITIES_MANY:
         return [Line("inactive_after_s", None, f"{numbers.identities:,} identities are few: nothing need be forgotten")]
@@ -318,7 +321,7 @@ def _bounds(report: Report, each: Finding) -> list[Line]:
 
 
 def busiest(busy: dict[int, int], seconds: int) -> int:
-    """Most records that came within so many seconds. busy: records by minute."""
+    """Return the greatest number of records within a period of `seconds`. busy: number of records by minute."""
     minutes = sorted(busy)
     width = math.ceil(seconds / MINUTE)
     most = held = first = 0
@@ -332,18 +335,18 @@ def busiest(busy: dict[int, int], seconds: int) -> int:
 
 
 def rounded_up(seconds: float) -> int:
-    """Return the next usual length of time."""
+    """Round up to the next usual length of time, in seconds."""
     return next((each for each in TIMES_S if each >= seconds), math.ceil(seconds / DAY / 365) * 365 * DAY)
 
 
 def two_digits(number: float) -> int:
-    """Rounded up to two digits."""
+    """Round up to two significant digits."""
     unit = int(10 ** max(0, len(str(math.ceil(number))) - 2))
     return math.ceil(number / unit) * unit
 
 
 def told(ms: float) -> str:
-    """Return a duration in the largest unit that it fills."""
+    """Return a duration as text, in its largest unit with a value of at least 1."""
     for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE), ("s", 1)):
         if ms >= size * 1_000:
             return f"{ms / size / 1_000:.3g} {unit}"
@@ -351,7 +354,7 @@ def told(ms: float) -> str:
 
 
 def stream_name(topic: str) -> str:
-    """Return a name of a stream for a topic."""
+    """Return a valid name of a stream, made from the name of a topic."""
     name = re.sub(r"[^a-z0-9_-]+", "-", topic.lower()).strip("-_")[:63]
     return name if re.match(r"[a-z]", name) else f"s-{name}"[:63]
 

@@ -1,4 +1,4 @@
-"""Reading a topic for a survey: committed record batches, as a lane fetches them; no group is joined."""
+"""Reader of a topic's committed record batches for a survey. It fetches them as a lane does, and joins no group."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ FETCH_WAIT_MS: Final = 500
 SAMPLE_BYTES: Final = 1 << 20
 SAMPLE_PARTITIONS_MOST: Final = 16
 SAMPLE_PLACES: Final = 3
-"""Beginning, middle and end of a partition: what its records look like may have changed."""
+"""Number of places to sample in a partition, evenly spread. The form of its records may have changed."""
 SAMPLE_FETCHES_MOST: Final = 4
-"""Most fetches of the sample from each place: values may be large."""
+"""Most fetches from each place of the sample, as values may be large."""
 CONNECTION: Final = "survey"
 
 Item = TypeVar("Item")
 
 SIDE_BY_SIDE: Final = 2
-"""Partitions read at a time: while one is waited for, the other one is taken apart."""
+"""Number of partitions read at a time, so that one is fetched while the other is counted."""
 
 
 @dataclass(slots=True)
 class Range:
-    """Range to read of a partition: offsets from `begin` to before `end`. first: Kafka's first one."""
+    """Offsets to read of a partition, from `begin` to before `end`. first: first offset that Kafka still has."""
 
     partition: int
     first: int
@@ -47,7 +47,7 @@ class Range:
 
     @property
     def is_whole(self) -> bool:
-        """Return True if no present record is left out before it."""
+        """True if the range begins at the partition's first present record."""
         return self.begin <= self.first
 
 
@@ -55,8 +55,8 @@ class Range:
 class Wanted:
     """Part of the topic to read.
 
-    identities: further identities to count
-    partitions: None: all; limit: the last so many records, by offsets; since_ms: from this time on
+    partitions: numbers; None: all. limit: number of last offsets to read, over all partitions; None: all.
+    since_ms: first time to read, in ms since the epoch; None: all. identities: further candidates to count.
     """
 
     partitions: tuple[int, ...] | None = None
@@ -69,8 +69,8 @@ class Wanted:
 class Topic:
     """Surveyed topic.
 
-    log_append_time: True if the broker stamps its records; None: unknown before the first read
-    deleted: records that retention deleted during the survey
+    log_append_time: True if all timestamps are the broker's; None: unknown before the first read
+    deleted: number of offsets that retention deleted before they were read
     """
 
     cluster: Cluster
@@ -79,16 +79,17 @@ class Topic:
     partitions: int
     timeout_s: float
     batch_most: int
-    """bytes that one record batch may unpack to"""
+    """Most bytes of one record batch after decompression."""
     ranges: list[Range] = field(default_factory=list)
     log_append_time: bool | None = None
     deleted: int = 0
 
     async def choose(self, wanted: Wanted) -> None:
-        """Set the ranges.
+        """Set the ranges to read.
 
         Raises:
-            SettingsError: there is no such partition.
+            SettingsError: a requested partition does not exist.
+            BrokerUnavailable: Kafka does not answer in time.
         """
         numbers = range(self.partitions) if wanted.partitions is None else wanted.partitions
         for number in numbers:
@@ -109,15 +110,15 @@ class Topic:
 
     @property
     def offsets(self) -> int:
-        """Return the number of offsets to read."""
+        """Number of offsets to read, over all partitions."""
         return sum(each.end - each.begin for each in self.ranges)
 
     def end(self, partition: int) -> int:
-        """Return the offset after the last one to read of a partition."""
+        """Return the offset after the last one to read in a partition."""
         return next(each.end for each in self.ranges if each.partition == partition)
 
     async def sample(self) -> tuple[Sample, RecordBatch | None]:
-        """Records from several places of several partitions, and one batch of them."""
+        """Read a sample from several places of several partitions; return it with its first batch, if any."""
         sample = Sample()
         first: RecordBatch | None = None
         held = [each for each in self.ranges if each.end > each.begin]
@@ -143,7 +144,7 @@ class Topic:
         return sample, first
 
     async def batches(self) -> AsyncGenerator[RecordBatch, None]:
-        """Yield all records of the ranges; those of a partition in order."""
+        """Yield all record batches of the ranges. Those of a partition come in order."""
         waiting = deque(each for each in self.ranges if each.end > each.begin)
         idle = [f"{CONNECTION}-{number}" for number in range(SIDE_BY_SIDE)]
         reading: deque[tuple[str, AsyncGenerator[RecordBatch, None]]] = deque()
@@ -164,7 +165,10 @@ class Topic:
                 await reader.aclose()
 
     async def records_of(self, each: Range, connection: str) -> AsyncGenerator[RecordBatch, None]:
-        """Read all records of one range, in order. connection: no other caller uses it at the same time."""
+        """Yield all record batches of one range, in order.
+
+        connection: name of a connection that no other caller uses at the same time
+        """
         reader = self._reader(each, each.begin, FETCH_BYTES, connection)
         while reader.position < each.end:
             yield await self._next_batch(reader, each)
@@ -175,7 +179,7 @@ class Topic:
         return PartitionReader(self.cluster, place, position, fetching)
 
     async def _next_batch(self, reader: PartitionReader, each: Range) -> RecordBatch:
-        """Return the records at the reader's position, up to the range's end; there may be none."""
+        """Return the next batch of a range, without records after the range's end; it may be empty."""
         where = f"{self.name} partition {each.partition}, offset {reader.position}"
         return await answered(self._read(reader, each), where, self.timeout_s)
 
@@ -195,10 +199,10 @@ class Topic:
 
 
 async def answered(asked: Coroutine[Any, Any, Item], where: str, timeout_s: float) -> Item:
-    """Return Kafka's answer within a time limit, for a request without one.
+    """Await a request that has no time limit of its own, for at most `timeout_s`.
 
     Raises:
-        BrokerUnavailable: it took longer than that.
+        BrokerUnavailable: Kafka has not answered within the limit.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -216,12 +220,12 @@ def _none(topic: str, each: Range, start: int) -> RecordBatch:
 
 
 def _before(batch: RecordBatch, end: int) -> RecordBatch:
-    """Return the batch without the records that came after the survey had begun."""
+    """Return a batch without the records from offset `end` on."""
     return batch if batch.next <= end else batch.only(batch.offsets < end)
 
 
 def _limit(ranges: list[Range], limit: int) -> None:
-    """Leave the last records, as even a share of each partition as they have."""
+    """Shorten the ranges to the last `limit` offsets in all, with equal shares as far as possible."""
     left = limit
     by_size = sorted(ranges, key=lambda each: each.end - each.begin)
     for index, each in enumerate(by_size):
@@ -231,11 +235,11 @@ def _limit(ranges: list[Range], limit: int) -> None:
 
 
 async def open_topic(cluster: Cluster, name: str, timeout_s: float, batch_most: int) -> Topic:
-    """Return a topic that exists; it is not created by asking.
+    """Return an existing topic. The request never makes Kafka create the topic.
 
     Raises:
-        TopicMissing: there is none.
-        BrokerUnavailable: no answer.
+        TopicMissing: the topic does not exist.
+        BrokerUnavailable: Kafka does not answer in time.
     """
     found = (await answered(cluster.topics([name]), f"topic {name}", timeout_s)).get(name)
     if found is None:
@@ -244,7 +248,7 @@ async def open_topic(cluster: Cluster, name: str, timeout_s: float, batch_most: 
 
 
 async def ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-    """Yield the same items, and make the next one during the work on the present one."""
+    """Yield the items of a generator, each produced while the caller uses the one before."""
     making = asyncio.create_task(_next(source))
     try:
         while (item := await making) is not None:
@@ -262,12 +266,12 @@ async def _next(source: AsyncGenerator[Item, None]) -> Item | None:
 
 
 async def count_all(topic: Topic, counts: Counts, moved: Callable[[int, int], None]) -> None:
-    """Count all records of the topic's ranges: a batch is fetched, one taken apart and one counted side by side.
+    """Count all records in the topic's ranges. One batch is fetched, one read and one counted at the same time.
 
     Args:
-        topic: with its ranges
-        counts: filled
-        moved: called with the offsets and the records that a batch brought
+        topic: topic with its ranges set
+        counts: counts to fill
+        moved: function called after each batch with its numbers of offsets and records
     """
 
     async def taken_apart() -> AsyncGenerator[tuple[RecordBatch, Found], None]:

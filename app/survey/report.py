@@ -1,4 +1,4 @@
-"""Report of a survey, for the terminal, for JSON, and for the proposal."""
+"""Report of a survey, the basis of its text, its JSON and its proposal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOW_MOST: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Records with age, distance or lateness from `least` to `most`."""
+    """Number of records with an age, distance or lateness from `least` to `most`."""
 
     least: int
     most: int
@@ -28,7 +28,7 @@ class Bucket:
 
 
 def buckets(counts: NDArray[np.int64]) -> list[Bucket]:
-    """Return the buckets from the first to the last used one, by powers of two."""
+    """Return the buckets from the first to the last with records. counts: int64[BUCKETS], by bits."""
     held = np.flatnonzero(counts)
     if not len(held):
         return []
@@ -40,7 +40,10 @@ def buckets(counts: NDArray[np.int64]) -> list[Bucket]:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One duplicate to look at: where it is, and where the record was that it repeats. age_ms: -1 is not known."""
+    """Example of a duplicate.
+
+    partition, offset: its place; before: offset of the record that it repeats; age_ms: time between them; -1: unknown
+    """
 
     partition: int
     offset: int
@@ -50,11 +53,11 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Order of a candidate's numbers.
+    """Order of a candidate's numbers, compared with the highest number of their identity so far.
 
-    identities: number of those with numbers, in each partition; rises: records above the last of their identity;
-    steps: those just one above it; late: records below it and never seen before; late_most: largest distance; before:
-    records below the first one read of their identity, of unknown kind.
+    identities: number of identities with numbers, counted in each partition; rises: records above the highest; steps:
+    records just one above it; late: new records below it; late_most: largest distance below it. before: records below
+    the first number read of their identity, which may be late or repeats; lates: late records by distance.
     """
 
     identities: int
@@ -67,18 +70,18 @@ class Numbers:
 
     @classmethod
     def of(cls, order: Order) -> Numbers:
-        """Return the order from the counts."""
+        """Make the numbers from the counts of a survey."""
         rises, steps, late, before, identities = (int(order.counts[kind]) for kind in range(seen.ORDERS))
         return cls(identities, rises, steps, late, int(order.largest[0]), before, buckets(order.lates))
 
     @property
     def counts(self) -> bool:
-        """Return True if most numbers are one above the last."""
+        """True if most rising numbers are just one above the highest before."""
         return 2 * self.steps > self.rises
 
     @property
     def windows(self) -> list[tuple[int, int]]:
-        """Windows, and how many of the late numbers each would pass."""
+        """Possible reorder windows, each with the number of late records that it would pass."""
         if not self.late:
             return []
         sizes = [1 << bits for bits in range(1, WINDOW_MOST.bit_length())]
@@ -100,19 +103,20 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Finding:
-    """Duplicates by one candidate.
+    """Results of a survey for one candidate.
 
     Attributes:
-        records: records that have it.
+        records: number of records that have the identity.
+        without: number of records that lack it.
         distinct: number of identities, over all partitions.
-        equal, conflicts: records with an identity seen in their partition before, with the same value and with another.
-        across, across_conflicts: likewise, where it was in other partitions only.
-        one_of: one of this many identities was followed, with all of its records; 1: all of them.
-        errors: by name, two standard errors of a sampled count.
-        mistaken: expected number of identities confused by equal hashes.
-        ages, ages_across: ms since the identity's last record, in this partition and in another.
-        distances: offsets since its last record in this partition.
-        age_most_ms, distance_most: -1 where there is none.
+        equal, conflicts: repeats of an identity seen in the same partition, with the same value, and with another.
+        across, across_conflicts: repeats of an identity seen only in other partitions, in the same way.
+        one_of: size of the sample: one of this many identities was followed, with all of its records; 1: all.
+        errors: two standard errors of each sampled count, by name.
+        mistaken: expected number of pairs of identities confused because of equal hashes.
+        ages, ages_across: repeats by ms since the identity's last record, in the same partition and in another.
+        distances: repeats by offsets since the identity's last record in the same partition.
+        age_most_ms, distance_most: largest age and distance in the same partition; -1: none.
     """
 
     candidate: Candidate
@@ -137,7 +141,7 @@ class Finding:
 
     @classmethod
     def of(cls, count: Count, records: int) -> Finding:
-        """Return the result from the counts. records: of the topic."""
+        """Make the results from the counts of a candidate. records: number of records read."""
         of = count.seen
         first, equal, conflicts, across, across_conflicts = map(int, of.counts)
         errors = {
@@ -171,7 +175,7 @@ class Finding:
 
     @property
     def duplicates(self) -> int:
-        """Records that a worker would drop."""
+        """Number of records that a worker would drop."""
         return self.equal + self.conflicts
 
     def as_dict(self) -> dict[str, Any]:
@@ -201,9 +205,9 @@ class Finding:
 
 
 def mistaken(followed: int, level: int) -> float:
-    """Return the average number of pairs of identities with equal hashes by chance: n (n - 1) / 2 of 2^64.
+    """Return the expected number of pairs of identities with equal hashes: n (n - 1) / 2 divided by 2^64.
 
-    level: level of the sample; its hashes share that many bits.
+    followed: number of identities; level: level of the sample, as its hashes have that many bits in common
     """
     return float(followed * max(followed - 1, 0) / 2 / 2.0 ** (HASH_BITS - level))
 
@@ -221,14 +225,14 @@ class Report:
     """Report of a survey.
 
     Attributes:
-        findings: results by candidate; the first is of whole records.
-        left_out: places that are no identity, with reasons, by the sample.
-        forms: places with numbers of an unread form, with reasons, by the sample.
-        broken: values other than JSON objects; 0 where no field was searched.
-        deleted: records that retention deleted during the survey.
-        future: timestamps more than a day ahead, left out.
-        busy: records by minute of the clock.
-        log_append_time: True if timestamps are the broker's.
+        findings: results by candidate; the first candidate is the whole record.
+        left_out: places of the sample that are no candidates, with reasons.
+        forms: places of the sample with numbers in a form that a stream cannot read, with reasons.
+        broken: number of values other than JSON objects; 0 if no field was searched.
+        deleted: number of offsets that retention deleted during the survey.
+        future: number of timestamps more than a day ahead, which were ignored.
+        busy: number of records by minute of the clock.
+        log_append_time: True if all timestamps are the broker's; None: nothing was read.
     """
 
     topic: str
@@ -259,7 +263,7 @@ class Report:
         seconds: float,
         forms: tuple[tuple[str, str], ...] = (),
     ) -> Report:
-        """Return the report from topic and counts."""
+        """Make the report from topic and counts. seconds: duration of the reading."""
         return cls(
             topic.name,
             topic.ranges,
@@ -282,12 +286,12 @@ class Report:
 
     @property
     def span_ms(self) -> int:
-        """Return the time from the first record to the last, by the clock; 0 without a timestamp."""
+        """Milliseconds from the first record to the last, by the clock; 0 without a timestamp."""
         return max(0, self.last_ms - self.first_ms)
 
     @property
     def is_whole(self) -> bool:
-        """Return True if all present records of the topic were read."""
+        """True if all present records of the topic were read."""
         return len(self.ranges) == self.partitions and all(each.is_whole for each in self.ranges)
 
     def as_dict(self) -> dict[str, Any]:

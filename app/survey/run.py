@@ -1,4 +1,4 @@
-"""A survey from the first question to the report."""
+"""Course of a survey, from the connection to Kafka to the report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ UNITS_S: Final = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_
 
 Moved = Callable[[int, int], None]
 Begun = Callable[[int], Moved]
-"""Called with the offsets to read; its result is called with the offsets and records of each batch."""
+"""Function called with the number of offsets to read.
+
+It returns a function that is called with the numbers of offsets and records of each batch.
+"""
 
 
 def survey(
@@ -43,15 +46,16 @@ def survey(
     Args:
         settings: settings for the client; they need no stream.
         bootstrap: host:port[,host:port] of a Kafka that answers.
-        topic: topic to read.
-        wanted: part of it to read.
+        topic: name of the topic.
+        wanted: part of the topic to read.
         begun: function for a progress bar.
-        memory_mb: MiB for the tables of seen identities; above them a sample of the identities is followed.
-        seed: seed of the hashes; None: another one each time.
+        memory_mb: MiB for the tables of seen identities. If they are not enough, only a sample of the identities is
+            followed.
+        seed: seed of the hashes; None: a random one.
 
     Raises:
-        TopicMissing: there is no such topic.
-        SettingsError: no such partition.
+        TopicMissing: the topic does not exist.
+        SettingsError: a requested partition does not exist.
         BrokerUnavailable: Kafka does not answer.
         TransportError: the topic cannot be read.
     """
@@ -85,10 +89,10 @@ async def _survey(
 
 
 def partitions_of(text: str) -> tuple[int, ...]:
-    """Read "0,3,8-11".
+    """Parse partition numbers such as "0,3,8-11".
 
     Raises:
-        SettingsError: it is something else.
+        SettingsError: the text is something else.
     """
     numbers: set[int] = set()
     for part in text.split(","):
@@ -100,10 +104,12 @@ def partitions_of(text: str) -> tuple[int, ...]:
 
 
 def since_ms(text: str, now_ms: int) -> int:
-    """Read "24h", "7d" (before now) or a date, with or without a time; without a zone it is UTC. ms since the epoch.
+    """Parse a point in time; return ms since the epoch.
+
+    text: time before now, such as "24h" or "7d", or a date with or without a time of day. Without a zone it is UTC.
 
     Raises:
-        SettingsError: it is something else.
+        SettingsError: the text is something else.
     """
     if match := re.fullmatch(r"(\d{1,9})\s*(s|m|min|h|d|w)", text.strip()):
         return max(0, now_ms - int(match[1]) * UNITS_S[match[2]] * 1_000)

@@ -1,18 +1,19 @@
-"""Compiled passes over seen records: repeats, their age, and their content.
+"""Compiled judgement of a survey's records: repeated identities, their age, and their values.
 
-A table is open addressing with linear probing, int64[slots, 4], so that a look takes one cache line:
+A table uses open addressing with linear probing, int64[slots, 4], so that a look-up takes one cache line.
+Columns of a slot:
 
-    HASH    64 bits, seeded; 0 is an empty slot
-    CLOCK   ms: the partition's clock at the identity's last record; 0 without a timestamp
-    OFFSET  offset of its last record
-    WHAT    the upper half is that of the hash of its first value, the lower is the partition, or SEVERAL
+    HASH    seeded hash of the identity, 64 bits; 0: empty slot
+    CLOCK   clock of the partition at the identity's last record, in ms; 0 without a timestamp
+    OFFSET  offset of the identity's last record
+    WHAT    upper 32 bits: those of the hash of the identity's first value; lower 32: its partition, or SEVERAL
 
-Equal hashes are taken as equal identities: `kafka_ratchet.app.survey.report.mistaken` says how often that is wrong.
-An identity that comes in a second partition gets the mark SEVERAL, and an entry for each of its partitions in a
-second table, by a hash of both. So the view of one partition, like that of a worker, is exact, and costs nothing
-where identities keep to a partition.
+Equal hashes count as equal identities: `kafka_ratchet.app.survey.report.mistaken` returns how often that is wrong. An
+identity that comes in a second partition gets the mark SEVERAL, and an entry for each of its partitions in a second
+table, under a hash of identity and partition. So the verdicts within one partition are exact, as those of a worker. An
+identity with all records in one partition costs nothing more.
 
-At a level above 0 only hashes whose lowest bits are 0 are kept: one of 2^level identities, with all of its records.
+At a level above 0 only hashes with 0 in the lowest bits are kept: one of 2^level identities, with all of its records.
 Their results count 2^level times.
 """
 
@@ -31,24 +32,28 @@ COLUMNS = 4
 SEVERAL = 0x7FFFFFFF
 
 FIRST, EQUAL, CONFLICT, ACROSS, ACROSS_CONFLICT, LEFT_OUT, NONE = range(7)
-"""Verdicts, uint8: never seen; seen in this partition, with the same value, and with another; seen in other partitions
-only, likewise; not of the sample; without the identity."""
+"""Verdicts, uint8.
+
+FIRST: identity never seen; EQUAL, CONFLICT: seen in this partition, with the same value or another; ACROSS,
+ACROSS_CONFLICT: seen only in other partitions, with the same value or another; LEFT_OUT: not in the sample; NONE: no
+identity.
+"""
 VERDICTS = 5
 """Number of verdicts counted with a weight."""
 
 LEVEL_MOST = 20
-"""Lowest bits of a hash for the sample: 20. The highest 6 choose a group, others the slot."""
+"""Number of lowest bits of a hash that choose the sample. The highest 6 choose a group, and the others the slot."""
 GROUPS = 64
 
 BUCKETS = 65
-"""Buckets by the bits of a number: 0, 1, 2 to 3, 4 to 7, ..."""
+"""Number of buckets. A number is counted by its bits: 0, 1, 2 to 3, 4 to 7, ..."""
 
 EXAMPLES = 3
 
 
 @compiled(inline="always")
 def bits_of(number: int) -> int:
-    """Bits that a number has; 0 has none."""
+    """Return the number of bits of a number; 0 has none."""
     bits = 0
     while number > 0:
         number >>= 1
@@ -68,7 +73,7 @@ def _slot_of(table: I64, wanted: np.uint64) -> np.int64:
 
 @compiled()
 def _in_partition(wanted: np.uint64, partition: int) -> np.uint64:
-    """Return the hash of an identity in a partition, in the same sample as the identity's."""
+    """Return a hash of identity and partition with the same lowest bits, and so in the same sample."""
     low = (np.uint64(1) << np.uint64(LEVEL_MOST)) - np.uint64(1)
     found = (mixed(wanted, np.uint64(partition), np.uint64(0x5851F42D4C957F2D)) & ~low) | (wanted & low)
     return found if found != np.uint64(0) else np.uint64(1) << np.uint64(63)
@@ -95,30 +100,31 @@ def judge(
     largest: I64,
     examples: I64,
 ) -> int:
-    """Judge records of one partition by one identity, until a table is full.
+    """Judge records of one partition by one candidate, until a table is full.
 
     Args:
         hashes: uint64[records], hashes of the identity; 0: none.
         values: uint64[records], hashes of the values.
-        clocks: int64[records], ms, never falling.
-        offsets: int64[records].
+        clocks: int64[records], clock of the partition in ms, which never falls.
+        offsets: int64[records], offsets of the records.
         begin: index of the first record to judge.
-        partition: their partition.
-        table: int64[slots, COLUMNS].
-        several: int64[slots, COLUMNS], of identities in several partitions.
-        used: int64[2], entries of the two.
-        most: int64[2], most entries of the two.
-        level: level of the sample.
+        partition: number of the partition.
+        table: int64[slots, COLUMNS], table of all identities.
+        several: int64[slots, COLUMNS], table of identities in several partitions.
+        used: int64[2], number of entries in the two tables.
+        most: int64[2], most entries of the two tables.
+        level: level of the sample. A record counts 2^level times, which is its weight.
         verdicts: uint8[records], filled from begin on.
-        counts: int64[VERDICTS], raised by the weight of each.
-        groups: int64[VERDICTS, GROUPS], likewise, with a weight above 1.
-        ages: int64[2, BUCKETS], likewise: ms since the identity's last record, in this partition and in others.
-        distances: int64[BUCKETS], likewise: offsets since its last record in this partition.
+        counts: int64[VERDICTS], raised by the weight of each record.
+        groups: int64[VERDICTS, GROUPS], raised by the weight of each record, at a level above 0.
+        ages: int64[2, BUCKETS], weights by ms since the identity's last record, in this partition and in others.
+        distances: int64[BUCKETS], weights by offsets since the identity's last record in this partition.
         largest: int64[2], largest age (ms) and distance in this partition.
-        examples: int64[2, EXAMPLES, 4], the first EQUAL and CONFLICT: partition, offset, offset before it, age.
+        examples: int64[2, EXAMPLES, 4], first EQUAL and CONFLICT records: partition, offset, offset of the record
+            before, age.
 
     Returns:
-        index of the first record not judged: at the end, or where a table needs more room.
+        index of the first record not judged: the number of records, or less if a table must grow.
     """
     weight = np.int64(1) << np.int64(level)
     outside = np.uint64(weight - 1)
@@ -191,7 +197,7 @@ def judge(
 
 @compiled()
 def refill(old: I64, new: I64, level: int) -> int:
-    """Put the entries within a level's sample into an empty table with room; return their number."""
+    """Copy the entries in the sample of `level` into an empty table; return their number."""
     outside = (np.int64(1) << np.int64(level)) - np.int64(1)
     used = 0
     for i in range(old.shape[0]):
@@ -205,14 +211,14 @@ def refill(old: I64, new: I64, level: int) -> int:
 
 RISES, STEPS, LATE, BEFORE, OWNERS = range(5)
 ORDERS = 5
-"""Counts of an order.
+"""Kinds of counts of an order.
 
-Records above the highest number of their identity; those just one above it; those below it and never seen;
-those below the first one read, of unknown kind; and identities.
+RISES: records above the highest number of their identity; STEPS: just one above it; LATE: below it, and never seen;
+BEFORE: below the first number read of their identity, and so late or a repeat; OWNERS: identities.
 """
 
 HIGHEST, LOWEST = 1, 2
-"""Columns of a table of owners; LOWEST is the first number read."""
+"""Columns of a table of identities: highest number, and first number read."""
 
 
 @compiled()
@@ -237,21 +243,21 @@ def order(
     Args:
         owners: uint64[records], hashes of the identities; 0: none.
         numbers: int64[records]; negative: none.
-        verdicts: uint8[records], of `judge` for identity and number together.
-        begin: index of the first record.
-        partition: their partition.
-        is_whole: True if it was read from its very first record on.
-        table: int64[slots, COLUMNS], HASH, HIGHEST and LOWEST.
-        used: int64[1], its entries.
-        most: most entries.
-        level: level of the sample of owners.
-        seen_level: level of the verdicts' sample.
-        counts: int64[ORDERS], raised by the weight of each.
-        lates: int64[BUCKETS], likewise: distance of an unseen number below the highest.
+        verdicts: uint8[records], verdicts of `judge` on identity and number together.
+        begin: index of the first record to follow.
+        partition: number of the partition.
+        is_whole: True if the partition is read from its very first record on.
+        table: int64[slots, COLUMNS], with HASH, HIGHEST and LOWEST.
+        used: int64[1], number of entries in the table.
+        most: most entries of the table.
+        level: level of the sample of identities.
+        seen_level: level of the sample of `verdicts`.
+        counts: int64[ORDERS], raised by the weight of each record.
+        lates: int64[BUCKETS], weights by distance of a late number below the highest.
         largest: int64[1], largest distance.
 
     Returns:
-        index of the first unread record: at the end, or where the table needs more room.
+        index of the first record not followed: the number of records, or less if the table must grow.
     """
     weight = np.int64(1) << np.int64(level)
     outside = np.uint64(weight - 1)
