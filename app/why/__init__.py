@@ -1,1 +1,1 @@
-"""`ratchet why`: what became of one record, from the input to the row, read from the topics and the result table."""
+"""`ratchet why`: the trace of one record from the input to the row, read from the topics and the result tables."""

@@ -1,4 +1,4 @@
-"""Answer about a record: its arrival, its verdict, and its results."""
+"""Answer of `ratchet why` about a record: its arrivals in the input, their verdicts, and their results."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ ARRIVALS_MOST: Final = 1_000
 """Most arrivals listed one by one; an identity may have millions."""
 
 Verdict = Literal["fresh", "duplicate", "too-late", "content-differs", "invalid", "unjudged", "skipped", "waiting"]
-"""unjudged: deduplication was off; skipped: an operator has decided so; waiting: no worker has read it."""
+"""Verdicts. unjudged: deduplication was off; skipped: an operator skipped it; waiting: no worker has committed it."""
 
 
 class ExitCode(IntEnum):
-    """Exit code of `ratchet why`. 2 is for impossible questions."""
+    """Exit code of `ratchet why`. The code 2 is for errors."""
 
     EXPLAINED = 0
     NOT_FOUND = 1
     NOT_ALL_READ = 3
-    """Nothing was found in what could be read in time."""
+    """Nothing found, but not everything could be read in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place of a record."""
+    """Topic, partition and offset of a record."""
 
     topic: str
     partition: int
@@ -37,11 +37,11 @@ class Place:
 
 @dataclass(slots=True)
 class Transaction:
-    """Transaction of a record's verdict.
+    """Transaction that committed a record's verdict.
 
-    changelog: the progress entry past the record; None where compaction has removed it
+    changelog: place of the transaction's progress entry in the changelog; None: removed by compaction
     at: Kafka's append time of that entry; ISO 8601, UTC
-    producer_id, epoch: producer of the transaction; None where unreadable
+    producer_id, epoch: producer of the transaction; None: not known
     """
 
     changelog: Place | None = None
@@ -52,11 +52,12 @@ class Transaction:
 
 @dataclass(slots=True)
 class Result:
-    """Rows of an output record in the result table. Offsets are of the output.
+    """Result of an output record in a result table.
 
-    rows, rejects: None where rows have no record
-    commit: the store's number of the commit; None: unknown
-    kind: append, upsert or totals; "query" where `sql` or `transform` makes the rows
+    read_to: next output offset that the job will read.
+    rows, rejects: number of the record's rows and rejects; None: rows do not stand for single records.
+    commit: the store's number of the commit; None: not known.
+    kind: append, upsert or totals; "query" if `sql` or `transform` makes the rows.
     """
 
     table: str
@@ -68,11 +69,11 @@ class Result:
     kind: str = "upsert"
 
     def is_anothers(self, offset: int) -> bool:
-        """Return True if there is a row with the place of a record that the job has not read."""
+        """Return True if a row has the place of this record before the job has read the record."""
         return self.read_to <= offset and bool(self.rows or self.rejects)
 
     def sentence(self, offset: int) -> str:
-        """Return the result of the record at that offset of the output, as far as the table shows."""
+        """Return a sentence about the result of the record at this output offset."""
         where, job = self.table, f"job {self.job}"
         if self.read_to <= offset:
             others = "; the row with its partition and offset is of another topic" if self.is_anothers(offset) else ""
@@ -92,7 +93,7 @@ class Result:
 
 @dataclass(slots=True)
 class Sent:
-    """Record that agents have sent on for an event. read: whether the next lane has taken it; None: it has none."""
+    """Record that agents have sent for an event. read: True if its reader has committed it; None: not known."""
 
     at: Place
     read: bool | None = None
@@ -100,12 +101,13 @@ class Sent:
 
 @dataclass(slots=True)
 class Arrival:
-    """Record of the input in question.
+    """Arrival of the record in the input, with everything found about it.
 
-    timestamp: its own, ISO 8601, UTC.
-    sequence: None where it has none.
-    against: the last sequence of its identity before it; None where there was none, or it is unknown.
-    lag: uncommitted offsets before a waiting record.
+    timestamp: timestamp of the record; ISO 8601, UTC.
+    sequence: sequence of the record; None without one.
+    against: last sequence of its identity before it; None: none, or not known.
+    forwarded: place in the output; None: not found there.
+    lag: number of uncommitted offsets before a waiting record; None if it does not wait.
     """
 
     at: Place
@@ -121,20 +123,20 @@ class Arrival:
     """Reason of the dead letter."""
     transaction: Transaction | None = None
     result: Result | None = None
-    """The first of `results`."""
+    """First element of `results`."""
     results: list[Result] = field(default_factory=list)
-    """Results by sink that reads the output, in the order of the settings."""
+    """Results in the sinks that read the output, in the order of the settings."""
     sent: list[Sent] = field(default_factory=list)
-    """Records of the agents: those of steps with the event's id, and those of the output with its identity."""
+    """Records sent by agents: in topics of internal streams by the event's id, in the output by its identity."""
     lag: int | None = None
     blocked: str | None = None
-    """Sentence about the open transaction before it."""
+    """Sentence about the open transaction that blocks the record; None: none."""
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Answer:
-    """All of it. limits: what cannot be known, and why."""
+    """Answer to one question. asked: the question as text; limits: sentences about unknowns."""
 
     stream: str
     asked: str
@@ -142,9 +144,9 @@ class Answer:
     sequence: int | None = None
     arrivals: list[Arrival] = field(default_factory=list)
     more: int = 0
-    """Number of further arrivals."""
+    """Number of further arrivals, which are not listed."""
     read_all: bool = True
-    """True if all possible records were read."""
+    """True if every record was read that may be an arrival."""
     limits: list[str] = field(default_factory=list)
 
     @property
@@ -169,12 +171,12 @@ class Answer:
 
 
 def shown(identity: bytes) -> str:
-    """Return an identity as text; other bytes as hex escapes."""
+    """Return an identity as text, with undecodable bytes as hex escapes."""
     return identity.decode("utf-8", "backslashreplace")
 
 
 def moment(ms: int) -> str:
-    """Return a time in ms since the epoch as ISO 8601, UTC."""
+    """Format a time in ms since the epoch as ISO 8601, UTC."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):  # a producer may set any number

@@ -1,4 +1,4 @@
-"""Changelog of one input partition: transactions, unjudged intervals, forgotten identities."""
+"""Reader of one partition of a changelog: transactions, policy intervals, edits, and the identity's deletions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from kafka_ratchet.transport.owner import KEY as OWNER
 from kafka_ratchet.transport.owner import Owner
 
 IDENTITY: Final = b"i"
-"""Prefix of an identity's key."""
+"""Prefix of an identity's key in the changelog."""
 WAIT_MS: Final = 500
 
 
 class Step(NamedTuple):
-    """A progress entry: input before `next` was judged by then. at_ms: when Kafka appended it."""
+    """Progress entry of a transaction: all input before `next` was judged. at_ms: Kafka's append time."""
 
     next: int
     offset: int
@@ -39,26 +39,29 @@ class Step(NamedTuple):
 
 @dataclass
 class Log:
-    """One partition of the changelog."""
+    """Contents of one partition of the changelog."""
 
     topic: str
     partition: int
     steps: list[Step] = field(default_factory=list)
-    """Rising. Compaction leaves the newest of those that it has come to, and all later ones."""
+    """Progress entries by rising `next`. Compaction has removed old ones: it keeps the newest and all after that."""
     intervals: list[PolicyInterval] = field(default_factory=list)
     owner: Owner | None = None
     is_whole: bool = False
-    """True if everything before the first of them is present."""
+    """True if nothing before the first progress entry was removed."""
     edits: list[Edit] = field(default_factory=list)
-    """Operators' changes, in their order."""
+    """Operators' edits of the state, in order."""
     forgotten: list[int] = field(default_factory=list)
-    """Times in ms at which the identity was forgotten, as far as Kafka still shows."""
+    """Times of the identity's deletions in ms since the epoch, as far as Kafka has these entries."""
 
     def step(self, offset: int) -> tuple[Step, bool] | None:
-        """Return the first entry that passes an input offset, and whether it is that of its transaction.
+        """Return the first progress entry past an input offset, and True if its transaction judged that offset.
 
-        It is, where one before it is still there: compaction would have removed that one first. And the first one is,
-        where nothing was removed before it.
+        True requires an earlier entry, as compaction would have removed that one first; or that nothing was removed
+        before the first entry.
+
+        Returns:
+            None if no entry is past the offset
         """
         at = bisect_right(self.steps, offset, key=lambda step: step.next)
         if at == len(self.steps):
@@ -69,12 +72,11 @@ class Log:
 def read_log(settings: Settings, reader: TopicReader, name: str, partition: int, of: bytes, within: Scan) -> Log:
     """Read one partition of a stream's changelog.
 
-    of: the identity; within: limits of time and size.
-
-    of: the identity; within: limits of time and size.
+    of: bytes of the identity; within: limits of time and size.
 
     Raises:
-        OwnerDiffers, StateError: an entry is of a newer Ratchet.
+        OwnerDiffers: the owner entry was written by a newer Ratchet.
+        StateError: another entry was written by a newer Ratchet.
         BrokerUnavailable: Kafka does not answer.
     """
     topic = changelog_name(settings.app, name)
@@ -119,9 +121,9 @@ def read_log(settings: Settings, reader: TopicReader, name: str, partition: int,
 def who_wrote(
     settings: Settings, bootstrap: str, ids: Iterable[str], places: Iterable[Place]
 ) -> dict[Place, tuple[int, int]]:
-    """Producer id and epoch of the record batches at these places; those that cannot be read are left out.
+    """Return producer id and epoch of the record batches at these places; unreadable ones are left out.
 
-    ids: topics of the places
+    ids: names of the topics of these places
     """
     wanted = list(dict.fromkeys(places))
     return asyncio.run(_who_wrote(settings, bootstrap, sorted(set(ids)), wanted)) if wanted else {}
@@ -157,10 +159,10 @@ async def _who_wrote(
 
 
 def _writer(data: bytes | memoryview, offset: int) -> tuple[int, int]:
-    """Producer id and epoch of the batch that holds an offset.
+    """Return producer id and epoch of the batch that contains an offset.
 
     Raises:
-        StateError: none does.
+        StateError: no batch in the data contains it.
     """
     at = 0
     while at + HEAD.size <= len(data):

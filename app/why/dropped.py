@@ -1,4 +1,4 @@
-"""Dropped records: the newest of a topic of dead letters or duplicates, read in a bounded time."""
+"""Reader of the newest dead letters or duplicates, within limits of time and size."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from kafka_ratchet.topic_log.clients import (
 from kafka_ratchet.topic_log.reading import records_between, second_read
 
 READ_MOST: Final = 20_000
-"""Most offsets read, the newest of each partition ..."""
+"""Most offsets read with a filter, shared by all partitions."""
 LOOK_MOST: Final = 5_000
-"""... and without any condition: each thousand records takes some 50 ms."""
+"""Most offsets read without a filter, shared by all partitions. A thousand records take some 50 ms."""
 LIMIT_S: Final = 4.0
 LIMIT_BYTES: Final = 64 << 20
 REASONS_MOST: Final = 200
-"""Most separate reasons and identities: an agent's error may have another text for each record."""
+"""Most reasons, and most identities, counted separately: an agent's error may differ for each record."""
 REASON_SHOWN: Final = 200
 TEXT_MOST: Final = 2_000
-"""characters of a key, a value or a header."""
+"""Most characters shown of a key, a value or a header."""
 OTHERS: Final = "(others)"
 APPENDED: Final = (
     ("ratchet-reason", "ratchet-topic", "ratchet-partition", "ratchet-offset"),
     ("ratchet-verdict", "ratchet-last-sequence", "ratchet-topic", "ratchet-partition", "ratchet-offset"),
 )
-"""The last headers of a dead letter and of a duplicate."""
+"""Names of the headers that Ratchet appends to a dead letter, and to a duplicate."""
 MOST_APPENDED: Final = max(map(len, APPENDED))
 
 
 class Wanted(NamedTuple):
-    """Selection of records; None is all. reason: its beginning; since, until: ms since the epoch."""
+    """Filter of records; None: no condition. reason: beginning of the reason; since, until: ms since the epoch."""
 
     reason: str | None = None
     identity: bytes | None = None
@@ -58,12 +58,15 @@ class Wanted(NamedTuple):
     until: int | None = None
     limit: int = 20
     most: int = READ_MOST
-    """Offsets to look at, of all partitions together; each partition has its share, and one more."""
+    """Most offsets to read, shared by all partitions."""
 
 
 @dataclass(slots=True)
 class Dropped:
-    """One record. origin: None where its headers are not those that Ratchet appends; headers: those it had before."""
+    """Record of a topic of dead letters or duplicates.
+
+    origin: origin in its headers; None: the headers are not Ratchet's; headers: the record's own headers
+    """
 
     partition: int
     offset: int
@@ -76,9 +79,9 @@ class Dropped:
     value: bytes | None
 
     def as_dict(self, *, values: bool) -> dict[str, Any]:
-        """Return the record for display and scripts.
+        """Return the record as a JSON object.
 
-        values: show keys, values and foreign headers, cut; without it, their lengths.
+        values: True for the contents of keys, values and foreign headers, truncated; False for their lengths only
         """
         origin = self.origin
         where = None if origin is None else {k: getattr(origin, k) for k in ("topic", "partition", "offset")}
@@ -101,7 +104,7 @@ class Dropped:
 
 @dataclass(slots=True)
 class Count:
-    """Count of records of one reason or identity, among those read. first, last: ISO 8601, UTC."""
+    """Number of the records read with one reason or identity, and their first and last timestamp."""
 
     name: str
     records: int = 0
@@ -109,20 +112,24 @@ class Count:
     last_ms: int = 0
 
     def add(self, at_ms: int) -> None:
-        """One more."""
+        """Count one more record. at_ms: its timestamp in ms since the epoch."""
         self.first_ms = min(self.first_ms, at_ms) if self.records else at_ms
         self.last_ms = max(self.last_ms, at_ms) if self.records else at_ms
         self.records += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the count as JSON."""
+        """Return the count as a JSON object, with times in ISO 8601, UTC."""
         when = {"first": moment(self.first_ms), "last": moment(self.last_ms)}
         return {"name": self.name, "records": self.records, **when}
 
 
 @dataclass(slots=True)
 class Sample:
-    """Sample of dropped records. held: offsets in the topic; read: records read; problems: sentences."""
+    """Result of a reading.
+
+    held: number of offsets in the topic; read: number of records read; matching: number that matched the filter;
+    records: newest matching records; problems: sentences about parts that were not read
+    """
 
     topic: str
     held: int = 0
@@ -135,7 +142,7 @@ class Sample:
 
 
 def content(found: bytes | None, is_shown: bool) -> dict[str, Any]:
-    """Return the length, and the content where it may be seen: unprintable characters escaped, long texts cut."""
+    """Return length and, if `is_shown`, the text of a content, escaped and truncated."""
     if found is None:
         return {"bytes": None}
     if not is_shown:
@@ -145,19 +152,19 @@ def content(found: bytes | None, is_shown: bool) -> dict[str, Any]:
 
 
 def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted) -> Sample:
-    """Read the newest records of each partition.
+    """Read the newest records of each partition, and select by a filter.
 
     Args:
-        settings: of the application
+        settings: settings of the application
         bootstrap: host:port[,host:port]
-        name: of the stream
-        topic: where its dead letters, or duplicates, are
-        wanted: which of them
+        name: name of the stream
+        topic: name of its topic of dead letters or duplicates
+        wanted: filter and limits
 
     Raises:
-        TopicMissing: there is no such topic, or partition.
+        TopicMissing: topic or partition do not exist.
         BrokerUnavailable: Kafka does not answer.
-        TransportError: it refuses to give the records.
+        TransportError: Kafka refuses the read.
     """
     options = {"bootstrap.servers": bootstrap, **settings.kafka}
     stream = settings.streams[name]
@@ -185,7 +192,7 @@ def sample(settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wa
 def _spans(
     asked: Consumer, topic: str, held: dict[int, OffsetRange], wanted: Wanted
 ) -> tuple[dict[int, OffsetRange], list[int]]:
-    """Return the offsets to read, and the partitions where some selected ones are left out."""
+    """Return the offsets to read by partition, and the partitions with selected offsets beyond the limit."""
     if (offset := wanted.offset) is not None:
         return {n: OffsetRange(max(each.first, offset), min(each.end, offset + 1)) for n, each in held.items()}, []
     spans, cut, most = {}, [], _share(wanted, len(held))
@@ -199,19 +206,19 @@ def _spans(
 
 
 def _share(wanted: Wanted, partitions: int) -> int:
-    """Offsets of each."""
+    """Return the most offsets to read of each partition."""
     return wanted.most // partitions + 1
 
 
 def _at(asked: Consumer, topic: str, held: dict[int, OffsetRange], ms: int | None) -> dict[int, int]:
-    """Return the first offset of each partition from a time on, its end without one; empty without a time."""
+    """Return the first offset at or after a time, by partition; its end if there is none. Empty without a time."""
     if ms is None:
         return {}
     return offsets_from(asked, topic, held, ms, LIMIT_S)
 
 
 class _Reading:
-    """One sample while it is read."""
+    """Collector of a sample during the reading."""
 
     def __init__(self, found: Sample, rule: Rule, wanted: Wanted) -> None:
         self.found, self._rule, self._wanted = found, rule, wanted
@@ -219,10 +226,10 @@ class _Reading:
         self._newest: list[tuple[int, int, int, Dropped]] = []
         self._reasons: dict[str | bytes | None, Count] = {}
         self._identities: dict[str | bytes | None, Count] = {}
-        """Counts by bytes of the identity: its text is made once, and not for each record."""
+        """Counts by bytes of the identity, so that its text is made only once."""
 
     def read(self, messages: Iterator[Message]) -> None:
-        """Read, as far as there is time."""
+        """Collect the records until a limit of time or size is reached."""
         for message in messages:
             if time.monotonic() > self._ends_at or self._bytes > LIMIT_BYTES:
                 self.found.problems.append(
@@ -263,7 +270,7 @@ class _Reading:
         )
 
     def result(self) -> Sample:
-        """Return all of it, the newest first."""
+        """Return the sample, with the newest records first."""
         self.found.records = [item[-1] for item in sorted(self._newest, key=lambda item: item[:3], reverse=True)]
         self.found.reasons = _largest(self._reasons)
         self.found.identities = _largest(self._identities)
@@ -271,13 +278,13 @@ class _Reading:
 
 
 def _appended(headers: Headers) -> int:
-    """Return the number of last headers that Ratchet has appended, by their names."""
+    """Return the number of headers at the end that have the names of Ratchet's own; 0 without these."""
     last = tuple([name for name, _ in headers[-MOST_APPENDED:]])
     return next((len(names) for names in APPENDED if last[-len(names) :] == names), 0)
 
 
 def _count(counts: dict[str | bytes | None, Count], what: str | bytes | None, at_ms: int) -> None:
-    """Count one more of a reason or an identity; of the others, where there are too many."""
+    """Count one more record of a reason or identity; of OTHERS beyond REASONS_MOST."""
     if (count := counts.get(what)) is None:
         what = what if len(counts) < REASONS_MOST else OTHERS
         count = counts.setdefault(what, Count("(not known)" if what is None else _text(what)))

@@ -1,4 +1,4 @@
-"""Finds the arrivals of a record, judges them by verify's rule, and follows each to where it went."""
+"""Explanation of a record: finds its arrivals, judges them by verify's rule, and follows each to its results."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from kafka_ratchet.tables.edits import FORGET
 
 
 class Explanation:
-    """One question to one stream.
+    """Answerer of questions about one stream's records.
 
     Raises:
-        SettingsError: the stream is one that only sends records to another one (`repartition_by`).
+        SettingsError: the stream is the internal one that only sends records on (`repartition_by`).
         TopicMissing: a topic of the stream does not exist.
         BrokerUnavailable: Kafka does not answer.
     """
@@ -45,14 +45,14 @@ class Explanation:
         watch: Watch,
         limit_bytes: int | None = None,
     ) -> None:
-        """Look at the topics.
+        """Connect, and look up the stream's topics.
 
         Args:
             settings: all settings.
             name: name of the stream.
             bootstrap: host:port[,host:port].
-            limit_s: seconds that reading may take.
-            watch: called with the number of offsets read, and of all.
+            limit_s: most seconds of reading.
+            watch: function called with the number of offsets read, and the number of all to read.
             limit_bytes: most bytes of keys and values to read; None: without limit.
         """
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
@@ -66,17 +66,17 @@ class Explanation:
         self._arrives_in = arrives_in(settings.streams, name)
         self._logs: dict[int, Log] = {}
         self._against: int | None = None
-        """Previous sequence of the record judged last."""
+        """Last sequence of the identity before the record judged last; None: none or not known."""
         self._look_at(())
 
     def _look_at(self, numbers: Collection[int]) -> None:
-        """Ask how far these partitions go, once: a question about one record is about one of very many."""
+        """Determine the offsets of these partitions only, since a topic may have very many."""
         self._ranges = self._reader.offset_ranges(numbers)
         where = self._settings, self._name, self._bootstrap, self._reader
         self._following = Following(*where, self._ranges, self._rule, self._scan)
 
     def close(self) -> None:
-        """Close its clients."""
+        """Close the clients."""
         self._reader.close()
 
     def of_identity(
@@ -89,14 +89,14 @@ class Explanation:
         """Explain all records of an identity, or those with one sequence.
 
         Args:
-            identity: its bytes
-            sequence: None: all
-            partitions: their possible partitions; None: all
-            judged_to: for partitions with a worker that has not seen the identity: the offset below which it had
-                judged everything. Only later records are searched there, and the answer says so
+            identity: bytes of the identity.
+            sequence: sequence of the records; None: any.
+            partitions: input partitions to search; None: all.
+            judged_to: by partition with a worker that does not know the identity, the offset before which the worker
+                has judged everything. Only later records are searched there, and the answer has a sentence about it.
 
         Raises:
-            SettingsError: there is no such partition.
+            SettingsError: a partition does not exist.
             TransportError: a partition cannot be read.
         """
         if partitions:  # the least and the largest are enough: each is a question to Kafka about all partitions
@@ -127,7 +127,7 @@ class Explanation:
         return self._told(answer)
 
     def _where_it_can_be(self, answer: Answer, numbers: Sequence[int], judged_to: Mapping[int, int]) -> list[int]:
-        """Return the partitions without those that have neither the identity nor a waiting record of it."""
+        """Return the partitions to search, without those in `judged_to` where no unjudged record is of the identity."""
         there = set[int]()
         waiting = self._reader.waiting({number: judged_to[number] for number in numbers if number in judged_to})
         for number, record in self._scan.between(self._stream.input, waiting):
@@ -143,10 +143,10 @@ class Explanation:
         return [number for number in numbers if number not in left_out]
 
     def of_record(self, topic: str, partition: int, offset: int) -> Answer:
-        """Explain the record at an offset of the input, or the origin of one in another topic.
+        """Explain the record at a place in one of the stream's topics, by its input record.
 
         Raises:
-            SettingsError: it is no topic of the stream, or there is no such partition.
+            SettingsError: the topic does not belong to the stream, or the partition does not exist.
             TransportError: a partition cannot be read.
         """
         stream = self._stream
@@ -182,12 +182,12 @@ class Explanation:
         return answer
 
     def of_blocked(self, identity: bytes, sequence: int | None, partition: int | None = None) -> Answer:
-        """Return only the records of an identity held back by an open transaction.
+        """Return only those records of an identity that an open transaction blocks.
 
         Args:
-            identity: its bytes.
-            sequence: None: all.
-            partition: the one where it can be; None: any.
+            identity: bytes of the identity.
+            sequence: sequence of the records; None: any.
+            partition: input partition to search; None: all.
 
         Raises:
             TransportError: a partition cannot be read.
@@ -214,7 +214,7 @@ class Explanation:
         identity: bytes,
         sequence: int | None,
     ) -> None:
-        """Add the identity's records from the last stable offset on: committed readers do not get them yet."""
+        """Add the identity's records after the last stable offset, which workers cannot read yet."""
         for each in self._reader.blocked(topic, ends, high):
             answer.limits.append(str(each))
             committed = self._reader.committed_of(topic, each.partition + 1)[each.partition]
@@ -231,7 +231,7 @@ class Explanation:
                 answer.arrivals.append(arrival)
 
     def _waits(self, place: Place) -> Answer | None:
-        """Return the answer about a record held back by an open transaction; None where it is not."""
+        """Return the answer about a record that an open transaction blocks; None for any other record."""
         stable_end = (self._reader.span(place.topic, place.partition) or (0, 0))[1]
         if place.offset < stable_end:
             return None
@@ -282,7 +282,7 @@ class Explanation:
         return answer
 
     def _of_invalid(self, place: Place, record: RecordView) -> Answer:
-        """Explain a record without an identity or a sequence."""
+        """Explain an input record without a valid identity or sequence."""
         answer, log = Answer(self._name, str(place)), self._log(place.partition, b"")
         legs = self._legs(log, place.partition)
         leg = next((each for each in reversed(legs) if each.start <= place.offset < each.end), legs[-1])
@@ -300,7 +300,7 @@ class Explanation:
     def _of_kept(
         self, place: Place, record: RecordView, found: tuple[bytes, int], kept: Place, origin: Origin, log: Log
     ) -> Answer:
-        """Explain a record in the topic of duplicates: its headers suffice, and the input need not be read."""
+        """Explain a record found in the topic of duplicates from its headers, without reading the input."""
         identity, sequence = found
         answer = Answer(self._name, str(place), identity, sequence)
         verdict = cast(Verdict, origin.verdict if origin.verdict in DROPPED else "duplicate")
@@ -315,7 +315,7 @@ class Explanation:
         return self._told(answer)
 
     def _told(self, answer: Answer) -> Answer:
-        """Without the number that stands for none, where identities have no sequence."""
+        """Remove all sequences from the answer if the stream has none."""
         if self._stream.sequence == "none":
             answer.sequence = None
             for each in answer.arrivals:
@@ -323,7 +323,7 @@ class Explanation:
         return answer
 
     def _arrivals(self, answer: Answer, number: int, log: Log, identity: bytes, sequence: int | None) -> None:
-        """Judge the identity's records in one partition; another identity's have no bearing on it."""
+        """Judge the identity's records in one partition, and add them to the answer."""
         topic, ranges = self._stream.input, self._ranges
         begin = ranges.input_begins[number]
         arrivals: list[Arrival] = []
@@ -361,7 +361,7 @@ class Explanation:
         answer.limits += [f"before {topic} partition {number} offset {edit.position:,}: {edit}" for edit in told]
 
     def _on_their_way(self, answer: Answer, identity: bytes, sequence: int | None) -> None:
-        """Records not sent to the partition of their identity yet (`repartition_by`)."""
+        """Add the identity's records that were not repartitioned yet (`repartition_by`)."""
         topic = self._arrives_in
         answer.limits.append(
             f"places are those of {self._stream.input}, where records of {topic} are judged (repartition_by)"
@@ -379,10 +379,10 @@ class Explanation:
                     answer.arrivals.append(waits)
 
     def _read(self, log: Log, number: int) -> Iterator[tuple[Place, RecordView, ExpectedPartition | None, str]]:
-        """Read the input as the worker has, leg by leg.
+        """Read the input in the order of the workers, leg by leg.
 
         Yields:
-            place, record, its judge (None: it was skipped by decision), and a note on the leg
+            place, record, judge of the record (None: an operator skipped the record), and a note about the leg
         """
         topic, ranges = self._stream.input, self._ranges
         legs = self._legs(log, number)

@@ -1,4 +1,4 @@
-"""Follows arrivals of a record to where they went: output, duplicates, dead letters, transaction, row."""
+"""Search for the results of a record's arrivals: output, duplicates, dead letters, transactions, rows."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from kafka_ratchet.app.why.sent import SentOn
 from kafka_ratchet.transport.owner import AGENTS, OUTPUT
 
 WRITERS_MOST = 20
-"""Most arrivals with a look-up of their transaction's writer: each is a request to Kafka."""
+"""Most arrivals with a look-up of their transaction's producer, as each takes a request."""
 DROPPED = ("duplicate", "too-late", "content-differs")
 LETTERED = ("invalid", "too-late", "content-differs")
-"""Verdicts that may make dead letters; the last two where the stream's settings said so at the time."""
+"""Verdicts that may make dead letters; the last two only by the stream's settings at that time."""
 
 
 def is_of_agents(log: Log) -> bool:
-    """Return whether a program's agents make the output of a partition."""
+    """Return True if a program's agents write the output of a partition."""
     return log.owner is not None and log.owner.rule.get("output") == AGENTS
 
 
 class Following:
-    """The topics of one stream, for one question."""
+    """Search for the results of the arrivals in one answer."""
 
     def __init__(
         self,
@@ -41,18 +41,18 @@ class Following:
         rule: Rule,
         scan: Scan,
     ) -> None:
-        """Nothing is read yet."""
+        """Store the readers, without reading."""
         self._settings, self._name, self._bootstrap = settings, name, bootstrap
         self._stream = settings.streams[name]
         self._reader, self._ranges, self._rule, self._scan = reader, ranges, rule, scan
         self._sent = SentOn(settings, name, reader, rule, scan)
 
     def follow(self, answer: Answer, logs: Mapping[int, Log]) -> None:
-        """Say of each arrival where it went.
+        """Find the results of each arrival, and add them to the answer.
 
         Args:
-            answer: with its arrivals, which are completed here
-            logs: the changelog, by partition of the input
+            answer: answer with arrivals, which are completed in place
+            logs: contents of the changelog, by input partition
 
         Raises:
             BrokerUnavailable: Kafka does not answer.
@@ -79,7 +79,7 @@ class Following:
             answer.limits += self._scan.stopped
 
     def _follow_partition(self, answer: Answer, number: int, mine: list[Arrival], log: Log) -> list[Arrival]:
-        """Complete the arrivals of one partition, and return those that agents have had."""
+        """Complete the arrivals of one partition, and return those processed by agents."""
         passed = [each for each in mine if each.verdict in ("fresh", "unjudged")]
         agents = passed if is_of_agents(log) else []
         if not agents and answer.identity is not None and self._stream.forward:
@@ -92,7 +92,7 @@ class Following:
         return agents
 
     def _find_forwarded(self, answer: Answer, number: int, arrivals: list[Arrival], log: Log) -> None:
-        """Pair them with the records of the output of their sequence, in order."""
+        """Find the arrivals' records in the output: those with the same identity and sequence, in order."""
         if not arrivals:
             return
         wanted: dict[int | None, list[Arrival]] = {}
@@ -139,7 +139,7 @@ class Following:
         return ", and by the rule it should be: run `ratchet verify`"
 
     def _find_kept(self, number: int, arrivals: list[Arrival]) -> None:
-        """Look for dropped records in the topic of duplicates."""
+        """Find the dropped records in the topic of duplicates."""
         topic = self._stream.duplicates
         if topic is None or not arrivals:
             return
@@ -199,9 +199,9 @@ class Following:
     # The topic of duplicates, without reading all of it
 
     def kept_at(self, place: Place, log: Log) -> tuple[Place, Origin] | None:
-        """Return the place of an input record in the topic of duplicates; None: absent or unknown.
+        """Find an input record in the topic of duplicates by binary search; None: absent or not known.
 
-        Its records stand in the order of the input, unless an operator has moved the partition back.
+        The topic has the order of the input, unless an operator has moved the partition back.
         """
         topic, number = self._stream.duplicates, place.partition
         span = None if topic is None else self._reader.span(topic, number)

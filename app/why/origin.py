@@ -8,7 +8,7 @@ from kafka_ratchet.app.verify.rule import Headers
 
 
 class Origin(NamedTuple):
-    """The place in the input that the headers name, and what else they say; None where they do not."""
+    """Contents of Ratchet's headers: place in the input, and reason, verdict and last sequence, if present."""
 
     topic: str
     partition: int
@@ -19,7 +19,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(headers: Headers) -> Origin | None:
-    """Read the last occurrence of each header; None where they are not as Ratchet writes them."""
+    """Read the origin from the last occurrence of each header; None if the place is missing or malformed."""
     said = dict(headers)
     partition, offset = _number(said.get("ratchet-partition")), _number(said.get("ratchet-offset"))
     topic = said.get("ratchet-topic")

@@ -1,4 +1,4 @@
-"""Record in question, from the page's address, and the command for it."""
+"""Question about a record, parsed from an address of the page, and the command for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_ratchet.rule.identity import Identity
 
 
 class Question(NamedTuple):
-    """One record by its place, or those of an identity; None is all."""
+    """Question about one record by its place, or about the records of an identity. sequence, partition: None: any."""
 
     stream: str
     identity: bytes | None = None
@@ -23,7 +23,7 @@ class Question(NamedTuple):
 
     @property
     def command(self) -> str:
-        """Return the command for a shell, on one line."""
+        """Same question as a `ratchet why` command for a shell, on one line."""
         words = ["ratchet", "why", "--stream", self.stream]
         if self.topic is not None:
             words += ["--topic", self.topic]
@@ -35,7 +35,7 @@ class Question(NamedTuple):
 
 
 def identity_words(identity: bytes) -> list[str]:
-    """Return the option of a command that names an identity: as text where a terminal can print it, else in hex."""
+    """Return a command's option with an identity: as text if a terminal can print it, else in hex."""
     try:
         text = identity.decode()
     except UnicodeDecodeError:
@@ -46,10 +46,12 @@ def identity_words(identity: bytes) -> list[str]:
 
 
 def stream_asked(settings: Settings, stream: str | None, topic: str | None) -> tuple[str, StreamSettings]:
-    """Return the named stream; without a name the only one with the topic, or the only one.
+    """Return name and settings of the stream in question.
+
+    stream: its name; None: the only stream with the topic, or the only stream of the settings
 
     Raises:
-        SettingsError: there is no such stream, or several.
+        SettingsError: the stream does not exist, or several are possible.
     """
     with_topic = [
         name for name, each in settings.streams.items() if topic in (each.input, each.output, each.dead_letters)
@@ -58,11 +60,13 @@ def stream_asked(settings: Settings, stream: str | None, topic: str | None) -> t
 
 
 def question_of(settings: Settings, asked: Mapping[str, str]) -> Question | None:
-    """Read stream, producer, identity, hex, sequence, topic, partition and offset; None without a question.
+    """Parse the parameters of an address into a question; return None for an address without one.
+
+    asked: stream, producer, identity, hex, sequence, topic, partition and offset, as text
 
     Raises:
-        SettingsError: there is no such stream.
-        QueryError: they name no record.
+        SettingsError: the stream does not exist.
+        QueryError: the parameters do not name one record or identity.
     """
     said = {name: text for name, text in asked.items() if text}
     is_form = "identity" in asked and "hex" in asked

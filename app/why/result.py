@@ -1,4 +1,4 @@
-"""Rows of the result table by record of the output, and their commits."""
+"""Search for the rows of output records in the result tables, and for their commits."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from kafka_ratchet.spark_sink.stores.results import partition_and_offset, scan
 
 
 def id_number(text: str) -> int:
-    """Return a topic id in 128 bits, as the Spark job keeps it; 0 where the broker gives none."""
+    """Return a topic id as a 128-bit number; 0 for a broker without topic ids."""
     return int.from_bytes(base64.urlsafe_b64decode(plain_id(text) + "=="), "big")
 
 
 def find_rows(
     settings: Settings, name: str, bootstrap: str, places: Iterable[Place], within: Scan, topic_id: int | None = None
 ) -> tuple[dict[Place, list[Result]], list[str]]:
-    """Find rows of records of a stream's output.
+    """Find the rows of output records in all result tables of a stream.
 
     Args:
         settings: settings with the sinks of the tables.
         name: name of the stream.
         bootstrap: host:port[,host:port].
-        places: records of the output.
+        places: places of the records in the output.
         within: limits of time and size.
-        topic_id: id of the output, in 128 bits; None: it is requested.
+        topic_id: id of the output as a 128-bit number; None: request it.
 
     Returns:
-        the rows of each record by table, none without a table; and sentences about unknowns.
+        (results by place, one for each table; sentences about unknowns)
     """
     wanted = list(places)
     found: dict[Place, list[Result]] = {}
@@ -108,7 +108,7 @@ def _find(
 
 
 def _offsets(location: TableLocation, wanted: list[Place], within: Scan, *, rejects: bool) -> tuple[RowOffsets, bool]:
-    """Return the rows of these records, and True if all of them were read."""
+    """Read the offsets of these records' rows; return them, with True if all rows could be read."""
     found, stops = RowOffsets(), len(within.stopped)
     what = f"{'the rejects' if rejects else 'the rows'} of {location} were read in part only"
     offsets = [place.offset for place in wanted]
@@ -120,9 +120,9 @@ def _offsets(location: TableLocation, wanted: list[Place], within: Scan, *, reje
 
 
 def oldest_past(commits: list[tuple[str, dict[int, int]]], place: Place) -> str | None:
-    """Return the oldest commit with an offset past the record, if it is certain.
+    """Return the oldest known commit with an offset past the record; None if there is none.
 
-    It is certain where an earlier commit was not past it, or where it is the first.
+    If no known commit was before the record, " at the latest" is appended, as an older one may have been first.
     """
     past = None
     for called, offsets in commits:

@@ -1,4 +1,4 @@
-"""Reading topics for one record, in a bounded time and with word of how far it is."""
+"""Reader of topics for `ratchet why`, with limits of time and size, and progress reports."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from kafka_ratchet.topic_log.clients import OffsetRange
 Item = TypeVar("Item")
 
 LOOK_EVERY: Final = 1_000
-"""Records between two looks at the clock."""
+"""Number of records between two checks of the limits."""
 
 Watch = Callable[[int, int], None]
-"""Called with the number of offsets read, and of all."""
+"""Function called with the number of offsets read, and the number of all to read."""
 
 
 class Scan:
-    """Reads partitions one after the other, until the time is up, or enough was read."""
+    """Reader of partitions, one after the other, until a limit of time or size is reached."""
 
     def __init__(
         self, reader: TopicReader, limit_s: float, watch: Watch, total: int = 0, limit_bytes: int | None = None
     ) -> None:
-        """Set the limits. limit_s, limit_bytes: for all reading; total: offsets, for `watch`."""
+        """Set the limits for all reading together. total: number of offsets to read, for `watch`."""
         self._reader, self._watch = reader, watch
         self._ends_at, self._limit_bytes = time.monotonic() + limit_s, limit_bytes
         self._bytes = 0
         self.total, self._done = total, 0
         self.stopped: list[str] = []
-        """Places where reading has stopped early, one phrase for each."""
+        """Phrases about places where reading has stopped early."""
 
     def bounded(
         self, items: Iterable[Item], size: Callable[[Item], int], cut: Callable[[Item], str], every: int = LOOK_EVERY
@@ -39,10 +39,10 @@ class Scan:
         """Yield the items, as far as the limits of time and size allow.
 
         Args:
-            items: items to read
-            size: bytes of one
-            cut: returns the end of reading, from the first item left out; for `stopped`
-            every: items between two looks at the clock
+            items: items to read.
+            size: function that returns the bytes of an item.
+            cut: function that returns a phrase for `stopped`, from the first item left out.
+            every: number of items between two checks of the limits.
         """
         for count, item in enumerate(items):
             if count % every == 0 and (why := self._used_up()) is not None:
@@ -61,13 +61,13 @@ class Scan:
     def records(
         self, topic: str, partition: int, end: int, begin: int, *, committed: bool = True
     ) -> Iterator[tuple[int, RecordView]]:
-        """Yield the committed records from begin to before end, with their offsets.
+        """Yield offset and record of each committed record from `begin` to before `end`, within the limits.
 
-        committed: False reads those of open and aborted transactions too.
+        committed: False to read records of open and aborted transactions as well.
 
         Raises:
             BrokerUnavailable: Kafka does not answer.
-            TransportError: it refuses to give them.
+            TransportError: Kafka refuses the read.
         """
         if end <= begin:
             return
@@ -87,11 +87,13 @@ class Scan:
             self._watch(self._done, self.total)
 
     def between(self, topic: str, spans: Mapping[int, OffsetRange]) -> Iterator[tuple[int, RecordView]]:
-        """Records of several partitions at a time, those of open transactions too, with their partitions.
+        """Yield partition and record of all records in several partitions, interleaved, within the limits.
+
+        Records of open and aborted transactions are included.
 
         Raises:
             BrokerUnavailable: Kafka does not answer.
-            TransportError: it refuses to give them.
+            TransportError: Kafka refuses the read.
         """
         found = self.bounded(
             self._reader.records_between(topic, spans, committed=False),
@@ -102,7 +104,10 @@ class Scan:
             yield number, record
 
     def one(self, topic: str, partition: int, offset: int, *, committed: bool = True) -> RecordView | None:
-        """Return the record at an offset; None: it does not exist, or is uncommitted."""
+        """Return the record at an offset; None if it does not exist.
+
+        committed: True to return None for an uncommitted record as well
+        """
         begin, end = self._reader.span(topic, partition, committed=committed) or (0, 0)
         if not begin <= offset < end:
             return None

@@ -1,4 +1,4 @@
-"""Records that a program's agents have sent on for an event, found by the event's id or its identity."""
+"""Search for records that agents have sent for an event, by the event's id or identity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka_ratchet.errors import ForeignOffset
 from kafka_ratchet.tables.replays import REPLAYED_FROM
 
 LOOK_UP_MOST: Final = 20
-"""Most arrivals with a second reading of their records, for the id that they bring."""
+"""Most arrivals that are read a second time to find an event id in their headers."""
 UNNAMED: Final = (
     "agents of a program make the output of this stream. A record that they send names its event only where it goes "
     "through a step (group_by, or a table of two topics); other sends and their writes to tables committed with the "
@@ -25,7 +25,7 @@ UNNAMED: Final = (
 
 
 class SentOn:
-    """Records that stand for an event in the topics of steps, or have its identity and sequence in the output."""
+    """Search for agents' records: in internal streams by event id, in the output by identity."""
 
     def __init__(self, settings: Settings, name: str, reader: TopicReader, rule: Rule, scan: Scan) -> None:
         """Store the readers, without reading."""
@@ -35,12 +35,12 @@ class SentOn:
     def find(
         self, answer: Answer, arrivals: list[Arrival], output: tuple[Mapping[int, int], Mapping[int, int]]
     ) -> None:
-        """Note the records that agents have sent for each arrival.
+        """Find the records that agents have sent for each arrival, and add them to the arrival.
 
         Args:
-            answer: of the arrivals
-            arrivals: those that agents have had
-            output: first offset and end of each partition of the output
+            answer: answer with the arrivals
+            arrivals: arrivals processed by agents
+            output: first offsets and ends of the output, each by partition
 
         Raises:
             BrokerUnavailable: Kafka does not answer.
@@ -57,13 +57,13 @@ class SentOn:
         self._find_in_output(answer, arrivals, *output)
 
     def _steps(self) -> list[str]:
-        """Return the topics with ids of events in their records."""
+        """Return the topics of internal streams, as their records have event ids."""
         begin = repartition_topic(self._settings.app, "")
         inner = {each.input for each in self._settings.streams.values() if each.event_header == EVENT_ID}
         return sorted({name for name in self._reader.topics() if name.startswith(begin)} | inner)
 
     def _ids(self, arrival: Arrival, *, read: bool) -> list[str]:
-        """Return the ids of the event. read: whether to look for one in the record's headers."""
+        """Return the possible ids of an arrival's event. read: True to read its record's headers as well."""
         place = arrival.at
         found = [own_id(plain_id(self._reader.topic_id(place.topic)), place.partition, place.offset)]
         record = self._scan.one(place.topic, place.partition, place.offset) if read else None
@@ -90,7 +90,7 @@ class SentOn:
     def _find_in_output(
         self, answer: Answer, arrivals: list[Arrival], begins: Mapping[int, int], ends: Mapping[int, int]
     ) -> None:
-        """Find the records that agents have yielded with identity and sequence of the event."""
+        """Find the agents' records in the output with identity and sequence of the event."""
         if answer.identity is None:
             return
         topic = self._stream.output
