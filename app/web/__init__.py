@@ -1,1 +1,1 @@
-"""The page: a process that finds the live workers, asks each for its status, and shows the answers together."""
+"""Web page of Ratchet: a process that requests the status of all live workers, and shows it together."""

@@ -1,14 +1,15 @@
-"""Access to the page: who may see it, and who may change something through it.
+"""Access to the page: rules for reading it, and for changes through it.
 
-Where settings name a token or a trusted proxy, a request is answered only if it comes with one of
+If the settings name a token or a trusted proxy, a request is answered only if it comes with one of
 
     Authorization: Bearer TOKEN      programs
     the cookie of a session          browsers, after the login form
     the user header of the proxy     believed from the proxy's addresses alone
 
-and otherwise to everyone. A change takes `web.write` and the token, by bearer or session: a user of the proxy reads,
-and logs in as well to write. A form of a session carries a mark bound to it, and its Origin has to be this page.
-Browsers send no bearer header unasked, so it needs neither.
+Without both settings every request is answered. A change needs `web.write` and the token, by bearer header or session:
+a user of the proxy may only read, unless logged in as well. A form of a session carries a mark bound to the session,
+and its Origin must be this page. A request with a bearer header needs neither, as browsers never send that header on
+their own.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
 STATIC: Final = "/static/"
 FORM_MARK: Final = "form_mark"
-"""Name of the field that carries a form's mark."""
+"""Name of the form field with the mark."""
 
 FREE_TRIES: Final = 5
 WAIT_S: Final = 60.0
-"""Seconds that an address must wait after its last of too many failures."""
+"""Seconds that an address with too many failures must wait after its last one."""
 REMEMBERED: Final = 4_096
-"""Addresses with failures; beyond, the oldest is forgotten. The token is too long to be guessed all the same."""
+"""Most addresses with failures that are remembered; the oldest is forgotten first.
+
+A forgotten address does no harm, as the token is too long to guess.
+"""
 NAME_MOST: Final = 200
 
 
@@ -50,9 +54,9 @@ class Caller:
     """Caller of a request.
 
     Attributes:
-        name: for the audit record
-        has_token: it came with the token, by bearer header or session
-        session: value of the cookie; None: there is none, or it is invalid
+        name: name for the audit record
+        has_token: True if the request came with the token, by bearer header or session
+        session: value of the session cookie; None: no valid session
     """
 
     name: str = "anybody"
@@ -64,14 +68,14 @@ CALLER: Final = web.RequestKey("caller", Caller)
 
 
 class Failures:
-    """Failed logins by address, against trying thousands of tokens."""
+    """Failed logins by address, to slow down an address that tries many tokens."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: dict[str, tuple[int, float]] = {}
 
     def add(self, address: str) -> None:
-        """One more of this address."""
+        """Count one more failed login of an address."""
         count, at = self._known.pop(address, (0, 0.0))
         is_recent = self._clock() - at < WAIT_S
         self._known[address] = (count + 1 if is_recent else 1, self._clock())
@@ -79,7 +83,7 @@ class Failures:
             del self._known[next(iter(self._known))]
 
     def wait_s(self, address: str) -> float:
-        """Seconds until the address may try again; 0: now."""
+        """Return the seconds until an address may try again; 0: now."""
         count, at = self._known.get(address, (0, 0.0))
         return max(0.0, at + WAIT_S - self._clock()) if count >= FREE_TRIES else 0.0
 
@@ -102,21 +106,21 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Return True if everyone who reaches the page may read it."""
+        """True if everyone who reaches the page may read it."""
         return self.token is None and not self._networks
 
     @property
     def posts(self) -> frozenset[str]:
-        """Addresses of this module that take POST."""
+        """Addresses for login and logout, which accept POST; empty without a token."""
         return frozenset() if self.token is None else frozenset({LOGIN, LOGOUT})
 
     def caller(self, request: web.Request) -> Caller | None:
-        """Return the caller of a request; None for one who may not see the page.
+        """Return the caller of a request; None if the caller may not see the page.
 
-        A wrong bearer counts as a failed login.
+        A wrong bearer token counts as a failed login.
 
         Raises:
-            TooManyFailures: this address had so many that even the right token is refused.
+            TooManyFailures: this address must wait after too many failed logins, even with the right token.
         """
         user = self._user(request)
         session = self._session(request)
@@ -126,11 +130,11 @@ class Access:
         return Caller(user or ("the token" if has_token else "anybody"), has_token, session)
 
     def may_write(self, caller: Caller) -> bool:
-        """Return True if the page offers this caller to change something."""
+        """Return True if this caller may make changes through the page."""
         return self._write and caller.has_token
 
     def is_token(self, request: web.Request, given: str) -> bool:
-        """Return True for the right token; count and log a wrong one.
+        """Compare a given token with the page's; count and log a wrong one.
 
         Raises:
             TooManyFailures: see `caller`.
@@ -147,12 +151,12 @@ class Access:
         return False
 
     def is_secure(self, request: web.Request) -> bool:
-        """Return True if the browser's connection is encrypted: by this page, or by the proxy's statement."""
+        """Return True if the browser's connection is encrypted, by this page or by the proxy."""
         forwarded = self._is_proxy(request) and request.headers.get("X-Forwarded-Proto", "").lower() == "https"
         return self._has_tls or forwarded
 
     def start_session(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Give the browser a cookie that lets it in. Only after `is_token`."""
+        """Set the cookie of a new session. Call it only after `is_token` has returned True."""
         token = cast("Token", self.token)
         response.set_cookie(
             token.cookie,
@@ -165,20 +169,20 @@ class Access:
         )
 
     def end_session(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Take the cookie back."""
+        """Delete the cookie of the session in the browser."""
         token = cast("Token", self.token)
         response.del_cookie(token.cookie, path="/", httponly=True, samesite="Strict", secure=self.is_secure(request))
 
     def form_mark(self, caller: Caller) -> str:
-        """Return the mark for this caller's forms; empty where none is needed."""
+        """Return the mark for this caller's forms; empty for a caller without a session."""
         return "" if self.token is None or caller.session is None else self.token.form_mark(caller.session)
 
     def why_not(self, request: web.Request, mark: str) -> str | None:
-        """Return why a form is refused; None: it is this page's own, of this session.
+        """Return why a posted form is refused; None for a form of this session.
 
         Args:
-            request: the POST.
-            mark: the form's mark.
+            request: POST request.
+            mark: mark in the form.
         """
         caller = caller_of(request)
         if caller.session is None:
@@ -218,7 +222,7 @@ class Access:
 
 
 class TooManyFailures(Exception):
-    """So many logins of an address have failed that it has to wait."""
+    """Refusal of an address that must wait after too many failed logins."""
 
     def __init__(self, wait_s: float) -> None:
         self.wait_s = int(wait_s) + 1
@@ -229,7 +233,10 @@ ACCESS = web.AppKey("access", Access)
 
 
 def peer(request: web.Request) -> str:
-    """Return the address at the other end of the connection, whatever headers say. An IPv4 one is written as such."""
+    """Return the address at the other end of the connection, without regard to headers.
+
+    An IPv4 address mapped into IPv6 is returned as IPv4.
+    """
     name = None if request.transport is None else request.transport.get_extra_info("peername")
     if not name:
         return "unknown"
@@ -238,7 +245,7 @@ def peer(request: web.Request) -> str:
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Return the caller of the request that a page answers."""
+    """Return the caller that `guard` has found for a request."""
     return request[CALLER] if CALLER in request else Caller()
 
 
@@ -248,8 +255,8 @@ class AccessView:
 
     Attributes:
         session: True if the browser is logged in
-        may_write: True if forms for changes are shown
-        form_mark: value of their field `FORM_MARK`
+        may_write: True to show forms for changes
+        form_mark: value of the field `FORM_MARK` in these forms
     """
 
     session: bool
@@ -258,17 +265,17 @@ class AccessView:
 
 
 def access_view(request: web.Request) -> AccessView:
-    """Return the access for the template of an answer to this request."""
+    """Return the access of a request, for the template of its answer."""
     access, caller = request.app[ACCESS], caller_of(request)
     return AccessView(caller.session is not None, access.may_write(caller), access.form_mark(caller))
 
 
 def guard(access: Access, refusal: Refusal) -> Middleware:
-    """Return the middleware that shows the login form to callers without access.
+    """Return the middleware that refuses callers without access, or sends them to the login form.
 
     Args:
-        access: rules of the settings.
-        refusal: makes the answer to a refused request.
+        access: access rules of the settings.
+        refusal: function that makes the answer to a refused request.
     """
 
     @web.middleware
@@ -302,7 +309,7 @@ def _ask_for_login(request: web.Request, access: Access, refusal: Refusal) -> we
 
 
 def warning_of(settings: Settings) -> str | None:
-    """Return the warning at the start of a page that others may read; None: none is needed."""
+    """Return a warning if strangers may read the page or its token; None if none is needed."""
     page = settings.web
     is_here = page.host in LOOPBACK_NAMES or page.host.startswith("127.")
     if page.token_file is not None or page.trusted_proxy:

@@ -4,8 +4,8 @@ POST /actions/policy        stream (none: all), deduplicate: on, off or unset
 POST /actions/dead-letters  stream, reason, partition, offset, limit, again, unjudged, now
 POST /actions/resume        stream, partition, from, reason, forget, recount, adopt
 
-The latter two change nothing without `execute`: they describe the change, with a form that does it. Each calls the
-same function as the command of that name, and imports it then. Without `web.write` there are no such addresses.
+Without the field `execute` the last two change nothing: they describe the change, and show a form that makes it. Each
+action calls the same function as the command of its name. Without `web.write` these addresses do not exist.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 EXECUTE: Final = "execute"
 TEXT_MOST: Final = 1_000
-"""Characters of a field."""
+"""Most characters of a form field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Done:
     """Result of an action, or of its preview.
 
     Attributes:
-        sentences: text for display
-        executed: False: nothing was changed
+        sentences: sentences for display
+        executed: True if something was changed; False for a preview
     """
 
     sentences: list[str]
@@ -46,10 +46,10 @@ class Done:
 
 
 class Form:
-    """Fields of a form, each a text given once.
+    """Fields of a posted form, by name.
 
     Raises:
-        SettingsError: a field that the action lacks, or a too long one.
+        SettingsError: a field is unknown to the action, or too long.
     """
 
     def __init__(self, fields: Mapping[str, str], known: frozenset[str]) -> None:
@@ -61,11 +61,11 @@ class Form:
         self._fields = fields
 
     def text(self, name: str) -> str | None:
-        """None where the field is empty or not there."""
+        """Return the text of a field; None if the field is empty or missing."""
         return self._fields.get(name, "").strip() or None
 
     def is_set(self, name: str) -> bool:
-        """Return True if a box was ticked."""
+        """Return True if a check box was ticked."""
         return self.text(name) is not None
 
 
@@ -77,11 +77,11 @@ class Action:
     """Change that the page offers.
 
     Attributes:
-        path: address of the POST.
-        title: title of its answer.
-        fields: names of its fields.
-        carry_out: blocking function of settings, bootstrap, form, and the user for the record.
-        is_asked_twice: True: it is a preview until `EXECUTE` is set.
+        path: address for the POST.
+        title: title of the page that answers.
+        fields: names of the form's fields.
+        carry_out: blocking function that makes the change, from settings, bootstrap, form, and the recorded user.
+        is_asked_twice: True if the action is only a preview unless the field `EXECUTE` is set.
     """
 
     path: str
@@ -159,7 +159,7 @@ ACTION_PATHS: Final = frozenset(action.path for action in ACTIONS)
 
 
 def add_actions(application: web.Application) -> None:
-    """Add the addresses for changes, only for a page with that setting."""
+    """Add the addresses for changes. Call it only if `web.write` is set."""
     for action in ACTIONS:
         application.router.add_post(action.path, _handler(action))
 
@@ -202,7 +202,7 @@ async def _answer(request: web.Request, action: Action) -> web.Response:
 
 
 async def _fields_of(request: web.Request) -> dict[str, str]:
-    """Return the form.
+    """Return the fields of a posted form, by name.
 
     Raises:
         QueryError: a field is given twice, or is a file.

@@ -1,7 +1,7 @@
-"""GET /events: server-sent events, one for each change of the pages.
+"""GET /events: server-sent events, one for each change of the cluster's state.
 
-An event says only that there is something new; the page then fetches its own part again. There is one request to the
-cluster for all listeners, and none without listeners.
+An event has no contents; a browser's page then fetches its changing part again. The state is requested once for all
+listeners together, and never without listeners.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S: Final = 2.0
 SIGN_OF_LIFE_S: Final = 15.0
-"""Seconds between comments, by which a closed browser's connection is noticed and ended."""
+"""Seconds between comments to a browser. A failed one shows that the browser has closed the connection."""
 LISTENERS_MOST: Final = 64
-"""Most listeners. Further ones poll now and then, as a page without events does."""
+"""Most listening pages. Further ones poll instead."""
 
 
 class Live:
-    """Listeners, and the one task that looks for them."""
+    """Distributor of events: keeps the listening pages, and one task that watches the cluster for all."""
 
     def __init__(self) -> None:
         self._listeners: set[asyncio.Event] = set()
@@ -47,7 +47,7 @@ class Live:
                 await self._watch
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Tell a listener until it goes, or the page's server stops."""
+        """Send events to a listening page until it disconnects, or the server stops."""
         if len(self._listeners) >= LISTENERS_MOST or self._ends.is_set():
             return refusal(request, 503, f"{LISTENERS_MOST} pages listen already; this one asks every two seconds")
         changed = asyncio.Event()
@@ -75,7 +75,7 @@ class Live:
         return response
 
     async def _look(self, application: web.Application) -> None:
-        """Look every two seconds while there are listeners."""
+        """Compare the cluster's state every two seconds while there are listeners, and wake them on a change."""
         before = b""
         while self._listeners:
             overview, sinks = await asyncio.gather(application[CLUSTER_VIEW].overview(), application[RESULTS].latest())
@@ -92,5 +92,5 @@ LIVE = web.AppKey("live", Live)
 
 
 async def events(request: web.Request) -> web.StreamResponse:
-    """Return the stream of events."""
+    """Answer with the stream of events."""
     return await request.app[LIVE].answer(request)

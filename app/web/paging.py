@@ -1,4 +1,4 @@
-"""Pages of long tables, as a thousand rows are unreadable. The JSON of the same address has all."""
+"""Division of long tables into pages. The JSON of the same address has all rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = TypeVar("Row")
 
 
 class Paged(NamedTuple, Generic[Row]):
-    """Some rows of a table. page: their page, from 1; pages: how many there are, 1 at least."""
+    """Rows on one page of a table. page: number of the page, from 1; pages: number of pages, at least 1."""
 
     rows: list[Row]
     page: int
@@ -24,11 +24,11 @@ def paged(rows: Sequence[Row], asked: Mapping[str, str]) -> Paged[Row]:
     """Return the rows of the requested page, by default the first.
 
     Args:
-        rows: all of them
-        asked: parameters of the address; `page` counts
+        rows: all rows of the table
+        asked: parameters of the address, with `page`
 
     Raises:
-        QueryError: there is no such page.
+        QueryError: the page does not exist.
     """
     pages = max(1, -(-len(rows) // PAGE_ROWS))
     text = asked.get("page") or "1"

@@ -1,4 +1,4 @@
-"""Questions that read Kafka or a store: in threads of their own, few at a time, and answered within a time."""
+"""Readings of Kafka or a store for a page: each in a thread, a few at a time, and within a time limit."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from kafka_ratchet.spark_sink.secrets import hidden
 Found = TypeVar("Found")
 
 AT_ONCE: Final = 3
-"""Readings that run at a time: each has clients of its own and some 50 MB."""
+"""Most readings at the same time. Each has clients of its own, and takes some 50 MB."""
 TURN_S: Final = 5.0
-"""Seconds that a request waits for its turn."""
+"""Seconds that a request waits for other readings to end."""
 PATIENCE_S: Final = 15.0
 """Seconds that a page waits for a reading; the reading itself has a lower limit."""
 KAFKA_TIMEOUT_S: Final = 5.0
@@ -33,30 +33,30 @@ MAX_PARAMETERS: Final = 12
 
 
 class Unanswered(RatchetError):
-    """There is no answer now; the text says why."""
+    """Question without an answer at present; the text says why."""
 
 
 class Readings:
-    """Queue of readings.
+    """Limiter of readings.
 
     Args:
-        at_once: readings that run at a time; an abandoned one keeps its turn until it ends.
+        at_once: most readings at the same time. An abandoned one counts until it ends.
     """
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._turns = asyncio.Semaphore(at_once)
 
     async def read(self, work: Callable[[], Found], patience_s: float = PATIENCE_S, *, instead: str = "") -> Found:
-        """Return the result of `work`, run in a thread.
+        """Run `work` in a thread, and return its result.
 
         Args:
-            work: function that reads
-            patience_s: seconds to wait for it
-            instead: a command with the answer, for a caller without one here
+            work: function that reads.
+            patience_s: most seconds to wait for its result.
+            instead: command that answers the same question, for the error sentence; "": none.
 
         Raises:
-            Unanswered: too many others read, or it takes too long.
-            RatchetError: the error of `work`.
+            Unanswered: too many other readings run, or `work` takes too long.
+            RatchetError: raised by `work`.
         """
         hint = f" The same in a terminal: {instead}" if instead else ""
         try:
@@ -82,10 +82,11 @@ class Readings:
 async def read(
     request: web.Request, work: Callable[[], Found], patience_s: float = PATIENCE_S, *, instead: str = ""
 ) -> Found:
-    """Return the result of `work`, which reads from Kafka in a thread; see `Readings.read`.
+    """Run `work`, which reads from Kafka, in a thread; see `Readings.read`.
 
     Raises:
-        Unanswered: likewise; or Kafka does not answer.
+        Unanswered: Kafka does not answer; or see `Readings.read`.
+        RatchetError: raised by `work`.
     """
     if (away := await request.app[CLUSTER_VIEW].kafka_away()) is not None:
         raise Unanswered(away)
@@ -97,22 +98,23 @@ BOOTSTRAP = web.AppKey("bootstrap", str)
 
 
 def impatient(settings: Settings) -> Settings:
-    """Return the settings for a reading: it waits only briefly for an absent Kafka."""
+    """Return settings with a shorter `kafka_timeout_s`, for a reading by the page."""
     return settings.model_copy(update={"kafka_timeout_s": min(settings.kafka_timeout_s, KAFKA_TIMEOUT_S)})
 
 
 async def answer(
     request: web.Request, template: str, ask: Callable[[dict[str, str]], Awaitable[Any]], **context: Any
 ) -> web.StreamResponse:
-    """Return the page that answers the query in the address.
+    """Answer the query in an address with a page or JSON.
 
-    A query without an answer is shown again, with the reason.
+    A query with a mistake, or without an answer, is shown again with the reason.
 
     Args:
         request: request with the query.
-        template: gets `found` (None without an answer), `problem` (None without one) and `asked`, the parameters.
-        ask: function from the parameters to the result, or to a whole response; None without a query.
-        context: more for the template.
+        template: name of the template. It gets `found` (result or None), `problem` (sentence or None) and `asked`
+            (parameters).
+        ask: function that returns the result for the parameters: None without a query, or a whole response.
+        context: further values for the template.
     """
     found, problem, status, asked = None, None, 200, dict[str, str]()
     try:

@@ -1,4 +1,4 @@
-"""Answers of every page: HTML from a template, or JSON, and the forms of figures and states."""
+"""Rendering of answers: HTML from a template, or JSON, and the formats of figures and states."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ STATES = {
     "unserved": ("idle", "○"),
     "no Kafka": ("bad", "▲"),
 }
-"""Tone and shape of a state: the shape repeats the colour's meaning. Others are shown as idle."""
+"""Colour class and symbol by state. The symbol repeats the colour's meaning. Other states are shown as idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Address of the page.
+    """Address of one page, and its handler.
 
     Attributes:
-        path: such as /streams/{stream}
+        path: path, such as /streams/{stream}
         answer: handler of GET and HEAD
-        has_json: also at the path with .json added (/index.json for /); `wants_json` tells them apart
+        has_json: True if the path with .json at its end (/index.json for /) returns JSON; see `wants_json`
     """
 
     path: str
@@ -60,19 +60,19 @@ class Page:
 
     @property
     def paths(self) -> list[str]:
-        """Return all addresses; those that end in .json first, because the others may have a name at their end."""
+        """Paths of the page, the one for JSON first: a name at the end of the other would match it."""
         return [*([f"{self.path}index.json" if self.path == "/" else f"{self.path}.json"] * self.has_json), self.path]
 
 
 def set_up_templates(
     application: web.Application, links: list[tuple[str, str]], linked: Callable[[object], Markup]
 ) -> None:
-    """Let `html_response` render the templates.
+    """Set up the templates for `html_response`.
 
     Args:
-        application: the page's
+        application: application of the page
         links: address and text of each entry of the navigation
-        linked: filter that makes links of the documentation pages that a sentence names
+        linked: template filter that adds links to the documentation pages named in a sentence
     """
     there = {path for path, _ in links}
     templates = aiohttp_jinja2.setup(
@@ -100,7 +100,7 @@ def set_up_templates(
 
 
 def html_response(request: web.Request, template: str, context: dict[str, Any], status: int = 200) -> web.Response:
-    """Return a page from a template of `templates/`; `settings`, `links`, `path` and `access` are there in each."""
+    """Render a template of `templates/` as an answer. Each template also gets settings, links, path and access."""
     context = {"settings": request.app[SETTINGS], "path": request.path, "access": access_view(request), **context}
     response = aiohttp_jinja2.render_template(template, request, context, status=status)
     response.headers["Vary"] = "Accept"
@@ -108,21 +108,21 @@ def html_response(request: web.Request, template: str, context: dict[str, Any], 
 
 
 def json_response(body: Any) -> web.Response:
-    """Return a body that msgspec encodes, as JSON."""
+    """Return an answer with a body encoded as JSON by msgspec."""
     return web.Response(
         body=msgspec.json.encode(body), content_type="application/json", charset="utf-8", headers={"Vary": "Accept"}
     )
 
 
 def refusal(request: web.Request, status: int, sentence: str) -> web.Response:
-    """Return the answer to a refused request, in its form."""
+    """Return the answer to a refused request, as JSON or HTML like the page itself."""
     if wants_json(request):
         return json_refusal(request, status, sentence)
     return html_response(request, "refusal.html", {"status": status, "sentence": sentence}, status)
 
 
 def wants_json(request: web.Request) -> bool:
-    """Return the path says so, or the client names JSON and not HTML."""
+    """Return True if the path ends in .json, or the client accepts JSON and not HTML."""
     accept = request.headers.get("Accept", "")
     return request.path.endswith(".json") or ("application/json" in accept and "text/html" not in accept)
 
@@ -137,9 +137,9 @@ def _state(state: str) -> tuple[str, str]:
 
 
 def _shell(*arguments: object) -> str:
-    """Return a command to copy, each argument quoted as a shell needs it.
+    """Return a command to copy, with arguments quoted for a shell.
 
-    An argument None is left out with the one before.
+    An argument None is left out, together with the option before it.
     """
     kept: list[str] = []
     for argument in arguments:
@@ -155,7 +155,7 @@ def _grouped(number: int) -> str:
 
 
 def _as_json(value: Any) -> str:
-    """Return a key or value as text that templates escape like any other."""
+    """Return a key or value as JSON text, which templates escape like any other text."""
     return shown(msgspec.json.encode(value))
 
 
@@ -164,7 +164,7 @@ def _seconds(number: float) -> str:
 
 
 def _rate(number: float) -> str:
-    """Records a second."""
+    """Format a number of records a second."""
     return f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:,.2g}"
 
 
@@ -173,12 +173,12 @@ def _percent(share: float) -> str:
 
 
 def _moment(seconds: float) -> str:
-    """Return seconds since the epoch as text."""
+    """Format a time in seconds since the epoch, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M:%S")
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Rising numbers, those in a row as one: 0-3, 7."""
+    """Format rising numbers as ranges, such as "0-3, 7"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""The table of addresses, and the navigation. A new page is a module of `pages/`, a line here, and a template."""
+"""Table of addresses, and the navigation. A new page needs a module in `pages/`, a line here, and a template."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ NAVIGATION = [
     ("/proof", "Proof"),
     ("/docs", "Docs"),
 ]
-"""Navigation in this order, as far as the pages are in the table."""
+"""Address and text of each entry of the navigation, in order. Entries without a page in PAGES are not shown."""
 
 
 def links() -> list[tuple[str, str]]:
-    """Address and text of the pages that the navigation leads to."""
+    """Return address and text of the navigation's entries."""
     there = {page.path for page in PAGES}
     return [(path, text) for path, text in NAVIGATION if path in there]

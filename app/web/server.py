@@ -1,4 +1,4 @@
-"""The page's server: the application, the checks before each page, and its start and stop."""
+"""Server of the page: its application, the checks before each request, start and stop."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class WebServer:
 
     Args:
         bootstrap: host:port[,host:port].
-        settings: streams, web address, name of the group, client options.
-        allow_hosts: names, other than the bound one and the loopback ones, that browsers may use for this address.
-        origins: source of each setting; see `kafka_ratchet.app.settings.origins`.
+        settings: all settings.
+        allow_hosts: further host names that browsers may use for the page, in addition to the bound and loopback names.
+        origins: origin of each setting; see `kafka_ratchet.app.settings.origins`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class WebServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
-        """Bind and serve. Returns the page's address.
+        """Bind the address, start to serve, and return the page's URL.
 
         Raises:
             SetupError: host and port cannot be bound.
@@ -76,7 +76,7 @@ class WebServer:
         return url
 
     async def stop(self) -> None:
-        """Stop serving; does nothing where it is not started."""
+        """Stop the server, if it runs."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -85,9 +85,9 @@ class WebServer:
 def create_web_app(
     bootstrap: str, settings: Settings, hosts: Iterable[str], origins: Mapping[str, str] | None = None
 ) -> web.Application:
-    """Return the pages as an aiohttp application.
+    """Create the aiohttp application of the page.
 
-    `hosts` are the names it answers under, in addition to the loopback ones.
+    hosts: names in the Host header that it accepts, in addition to the loopback names
     """
     access = Access(settings)
     posts = access.posts | (ACTION_PATHS if settings.web.write else frozenset())
@@ -122,7 +122,11 @@ def create_web_app(
 
 
 def _tls_of(page: WebSettings) -> ssl.SSLContext | None:
-    """Return the TLS context of the page; None: it speaks HTTP."""
+    """Return the TLS context of the page; None for plain HTTP.
+
+    Raises:
+        SettingsError: certificate or key cannot be used.
+    """
     if page.tls_cert is None:
         return None
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -1,7 +1,7 @@
-"""Token of the page, with derived sessions and marks of forms.
+"""Token of the page, and the sessions and form marks derived from it.
 
-A session is `expires.random.signature`, signed with a key derived from the token. The page keeps nothing, so several
-pages with one token know each other's sessions, and a new token ends all of them.
+A session is `expires.random.signature`, signed with a key derived from the token. The page stores no sessions, so
+several pages with the same token accept each other's sessions, and a new token ends all of them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from kafka_ratchet.errors import SettingsError
 from kafka_ratchet.spark_sink.secrets import keep
 
 LEAST, MOST = 16, 1_024
-"""Characters of a token: fewer could be guessed, and more are not a token but some other file."""
+"""Least and most characters of a token. Fewer could be guessed; more suggest that the file is no token."""
 SESSION_S: Final = 12 * 3600
-"""A working day."""
+"""Seconds that a session is valid: a working day."""
 
 
 class Token:
-    """Token and its derivations.
+    """Token, with sessions and form marks derived from it.
 
     Args:
         text: the token itself.
-        app: name of the application: a session is invalid for another application with the same token.
-        clock: seconds since 1970.
+        app: name of the application, so that a session is invalid for another application with the same token.
+        clock: function that returns the seconds since 1970.
     """
 
     def __init__(self, text: str, app: str, clock: Callable[[], float] = time.time) -> None:
@@ -45,19 +45,19 @@ class Token:
         return hmac.compare_digest(given.encode(errors="surrogatepass"), self._text)
 
     def new_session(self) -> str:
-        """Return the value of a cookie that lets its bearer in for `SESSION_S`."""
+        """Return a new session, the value of a cookie, valid for `SESSION_S`."""
         body = f"{int(self._clock()) + SESSION_S}.{secrets.token_hex(16)}"
         return f"{body}.{self._sign('session ' + body)}"
 
     def has_session(self, value: str) -> bool:
-        """Return True for an unexpired session of this token."""
+        """Return True if a cookie's value is an unexpired session of this token."""
         body, _, signature = value.rpartition(".")
         if not self._same(signature, self._sign("session " + body)):
             return False
         return int(body.partition(".")[0]) > self._clock()
 
     def form_mark(self, session: str) -> str:
-        """Return the mark for a session's forms, unknown to pages of other sites."""
+        """Return the mark for a session's forms, which other sites cannot know."""
         return self._sign("form " + session)
 
     def has_form_mark(self, session: str, given: str) -> bool:
@@ -73,7 +73,7 @@ class Token:
 
 
 def read_token(path: Path, app: str) -> Token:
-    """Return the token in a file; whitespace around it does not count.
+    """Read the token from a file, without whitespace around it.
 
     Raises:
         SettingsError: the file cannot be read, others may read it, or it has no token.

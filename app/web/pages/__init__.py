@@ -1,1 +1,1 @@
-"""The pages: one module each. They change nothing."""
+"""Pages for reading, one module each."""

@@ -1,4 +1,4 @@
-"""The documentation of this version, as the page serves it: `docs/`, rendered from Markdown.
+"""Documentation of this version: the Markdown files in `docs/`, rendered as HTML.
 
 GET /docs               the list of all pages
 GET /docs/guide/why     one page; pictures are at /docs/pictures
@@ -25,12 +25,12 @@ from kafka_ratchet.app.web.render import FOLDER, html_response, plain, refusal
 DOCS: Final = FOLDER.parents[1] / "docs"
 START: Final = "README"
 NAMED: Final = re.compile(r"docs/((?:guide/|reference/|decisions/)?[a-z0-9-]+)\.md(#[\w-]+)?")
-"""A page as sentences of ours name it."""
+"""Pattern of a documentation page's file name in error sentences."""
 
 
 @cache
 def _files() -> dict[str, Path]:
-    """Pages and pictures by their address below /docs; nothing else is served."""
+    """Return the files to serve, pages and pictures, by their address below /docs."""
     found = sorted([*DOCS.rglob("*.md"), *DOCS.glob("pictures/*.png")])
     return {_address(path.relative_to(DOCS).as_posix()): path for path in found}
 
@@ -40,7 +40,7 @@ def _address(path: str) -> str:
 
 
 async def docs_page(request: web.Request) -> web.StreamResponse:
-    """One page of the documentation, or a picture of it."""
+    """Answer with a page of the documentation, or one of its pictures."""
     name = "/".join(request.match_info.values()) or START
     path = _files().get(name)
     if path is None:
@@ -53,7 +53,7 @@ async def docs_page(request: web.Request) -> web.StreamResponse:
 
 @cache
 def _rendered(name: str) -> tuple[str, Markup]:
-    """Title and body of a page. The text is ours; HTML in it is shown and not run."""
+    """Return title and body of a documentation page. HTML in its text is escaped."""
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(_files()[name].read_text("utf-8"))
     title = ""
@@ -68,7 +68,7 @@ def _rendered(name: str) -> tuple[str, Markup]:
 
 
 def _lead_on(page: str, tokens: Sequence[Token]) -> None:
-    """Let links lead to served pages and pictures; a file outside of docs/ is named without a link."""
+    """Change links to the addresses of served pages and pictures; remove links to other files."""
     tags: list[str] = []
     for token in tokens:
         if token.type == "image":
@@ -86,12 +86,12 @@ def _text(inline: Token) -> str:
 
 
 def _slug(heading: str) -> str:
-    """Return a heading's anchor, by the rule that the links of docs/ are written for."""
+    """Return a heading's anchor, by the rule that the links in docs/ follow."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 def _target(page: str, link: str) -> str | None:
-    """Return the target of a page's link; None: the page serves no such file."""
+    """Return the address for a link in a documentation page; None if its file is not served."""
     parts = urlsplit(link)
     if parts.scheme or not parts.path:
         return link
@@ -101,7 +101,7 @@ def _target(page: str, link: str) -> str | None:
 
 
 def linked(sentence: object) -> Markup:
-    """Return a sentence with links to the documentation pages in it."""
+    """Return a sentence as HTML, with links on the names of documentation pages in it."""
     text = plain(sentence)
     done, at = Markup(), 0
     for found in NAMED.finditer(text):

@@ -1,6 +1,6 @@
-"""GET /dead-letters, GET /duplicates: dropped records with their reasons.
+"""GET /dead-letters, GET /duplicates: dead letters and duplicates with their reasons.
 
-With .csv and .ndjson added, as a file.
+With .csv or .ndjson at the end of the path, the answer is a file.
 
 ?[stream=S][&reason=TEXT][&identity=TEXT or hex=HEX][&partition=P][&offset=O][&since=TIME][&until=TIME][&limit=N]
 [&values=1]
@@ -32,11 +32,11 @@ from kafka_ratchet.app.why.dropped import LOOK_MOST, READ_MOST, Sample, Wanted, 
 from kafka_ratchet.errors import RatchetError, SettingsError
 
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a cell that begins so for a formula, and runs it (OWASP, CSV injection)."""
+"""First characters of a cell that a spreadsheet runs as a formula (OWASP, CSV injection)."""
 
 
 def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> web.Response:
-    """Return a CSV file of that name (without its ending), with a line for the columns."""
+    """Return a CSV file with a header line. name: name of the file without .csv."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
@@ -46,12 +46,12 @@ def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, 
 
 
 def ndjson_response(name: str, rows: Iterable[Mapping[str, Any]]) -> web.Response:
-    """Return a file with a JSON object in each line."""
+    """Return a file with a JSON object in each line. name: name of the file without .ndjson."""
     return _file(name, "ndjson", "application/x-ndjson", b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
 def cell(value: Any) -> str:
-    """Return a value as text that no spreadsheet takes for a formula: one that would be has an apostrophe before it."""
+    """Return a value as text of a CSV cell, with an apostrophe before a formula."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -70,7 +70,7 @@ SHOWN_MOST: Final = 200
 FILE_MOST: Final = 10_000
 REASON_MOST: Final = 500
 END_S: Final = 1.0
-"""Seconds that an abandoned reading may take to end alone."""
+"""Seconds to wait for the end of an unneeded reading before it is cancelled."""
 FILTERS: Final = ("reason", "identity", "hex", "partition", "offset", "since", "until")
 COLUMNS: Final = (
     "partition",
@@ -88,14 +88,14 @@ COLUMNS: Final = (
 
 
 async def dead_letters_page(request: web.Request) -> web.StreamResponse:
-    """Dead letters by reason and identity, and the newest of them."""
+    """Answer with the newest dead letters of a stream, and their counts by reason and identity."""
     return await _page(request, "dead-letters")
 
 
 async def duplicates_page(request: web.Request) -> web.StreamResponse:
-    """Return a page of the dropped records, if the stream keeps them.
+    """Answer with the newest dropped records of a stream, if the stream keeps them.
 
-    Otherwise it has their counts, and the setting that keeps them.
+    Otherwise the page has their counts, and names the setting that keeps them.
     """
     return await _page(request, "duplicates")
 
@@ -127,7 +127,7 @@ async def _page(request: web.Request, kind: str) -> web.StreamResponse:
 def _look(
     settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted, kind: str
 ) -> tuple[Sample, Replayed | None]:
-    """Return the records, and the replayed dead letters; None where these are unknown."""
+    """Read the records, and which dead letters were re-sent; None if the latter is not known."""
     if kind != "dead-letters":
         return sample(impatient(settings), bootstrap, name, topic, wanted), None
     return asyncio.run(_letters(impatient(settings), bootstrap, name, topic, wanted))
@@ -136,7 +136,7 @@ def _look(
 async def _letters(
     settings: Settings, bootstrap: str, name: str, topic: str, wanted: Wanted
 ) -> tuple[Sample, Replayed | None]:
-    """Return both at a time."""
+    """Read the dead letters, and at the same time which of them were re-sent."""
     asking = asyncio.create_task(_replayed(settings, bootstrap, name))
     try:
         found = await asyncio.to_thread(sample, settings, bootstrap, name, topic, wanted)
@@ -159,10 +159,10 @@ async def _replayed(settings: Settings, bootstrap: str, name: str) -> Replayed:
 
 
 def stream_of(settings: Settings, asked: Mapping[str, str]) -> str:
-    """Return the requested stream, or the first one.
+    """Return the name of the requested stream, or of the first one.
 
     Raises:
-        SettingsError: there is no such stream, or none at all.
+        SettingsError: the stream does not exist, or the settings have no stream.
     """
     if asked.get("stream"):
         return settings.stream(asked["stream"])[0]
@@ -172,10 +172,10 @@ def stream_of(settings: Settings, asked: Mapping[str, str]) -> str:
 
 
 def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int, usual: int) -> Wanted:
-    """Read the rest of the question. most, usual: records.
+    """Parse the filter from the parameters of an address. most: largest limit of records; usual: default limit.
 
     Raises:
-        QueryError: it cannot be read.
+        QueryError: a parameter is malformed, or the offset lacks its partition.
     """
     identity = None
     texts, digits = typed_identity(asked)
@@ -198,7 +198,11 @@ def wanted_of(settings: Settings, name: str, asked: Mapping[str, str], most: int
 
 
 def _time(name: str, text: str | None) -> int | None:
-    """Return a time in ms since the epoch."""
+    """Parse a time in ISO 8601, UTC without a zone; return ms since the epoch.
+
+    Raises:
+        QueryError: the text is no time.
+    """
     if not text:
         return None
     try:
@@ -209,7 +213,10 @@ def _time(name: str, text: str | None) -> int | None:
 
 
 def as_dict(found: Sample, stream: str, kind: str, *, values: bool, replayed: Replayed | None = None) -> dict[str, Any]:
-    """Return the page as JSON, with the commands that replay. replayed: None: not known."""
+    """Return the page as a JSON object, with the commands that re-send dead letters.
+
+    replayed: re-sent dead letters; None: not known
+    """
     rows = [each.as_dict(values=values) for each in found.records]
     reasons = [each.as_dict() for each in found.reasons]
     if kind == "dead-letters":
@@ -235,7 +242,7 @@ def as_dict(found: Sample, stream: str, kind: str, *, values: bool, replayed: Re
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a record as a text in each cell."""
+    """Return a record for CSV: its key and value as text, or as a number of bytes."""
     flat = dict(row)
     for name in ("key", "value"):
         flat[name] = row[name].get("text", "" if row[name]["bytes"] is None else f"{row[name]['bytes']} bytes")

@@ -1,4 +1,4 @@
-"""GET /event: what became of a record, from its arrival to the row.
+"""GET /event: trace of a record, from its arrival in the input to the row.
 
 ?[stream=S&] producer=N&sequence=S, or identity=TEXT or hex=HEX [&sequence=S][&partition=P],
 or topic=T&partition=P&offset=O
@@ -23,11 +23,11 @@ LIMIT_S: Final = 8.0
 LIMIT_BYTES: Final = 512 << 20
 """Most bytes of keys and values to read: some 500,000 records in this time."""
 SHOWN: Final = 20
-"""Arrivals on the page; the JSON has up to a thousand."""
+"""Most arrivals on the page. The JSON has up to a thousand."""
 
 
 async def event_page(request: web.Request) -> web.StreamResponse:
-    """Return the trace of one record, or of an identity, as far as some seconds of reading go."""
+    """Answer with the trace of one record or identity, within a time limit."""
     view = request.app[CLUSTER_VIEW]
     settings = view.settings
 
@@ -43,16 +43,20 @@ async def event_page(request: web.Request) -> web.StreamResponse:
 
 
 class Where(NamedTuple):
-    """The partitions to look into, in this order (None: all), and how far those were judged that know nothing of it."""
+    """Partitions to search.
+
+    partitions: input partitions in this order; None: all. judged_to: offset by partition before which no record of the
+    identity can be, as its worker has judged all of that and does not know the identity.
+    """
 
     partitions: list[int] | None = None
     judged_to: Mapping[int, int] = MappingProxyType({})
 
 
 async def _where(view: ClusterView, question: Question) -> Where:
-    """Return the partitions with the identity first.
+    """Return the partitions to search, first those with workers that know the identity.
 
-    The others have judged no record of it, unless identities are forgotten there, or records were not judged.
+    The other partitions have no judged record of it, unless workers forget identities or records were not judged.
     """
     if question.partition is not None:
         return Where([question.partition])
@@ -90,9 +94,9 @@ def trace(
     Args:
         settings: settings of the application.
         bootstrap: host:port[,host:port].
-        question: the record.
+        question: question about the record.
         where: partitions to search.
-        limit_s: seconds that reading may take.
+        limit_s: most seconds of reading.
         limit_bytes: most bytes of keys and values to read.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Pages about one key: the identities of a stream, one identity, the look-up form, and a table of an agent.
+"""Pages about state: a stream's identities, one identity, the look-up form, and the contents of a table.
 
 GET /streams/S/identities?[prefix=TEXT or prefix_hex=HEX][&after=HEX][&limit=N]
 GET /streams/S/identity?identity=TEXT or hex=HEX
@@ -34,7 +34,7 @@ from kafka_ratchet.rule.identity import Identity
 
 
 async def lookup_page(request: web.Request) -> web.Response:
-    """Return one identity. A form that cannot be read is shown again with the sentence that says why."""
+    """Answer with the state of one identity. A form with a mistake is shown again, with the reason."""
     found, problem, query = None, None, {}
     try:
         query = parse_query(request.rel_url.raw_query_string)
@@ -54,7 +54,7 @@ async def lookup_page(request: web.Request) -> web.Response:
 
 
 async def identities_page(request: web.Request) -> web.StreamResponse:
-    """Return a page of the identities, in the order of their bytes."""
+    """Answer with a page of a stream's identities, in the order of their bytes."""
     view, stream = request.app[CLUSTER_VIEW], request.match_info["stream"]
 
     async def ask(asked: dict[str, str]) -> Any:
@@ -66,7 +66,7 @@ async def identities_page(request: web.Request) -> web.StreamResponse:
 
 
 async def identity_page(request: web.Request) -> web.StreamResponse:
-    """Return the partitions' state of one identity, and the operators' requests to forget it."""
+    """Answer with the state of one identity by partition, and the requests to forget it."""
     view, stream = request.app[CLUSTER_VIEW], request.match_info["stream"]
 
     async def ask(asked: dict[str, str]) -> Lookup:
@@ -83,7 +83,7 @@ async def identity_page(request: web.Request) -> web.StreamResponse:
 
 
 async def own_table_page(request: web.Request) -> web.Response:
-    """Return a page of a program's table. An unreadable query is shown again, with the reason."""
+    """Answer with a page of a table's contents. A query with a mistake is shown again, with the reason."""
     found, problem, query = None, None, {}
     named = request.match_info.get("table")
     try:

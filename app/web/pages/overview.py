@@ -1,7 +1,8 @@
-"""First page: problems, the path of the events with rates and lag, the chart, all tables.
+"""First page: problems, the flow of events with rates and lag, the chart, and all tables.
 
-GET / ?stream=S&range=1h (or 6h, 24h): stream of the chart GET /tables the part that changes, which the page fetches
-again GET /history the figures of the chart, as a table or JSON; the same parameters
+GET /          ?stream=S&range=1h (or 6h, 24h): stream and time of the chart
+GET /tables    the part that changes, which the page fetches again and again
+GET /history   the figures of the chart, as a table or JSON, with the same parameters
 """
 
 from __future__ import annotations
@@ -30,20 +31,24 @@ from kafka_ratchet.app.web.render import (
 )
 
 ROWS_MOST: Final = 20
-"""Partitions of a stream on the first page; /streams/S has all."""
+"""Most partitions of a stream on the first page; /streams/S has all."""
 FINDINGS_MOST: Final = 20
-"""Most sentences about problems; a thousand partitions may have one each. The JSON has all."""
+"""Most sentences about problems on the page, as each partition may have one. The JSON has all."""
 SAID_MOST: Final = 3
-"""Most new ones announced by a screen reader."""
+"""Most new problems announced by a screen reader."""
 RATE_S: Final = 60
-"""Seconds over which a rate is taken."""
+"""Seconds of history used to compute rates."""
 TABLE_ROWS: Final = 24
-"""Rows of the figures below the chart."""
+"""Most rows of the table of figures below the chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A stream's way from producers to sinks; rates in records a second over the last minute, None: not known."""
+    """Flow of a stream's events from producers to sinks.
+
+    arrived, judged, forwarded: records a second over the last minute; lag_s: time lag in seconds; duplicate_1h,
+    duplicate_24h: share of duplicates; covered_1h, covered_24h: share of the time with known counts. None: not known.
+    """
 
     stream: str
     arrived: float | None
@@ -57,7 +62,7 @@ class Flow:
 
 
 async def overview_page(request: web.Request) -> web.Response:
-    """Return all tables of all streams."""
+    """Answer with the first page."""
     if wants_json(request):
         context = await _context(request)
         more = {"flows": [*context["flows"].values()], "findings": context["findings"]}
@@ -82,12 +87,12 @@ async def overview_page(request: web.Request) -> web.Response:
 
 
 async def tables_fragment(request: web.Request) -> web.Response:
-    """Return the part of the page that changes."""
+    """Answer with the part of the first page that changes."""
     return html_response(request, "tables.html", await _context(request))
 
 
 async def history_page(request: web.Request) -> web.Response:
-    """Return the figures of the chart, with all steps."""
+    """Answer with the figures of the chart, with all steps."""
     asked, stream, span = await _asked(request)
     if stream is None:
         raise QueryError("the settings have no stream")
@@ -99,7 +104,7 @@ async def history_page(request: web.Request) -> web.Response:
 
 
 async def overview_of(request: web.Request) -> Overview:
-    """Return the state of Kafka, the workers and the result table, at most a second old."""
+    """Return the state of Kafka, workers and result tables, at most a second old."""
     overview, sinks = await asyncio.gather(request.app[CLUSTER_VIEW].overview(), request.app[RESULTS].latest())
     return replace(overview, sinks=sinks, results=next(iter(sinks), None))
 
@@ -161,7 +166,7 @@ async def _history(request: web.Request, stream: str, span: str) -> History:
 
 
 def figures_of(history: History, most: int = TABLE_ROWS) -> list[dict[str, object]]:
-    """Return the newest rows of a table first: records a second, None where unknown."""
+    """Return at most `most` rows of the chart's figures, the newest first: records a second, None if not known."""
     points = history.points
     if not points.times:
         return []

@@ -1,4 +1,4 @@
-"""GET /policy: whether each stream is deduplicated and who decided it, and what stands in the policy topic."""
+"""GET /policy: deduplication switch of each stream, its origin, and the records of the policy topic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT_MOST: Final = 2_000
 
 
 async def policy_page(request: web.Request) -> web.StreamResponse:
-    """Return the policy in force, and its history."""
+    """Answer with the present policies and their history."""
     settings, bootstrap = impatient(request.app[SETTINGS]), request.app[BOOTSTRAP]
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def policies_now(settings: Settings, bootstrap: str) -> dict[str, Any]:
 
 
 def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the newest records, and how many offsets before them are not here."""
+    """Return the newest records of the policy topic, the newest first, and the number left out."""
     options, topic = {"bootstrap.servers": bootstrap, **settings.kafka}, policy_topic(settings.app)
     found: list[dict[str, Any]] = []
     with consumer(options, "ratchet-page") as asked:
@@ -73,7 +73,7 @@ def _history(settings: Settings, bootstrap: str) -> tuple[list[dict[str, Any]], 
 
 
 def _said(key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """Return subject and content of a record, as text."""
+    """Return subject and contents of a policy topic's record, as text."""
     text = None if value is None else shown(value[:TEXT_MOST])
     try:
         parts = json.loads(key or b"")

@@ -1,4 +1,4 @@
-"""GET /producers: who publishes, how far each has come, and how much of it was sent twice.
+"""GET /producers: producers of a stream, with their progress and re-sent records.
 
 ?[stream=S][&after=HEX][&limit=N]
 
@@ -22,11 +22,11 @@ from kafka_ratchet.errors import RatchetError
 from kafka_ratchet.rule.identity import Identity
 
 LIVE_S: Final = 60
-"""Most seconds since the last judged record of a live producer."""
+"""Most seconds since the last judged record of a producer that counts as live."""
 
 
 async def producers_page(request: web.Request) -> web.StreamResponse:
-    """Return a page of the producers, by name."""
+    """Answer with a page of a stream's producers, sorted by name."""
     view = request.app[CLUSTER_VIEW]
 
     async def ask(asked: dict[str, str]) -> ProducersPage:
@@ -50,7 +50,7 @@ async def producers_page(request: web.Request) -> web.StreamResponse:
 
 
 def activity(producer: KnownProducer) -> str:
-    """Live, idle, or that it is not known."""
+    """Return "live", "idle" or "not known" for a producer, by the time of its last judged record."""
     if producer.last_seen is None:
         return "not known"
     try:

@@ -1,4 +1,4 @@
-"""GET /proof: the last proof of `ratchet verify --record` of each stream, and the records since."""
+"""GET /proof: last result of `ratchet verify --record` for each stream, and the number of records since."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka_ratchet.app.web.render import CLUSTER_VIEW
 
 
 async def proof_page(request: web.Request) -> web.StreamResponse:
-    """Return the proofs of all streams."""
+    """Answer with the proofs of all streams."""
     view, bootstrap = request.app[CLUSTER_VIEW], request.app[BOOTSTRAP]
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ async def proof_page(request: web.Request) -> web.StreamResponse:
 
 
 def of_stream(name: str, proof: Proof | None, stream: StreamView) -> dict[str, Any]:
-    """Return the proof with each partition's end. since: input offsets after the proof; None: unknown."""
+    """Return a stream's proof as a JSON object, with the number of input offsets after it (since; None: not known)."""
     rows, problems = [], []
     ends = {row.partition: row.input_end for row in stream.partitions}
     if proof is not None:

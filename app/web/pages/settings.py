@@ -1,4 +1,4 @@
-"""GET /settings: every setting, its value, and where it comes from. Secrets are never shown."""
+"""GET /settings: name, value and origin of every setting. Secrets are never shown."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kafka_ratchet.spark_sink.secrets import HIDDEN, WORDS, hidden
 ORIGINS = web.AppKey("origins", Mapping[str, str])
 
 IN_URL: Final = re.compile(r"(://)[^/@\s]*@")
-"""User and password in a url."""
+"""Pattern of user and password in a URL."""
 
 
 async def settings_page(request: web.Request) -> web.StreamResponse:
-    """Return the effective settings."""
+    """Answer with the effective settings."""
 
     async def ask(asked: dict[str, str]) -> dict[str, Any]:
         return {"settings": rows(request.app[SETTINGS], request.app[ORIGINS])}
@@ -31,7 +31,7 @@ async def settings_page(request: web.Request) -> web.StreamResponse:
 
 
 def rows(settings: Settings, origins: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Name, value and origin of each setting. value is text, masked where it is a secret; None: not set."""
+    """Return name, value and origin of each setting. A value is text, masked if it is secret; None: not set."""
     return [
         {"name": name, "value": value, "origin": origins.get(name, "default")} for name, value in _leaves(settings, "")
     ]

@@ -25,7 +25,10 @@ INTERVALS_SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class StreamPage:
-    """One page of a stream's partitions. states: how many are in each; lags: by partition, (time, records)."""
+    """One page of a stream's partitions.
+
+    states: number of partitions by state; lags: (time in s since the epoch, lag in records) by partition
+    """
 
     stream: StreamView
     page: int
@@ -39,7 +42,7 @@ class StreamPage:
 
 
 async def streams_page(request: web.Request) -> web.Response:
-    """Return all streams, a line each."""
+    """Answer with all streams, one line each."""
     overview = await request.app[CLUSTER_VIEW].overview()
     if wants_json(request):
         named = [each.name for each in fields(StreamView) if each.name != "partitions"]
@@ -49,7 +52,7 @@ async def streams_page(request: web.Request) -> web.Response:
 
 
 async def stream_page(request: web.Request) -> web.Response:
-    """Return one stream."""
+    """Answer with one stream and a page of its partitions."""
     found = await _stream_page(request)
     if wants_json(request):
         return json_response(found)
@@ -57,7 +60,7 @@ async def stream_page(request: web.Request) -> web.Response:
 
 
 async def partitions_fragment(request: web.Request) -> web.Response:
-    """Return the part of it that changes."""
+    """Answer with the part of a stream's page that changes."""
     return html_response(request, "_partitions.html", _context(request, await _stream_page(request)))
 
 
@@ -96,14 +99,14 @@ def _states(stream: StreamView) -> dict[str, int]:
 
 
 def sparkline(points: Sequence[tuple[int, int]], begin: int, end: int, width: int = 120, height: int = 24) -> list[str]:
-    """Points of polylines, one for each run without a gap.
+    """Return the points of SVG polylines, one polyline for each run without a gap.
 
     Args:
         points: (time, value) in the order of time, usually a minute apart
-        begin: time of the left end
-        end: time of the right end
-        width: of the picture
-        height: of the picture
+        begin: time at the left edge
+        end: time at the right edge
+        width: width of the picture
+        height: height of the picture
     """
     most, span = max((value for _, value in points), default=0) or 1, max(1, end - begin)
     lines: list[list[str]] = []

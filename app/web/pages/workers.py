@@ -1,4 +1,4 @@
-"""GET /workers: who has what, versions, and what happened in them: ?range=1h (or 6h, 24h)."""
+"""GET /workers: workers with their partitions, versions and events: ?range=1h (or 6h, 24h)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_ratchet.app.web.render import CLUSTER_VIEW, PAST, html_response, json
 
 EVENTS_SHOWN: Final = 200
 LINE: Final = 1_000
-"""Width of the time line in its own units."""
+"""Width of the timeline in its own units."""
 KINDS: Final = {
     "started": "idle",
     "stopped": "idle",
@@ -28,7 +28,7 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Worker with its partitions, by stream; standing_by are its copies."""
+    """Worker with its partitions by stream. standing_by: partitions with a standby copy in the worker."""
 
     worker: WorkerPast
     partitions: dict[str, list[int]]
@@ -37,7 +37,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class WorkersPage:
-    """All workers, and the newest events, the newest first."""
+    """Contents of the page: all workers, and the newest events, the newest first."""
 
     range_s: int
     workers: list[Served]
@@ -45,7 +45,7 @@ class WorkersPage:
 
 
 async def workers_page(request: web.Request) -> web.Response:
-    """Return all workers."""
+    """Answer with all workers and their events."""
     query = parse_query(request.rel_url.raw_query_string)
     span = query.get("range") or "1h"
     if span not in RANGES:
