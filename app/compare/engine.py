@@ -62,62 +62,91 @@ CREATE TEMP TABLE edges (part INTEGER, edge BIGINT);
 """
 """Rows without an identity have null there. gaps: offsets that were deleted before they were read."""
 
-SOURCE_OF_BUCKET: Final = """
-CREATE OR REPLACE TEMP TABLE s AS
-SELECT identity, count(*) AS n, count(*) FILTER (inside) AS n_in, count(*) FILTER (inside AND young) AS n_young,
-  min({{'part': part, 'position': position}}) FILTER (inside) AS place, min(ms) FILTER (inside AND ms >= 0) AS ms
+SORTED_FROM: Final = 3
+"""Number of buckets from which rows are sorted by bucket first: else each bucket would read all rows."""
+
+SORTED: Final = """
+CREATE OR REPLACE TEMP TABLE sorted_{side} AS
+SELECT *, (hash(identity) % {buckets})::UINTEGER AS bucket FROM {side} WHERE identity IS NOT NULL ORDER BY bucket
+"""
+
+SORTED_ROWS_OF_BUCKET: Final = """
+CREATE OR REPLACE TEMP VIEW {side}_bucket AS SELECT * EXCLUDE bucket FROM sorted_{side} WHERE bucket = {bucket}
+"""
+"""DuckDB leaves out the row groups without this bucket, by their least and greatest values."""
+
+ROWS_OF_BUCKET: Final = """
+CREATE OR REPLACE TEMP VIEW {side}_bucket AS
+SELECT * FROM {side} WHERE identity IS NOT NULL AND hash(identity) % {buckets} = {bucket}
+"""
+
+FINDINGS_OF_BUCKET: Final = """
+CREATE OR REPLACE TEMP TABLE findings AS
+SELECT identity, {missing} AS missing, {flying} AS flying, {surplus} AS surplus,
+  CASE WHEN n = 0 THEN tn ELSE 0 END AS alien
 FROM (
-  SELECT source.*, {inside} AS inside,
-    (position >= coalesce(edge, 9223372036854775807) OR ms BETWEEN {cutoff} AND {latest}) AS young
-  FROM source LEFT JOIN edges USING (part)
-  WHERE identity IS NOT NULL AND hash(identity) % {buckets} = {bucket}
+  SELECT identity, count(*) FILTER (is_source) AS n, count(*) FILTER (inside) AS n_in,
+    count(*) FILTER (inside AND young) AS n_young, count(*) FILTER (NOT is_source) AS tn
+  FROM (
+    SELECT identity, TRUE AS is_source, {inside} AS inside, {young} AS young FROM source_bucket {edges}
+    UNION ALL
+    SELECT identity, FALSE, FALSE, FALSE FROM target_bucket
+  )
+  GROUP BY identity
 )
-GROUP BY identity
+WHERE missing > 0 OR flying > 0 OR surplus > 0 OR alien > 0
+"""
+"""Identities of a bucket that are not as they should be.
+
+n, n_in, n_young: rows of the source, those inside the bounds, and those of them that count as in flight; tn: rows of
+the target
 """
 
-TARGET_OF_BUCKET: Final = """
-CREATE OR REPLACE TEMP TABLE t AS
-SELECT identity, count(*) AS n, min({{'part': part, 'position': position}}) AS place
-FROM target WHERE identity IS NOT NULL AND hash(identity) % {buckets} = {bucket} GROUP BY identity
+PLACES: Final = """
+CREATE OR REPLACE TEMP TABLE {side}_places AS
+SELECT identity, min({{'part': part, 'position': position}}) AS place, min(ms) FILTER (ms >= 0) AS ms
+FROM {side}_bucket SEMI JOIN findings USING (identity) WHERE {condition} GROUP BY identity
 """
+"""First places of the findings' rows. Few rows, so places cost nothing where all is right."""
 
-JOINED: Final = """
-CREATE OR REPLACE TEMP TABLE j AS
-SELECT coalesce(s.identity, t.identity) AS identity, coalesce(s.n, 0) AS sn, coalesce(n_in, 0) AS n_in,
-  coalesce(n_young, 0) AS n_young, coalesce(t.n, 0) AS tn, s.place AS splace, t.place AS tplace, s.ms AS ms,
-  {missing} AS missing, {flying} AS flying, {surplus} AS surplus,
-  CASE WHEN s.identity IS NULL THEN t.n ELSE 0 END AS alien
-FROM s FULL OUTER JOIN t ON s.identity = t.identity
+PLACED: Final = """
+CREATE OR REPLACE TEMP TABLE placed AS
+SELECT findings.*, s.place AS splace, s.ms AS ms, t.place AS tplace
+FROM findings LEFT JOIN source_places AS s USING (identity) LEFT JOIN target_places AS t USING (identity)
 """
+"""Findings with their places. In one statement with them, DuckDB 2.0 chose an order of joins that took memory."""
 
 ONCE: Final = {
-    "missing": "CASE WHEN t.identity IS NULL AND n_in > n_young THEN 1 ELSE 0 END",
-    "flying": "CASE WHEN t.identity IS NULL AND n_in > 0 AND n_in = n_young THEN 1 ELSE 0 END",
-    "surplus": "CASE WHEN n_in > 0 THEN greatest(coalesce(t.n, 0) - 1, 0) ELSE 0 END",
+    "missing": "CASE WHEN tn = 0 AND n_in > n_young THEN 1 ELSE 0 END",
+    "flying": "CASE WHEN tn = 0 AND n_in > 0 AND n_in = n_young THEN 1 ELSE 0 END",
+    "surplus": "CASE WHEN n_in > 0 THEN greatest(tn - 1, 0) ELSE 0 END",
 }
 """The target holds each identity once, however often the source has it."""
 
 AS_IS: Final = {
-    "missing": ("least(greatest(coalesce(s.n, 0) - coalesce(t.n, 0) - coalesce(n_young, 0), 0), coalesce(n_in, 0))"),
-    "flying": "least(greatest(coalesce(s.n, 0) - coalesce(t.n, 0), 0), coalesce(n_young, 0))",
-    "surplus": "CASE WHEN n_in > 0 THEN greatest(coalesce(t.n, 0) - s.n, 0) ELSE 0 END",
+    "missing": "least(greatest(n - tn - n_young, 0), n_in)",
+    "flying": "least(greatest(n - tn, 0), n_young)",
+    "surplus": "CASE WHEN n_in > 0 THEN greatest(tn - n, 0) ELSE 0 END",
 }
 """The target holds each identity as often as the source."""
 
 ALTERED: Final = """
-CREATE OR REPLACE TEMP TABLE a AS
-SELECT target.identity, target.content, target.part, target.position
-FROM target JOIN s ON target.identity = s.identity
-WHERE hash(target.identity) % {buckets} = {bucket} AND s.n_in > 0
-AND NOT EXISTS (
-  SELECT 1 FROM source WHERE source.identity = target.identity AND source.content = target.content
-  AND hash(source.identity) % {buckets} = {bucket}
+CREATE OR REPLACE TEMP TABLE altered AS
+SELECT identity, content, part, position
+FROM (
+  SELECT * FROM target_bucket AS target ANTI JOIN source_bucket AS source
+  ON source.identity = target.identity AND source.content = target.content
 )
+SEMI JOIN (SELECT identity FROM source_bucket WHERE {inside}) USING (identity)
 """
+"""Rows of the target whose content no record of their identity has."""
 
 
-BUCKET_TABLES: Final = ("s", "t", "j", "a", "chosen")
-"""Temporary tables of one bucket."""
+TEMPORARY: Final = (
+    *("findings", "source_places", "target_places", "placed", "altered", "chosen"),
+    *("sorted_source", "sorted_target"),
+)
+"""Temporary tables of a comparison."""
 
 LISTED: Final[tuple[tuple[Verdict, str], ...]] = (
     ("lost", "missing"),
@@ -130,7 +159,7 @@ LISTED: Final[tuple[tuple[Verdict, str], ...]] = (
 CHOSEN: Final = """
 SELECT chosen.identity, any_value(splace), any_value(chosen.n),
   coalesce(list({'part': part, 'position': position} ORDER BY part, position) FILTER (part IS NOT NULL), [])
-FROM chosen LEFT JOIN target ON target.identity = chosen.identity
+FROM chosen LEFT JOIN target_bucket AS target ON target.identity = chosen.identity
 GROUP BY chosen.identity ORDER BY coalesce(any_value(splace), any_value(tplace))
 """
 
@@ -138,7 +167,7 @@ ALTERED_CHOSEN: Final = """
 SELECT chosen.identity, any_value(chosen.content), {'part': chosen.part, 'position': chosen.position} AS place,
   arg_min(source.content, {'part': source.part, 'position': source.position}),
   min({'part': source.part, 'position': source.position})
-FROM chosen JOIN source ON source.identity = chosen.identity
+FROM chosen JOIN source_bucket AS source ON source.identity = chosen.identity
 GROUP BY chosen.identity, chosen.part, chosen.position ORDER BY place
 """
 
@@ -432,8 +461,7 @@ class Engine:
             for _ in range(REDUCTIONS):
                 with suppress(self._no_memory):
                     return self._compare(terms, buckets)
-                for name in BUCKET_TABLES:
-                    self._db.execute(f"DROP TABLE IF EXISTS {name}")
+                self._drop_temporary()
                 self._db.execute("SET threads = 1")  # each takes memory of its own
                 buckets *= 4
             return self._compare(terms, buckets)
@@ -454,34 +482,49 @@ class Engine:
             self._db.execute(f"SET memory_limit = '{share_mb}MB'")
 
     def _compare(self, terms: Terms, buckets: int) -> tuple[Counted, list[Found]]:
-        counted = Counted()
-        found: dict[str, list[Found]] = {}
+        conditions = {"inside": _inside(terms), **_young(terms)}
+        rows = f"SELECT count(*) FROM source WHERE identity IS NOT NULL AND {conditions['inside']}"  # noqa: S608
+        counted, found = Counted(looked_for=int(self._one(rows)[0])), dict[str, list[Found]]()
+        view = SORTED_ROWS_OF_BUCKET if buckets >= SORTED_FROM and self._sort(buckets) else ROWS_OF_BUCKET
         for bucket in range(buckets):
-            which = {"buckets": buckets, "bucket": bucket}
-            self._db.execute(
-                SOURCE_OF_BUCKET.format(inside=_inside(terms), cutoff=terms.cutoff_ms, latest=terms.latest_ms, **which)
-            )
-            self._db.execute(TARGET_OF_BUCKET.format(**which))
-            self._db.execute(JOINED.format(**(AS_IS if terms.as_is else ONCE)))
-            self._count(counted)
-            for each in self._listed(terms.sample, found):
-                found.setdefault(each.kind, []).append(each)
+            for side in get_args(Name):
+                self._db.execute(view.format(side=side, buckets=buckets, bucket=bucket))
+            self._db.execute(FINDINGS_OF_BUCKET.format(**conditions, **(AS_IS if terms.as_is else ONCE)))
+            if self._one("SELECT count(*) FROM findings")[0]:
+                self._db.execute(PLACES.format(side="source", condition=conditions["inside"]))
+                self._db.execute(PLACES.format(side="target", condition="TRUE"))
+                self._db.execute(PLACED)
+                self._count(counted)
+                for each in self._listed(terms.sample, found):
+                    found.setdefault(each.kind, []).append(each)
             if terms.contents:
-                self._db.execute(ALTERED.format(**which))
-                counted.altered += int(self._one("SELECT count(*) FROM a")[0])
+                self._db.execute(ALTERED.format(**conditions))
+                counted.altered += int(self._one("SELECT count(*) FROM altered")[0])
                 left = terms.sample - len(found.get("altered", ()))
                 found.setdefault("altered", []).extend(self._altered(left))
         return counted, [each for kind in VERDICTS for each in found.get(kind, ())]
 
+    def _sort(self, buckets: int) -> bool:
+        """Sort the rows of both sides by bucket, in temporary tables. Return False if memory is too small."""
+        with suppress(self._no_memory):
+            for side in get_args(Name):
+                self._db.execute(SORTED.format(side=side, buckets=buckets))
+            return True
+        self._drop_temporary()
+        return False
+
+    def _drop_temporary(self) -> None:
+        for name in TEMPORARY:
+            self._db.execute(f"DROP TABLE IF EXISTS {name}")
+
     def _count(self, counted: Counted) -> None:
-        lost, flying, surplus, alien, inside, oldest = self._one(
-            "SELECT sum(missing), sum(flying), sum(surplus), sum(alien), sum(n_in), min(ms) FILTER (flying > 0) FROM j"
+        lost, flying, surplus, alien, oldest = self._one(
+            "SELECT sum(missing), sum(flying), sum(surplus), sum(alien), min(ms) FILTER (flying > 0) FROM placed"
         )
-        counted.looked_for += int(inside or 0)
-        counted.lost += int(lost or 0)
-        counted.in_flight += int(flying or 0)
-        counted.doubled += int(surplus or 0)
-        counted.unexpected += int(alien or 0)
+        counted.lost += int(lost)
+        counted.in_flight += int(flying)
+        counted.doubled += int(surplus)
+        counted.unexpected += int(alien)
         if oldest is not None and oldest != UNKNOWN_MS:
             counted.oldest_ms = int(oldest) if counted.oldest_ms is None else min(counted.oldest_ms, int(oldest))
 
@@ -491,7 +534,7 @@ class Engine:
             if left <= 0:
                 continue
             self._db.execute(
-                f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT identity, splace, tplace, {column} AS n FROM j "  # noqa: S608
+                f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT identity, splace, tplace, {column} AS n FROM placed "  # noqa: S608
                 f"WHERE {column} > 0 ORDER BY coalesce(splace, tplace) LIMIT {left}"
             )
             for identity, place, count, targets in self._db.execute(CHOSEN).fetchall():
@@ -503,7 +546,7 @@ class Engine:
         if left <= 0:
             return
         self._db.execute(
-            f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT * FROM a ORDER BY part, position LIMIT {left}"  # noqa: S608
+            f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT * FROM altered ORDER BY part, position LIMIT {left}"  # noqa: S608
         )
         for identity, found, target, expected, source in self._db.execute(ALTERED_CHOSEN).fetchall():
             targets = [(target["part"], target["position"])]
@@ -542,6 +585,17 @@ def _inside(terms: Terms) -> str:
             cases = " ".join(f"WHEN {part:d} THEN position {sign} {at:d}" for part, at in bound.offsets.items())
             conditions.append(f"(CASE part {cases} ELSE TRUE END)")
     return "(" + " AND ".join(conditions) + ")"
+
+
+def _young(terms: Terms) -> dict[str, str]:
+    """Return the SQL condition for records that may be in flight, and the join that it needs."""
+    in_time = f"ms BETWEEN {terms.cutoff_ms:d} AND {terms.latest_ms:d}"
+    if not terms.edges:
+        return {"young": in_time, "edges": ""}
+    return {
+        "young": f"(position >= coalesce(edge, {2**63 - 1}) OR {in_time})",
+        "edges": "LEFT JOIN edges USING (part)",
+    }
 
 
 def _stopped(error: BaseException) -> SourceError:
