@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import structlog
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from kafka_ratchet.app.survey.counting import Counts, Found
 from kafka_ratchet.app.survey.looking import SAMPLE_MOST, Sample
 from kafka_ratchet.app.survey.places import Candidate
 from kafka_ratchet.errors import BrokerUnavailable, SettingsError, TopicMissing
+from kafka_ratchet.spark_sink.log_lines import announced
+from kafka_ratchet.transport.batch.chunk import read_chunk
 from kafka_ratchet.transport.batch.kernels import COLUMNS
 from kafka_ratchet.transport.batch.record_batch import RecordBatch
 from kafka_ratchet.transport.client.cluster import EARLIEST, LATEST, Cluster
@@ -29,6 +33,9 @@ SAMPLE_PLACES: Final = 3
 SAMPLE_FETCHES_MOST: Final = 4
 """Most fetches from each place of the sample, as values may be large."""
 CONNECTION: Final = "survey"
+COMPILING: Final = "compiling the parsing of record batches, once on each machine and after each update"
+
+log = structlog.get_logger(__name__)
 
 Item = TypeVar("Item")
 
@@ -241,10 +248,20 @@ async def open_topic(cluster: Cluster, name: str, timeout_s: float, batch_most: 
         TopicMissing: the topic does not exist.
         BrokerUnavailable: Kafka does not answer in time.
     """
+    # Not within a request's time limit: the error would be about Kafka.
+    await asyncio.to_thread(compile_parsing)
     found = (await answered(cluster.topics([name]), f"topic {name}", timeout_s)).get(name)
     if found is None:
         raise TopicMissing(f"topic {name!r} does not exist, or this user may not see it")
     return Topic(cluster, name, found.id, found.partitions, timeout_s, batch_most)
+
+
+def compile_parsing() -> None:
+    """Compile the parsing of record batches, or load it from Numba's cache; log that if it takes long."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 10)  # magic byte 2, no compression, no producer
+    builder.append(0, 0, b"key", b"value", [("header", b"value")])
+    with announced(COMPILING, log.info):
+        read_chunk("compile", 0, 0, bytes(builder.build()), [])
 
 
 async def ahead(source: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
