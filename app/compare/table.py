@@ -301,6 +301,8 @@ class DatasetSide(TableSide):
                 schema=self._dataset.schema,
                 columns=list(columns),
                 batch_size=ROWS,
+                batch_readahead=0,
+                fragment_readahead=0,
                 use_threads=False,  # they read ahead of their caller without a bound
                 fragment_scan_options=ParquetFragmentScanOptions(pre_buffer="://" in self.address.place),
             )
